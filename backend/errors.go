@@ -1,0 +1,45 @@
+package backend
+
+import "errors"
+
+// ErrConflict is wrapped in the error of a step that found, under the lock's name, something in
+// the store that is no lock. Such an error is of kind [Refused], and the thing is left untouched.
+var ErrConflict = errors.New("the key holds something that is not a lock")
+
+// ErrorKind says what an error tells about the step that returned it.
+type ErrorKind uint8
+
+// The kinds of error. When in doubt a backend must choose Unknown: it is always safe.
+const (
+	// Unknown: the step may have been carried out, or may yet be. Timeouts, connections that
+	// broke after the request was written, and errors raised in the middle of a script.
+	Unknown ErrorKind = iota
+
+	// Retry: the step was not carried out and never will be, but a later one may be: no
+	// connection, a store that is loading, or has no leader at the moment.
+	Retry
+
+	// Refused: the step was not carried out and never will be, nor would another: wrong password, no
+	// permission, a key of another type, a client that was closed.
+	Refused
+)
+
+// Error is an error of a step, with its kind.
+type Error struct {
+	Kind ErrorKind
+	Err  error // what happened, in the store's own words; never nil
+}
+
+// Error returns the text of the wrapped error.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns the wrapped error.
+func (e *Error) Unwrap() error { return e.Err }
+
+// KindOf returns the kind of err: that of the first [*Error] in its tree, or [Unknown].
+func KindOf(err error) ErrorKind {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return Unknown
+}
