@@ -43,7 +43,7 @@ const (
 
 // Subscription is a standing subscription.
 type Subscription interface {
-	// Close gives the subscription up. It doesn't wait for the store. It is called once, and not
+	// Close gives the subscription up. It doesn't wait for the store. It is called once, perhaps
 	// after the session's Close.
 	Close()
 }

@@ -1,0 +1,301 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// An acquisition is one acquiring call under way. All its attempts share one owner string, so that
+// an attempt without an answer which the store carries out late is part of the same hold.
+type acquisition struct {
+	name  string
+	party party
+	o     acquireOptions
+	h     *hold // what the attempts ask for
+
+	// For the waiting, guarded by Client.mu.
+	prev, next *acquisition
+	signal     chan struct{} // look again: at the head of the queue, woken, or joined
+	fresh      bool          // at the head, and not tried since
+	joined     bool          // the same party got in elsewhere: it can re-enter
+
+	answered bool  // an attempt was
+	failure  error // why the last attempt failed; nil if it was answered
+	tries    backoff
+	polls    backoff
+}
+
+// errAgain says that what the call began with has changed: the hold that it wanted to re-enter is
+// gone, or there is one now.
+var errAgain = errors.New("again")
+
+// acquire gets the lock for a party: re-enters what it holds, or acquires and waits. What it returns instead
+// of a hold is the reason, not yet wrapped; errHeld if the wait is over.
+func (c *Client) acquire(ctx context.Context, name string, p party, o acquireOptions) (*hold, error) {
+	a := &acquisition{name: name, party: p, o: o}
+	for {
+		if err := c.over(ctx); err != nil {
+			return nil, a.giveUp(err)
+		}
+		h, err := c.acquireOnce(ctx, a)
+		switch {
+		case err == nil:
+			return h, nil
+		case errors.Is(err, errAgain):
+			continue
+		case !a.retries(ctx, err):
+			return nil, err
+		}
+		a.fail(ctx, err)
+		c.logPatience(a, err)
+		if !c.pause(ctx, a.tries.next(firstBackoff, o.lease/3)) {
+			return nil, a.giveUp(c.over(ctx))
+		}
+	}
+}
+
+// firstBackoff is the first pause after an attempt that failed.
+const firstBackoff = 50 * time.Millisecond
+
+// acquireOnce re-enters, or acquires afresh, and waits for that if it may.
+func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error) {
+	if h := c.current(a.name, a.party); h != nil {
+		return h, c.reenter(ctx, h, a.o)
+	}
+	if a.single() {
+		return c.tryNow(ctx, a)
+	}
+	return c.queueUp(ctx, a)
+}
+
+// single says that the call may not wait.
+func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
+
+// retries says whether the call goes on after an error, if only to find that its time is over.
+func (a *acquisition) retries(ctx context.Context, err error) bool {
+	if _, end := errors.AsType[endError](err); end || err == errHeld || err == ErrLost || err == ErrClosed {
+		return false
+	}
+	return backend.KindOf(err) != backend.Refused && (!a.single() || ctx.Err() != nil)
+}
+
+// fail notes why an attempt failed. One that was cut short by the call's own end says nothing that
+// the attempts before it, if they were answered, did not.
+func (a *acquisition) fail(ctx context.Context, err error) {
+	if ctx.Err() == nil || !a.answered {
+		a.failure = err
+	}
+}
+
+// errHeld says that the wait is over and another has the lock.
+var errHeld = fmt.Errorf("held by another: %w", ErrNotAcquired)
+
+// An endError ended a wait: no further attempt follows.
+type endError struct{ error }
+
+func (e endError) Unwrap() error { return e.error }
+
+// over returns why a call cannot go on, or nil.
+func (c *Client) over(ctx context.Context) error {
+	if c.ctx.Err() != nil {
+		return ErrClosed
+	}
+	if ctx.Err() == nil {
+		return nil
+	}
+	if errors.Is(context.Cause(ctx), errHeld) {
+		return errHeld
+	}
+	return ended(ctx)
+}
+
+// giveUp returns the error of a call that ends because of why: with what failed last, if anything did.
+func (a *acquisition) giveUp(why error) error {
+	if a.failure == nil {
+		return endError{why}
+	}
+	if why == errHeld {
+		why = ErrNotAcquired // whether another holds it is not known
+	}
+	return endError{errors.Join(why, a.failure)}
+}
+
+// waitContext returns a context that ends with the call's wait, cause errHeld.
+func waitContext(ctx context.Context, o acquireOptions) (context.Context, context.CancelFunc) {
+	if !o.bounded || o.wait == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, o.wait, errHeld)
+}
+
+// logPatience logs a failed attempt of a call that cannot return it.
+func (c *Client) logPatience(a *acquisition, err error) {
+	if a.o.patient {
+		c.logger.Warn("dlock: cannot lock yet", "name", a.name, "err", err)
+	}
+}
+
+// tryNow makes the one attempt of a call that doesn't wait, out of turn.
+func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
+	c.mu.Lock()
+	h := c.holds[a.name]
+	taken := h != nil && h.party != a.party && c.check(h)
+	c.unlock()
+	if taken {
+		return nil, errHeld
+	}
+	_, err := c.attempt(ctx, a)
+	if err != nil {
+		c.abandon(a)
+		return nil, err
+	}
+	return a.h, nil
+}
+
+// attempt asks the store for the lock once. A nil error means that a.h is held now. If it is errHeld, remaining is
+// how long the present hold would last.
+func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
+	c.mu.Lock()
+	if a.h == nil {
+		a.h = c.newHold(a)
+	}
+	h, lease := a.h, c.stored(a.o.lease)
+	sent := c.now()
+	h.sending(sent, lease)
+	c.mu.Unlock()
+
+	res, err := step(ctx, c, c.session.Acquire, h.acquireRequest(lease, false))
+
+	c.mu.Lock()
+	defer c.unlock()
+	now := c.now()
+	switch {
+	case err != nil:
+		if backend.KindOf(err) == backend.Unknown {
+			h.unsure = true
+			h.doubted(a.o.lease)
+		}
+		return 0, err
+	case !res.Acquired:
+		return res.Remaining, errHeld
+	}
+	h.extend(sent, a.o.lease)
+	if c.closed || !h.valid(now) || a.joined {
+		h.unsure = true // it may be in the store, and nobody has it
+		return 0, c.unusable(a)
+	}
+	h.count = 1
+	c.grant(h, sent)
+	return 0, nil
+}
+
+// unusable says why an acquisition that the store granted cannot be used. c.mu is held.
+func (c *Client) unusable(a *acquisition) error {
+	switch {
+	case c.closed:
+		return ErrClosed
+	case a.joined:
+		return errAgain
+	default:
+		return errLate
+	}
+}
+
+// newHold makes what an acquisition asks for, under an owner string of its own. c.mu is held.
+func (c *Client) newHold(a *acquisition) *hold {
+	h := &hold{name: a.name, party: a.party, owner: c.nextOwner(), lease: a.o.lease, watched: !a.o.fixed}
+	if _, plain := a.party.(*Locker); !plain {
+		h.slot = make(chan struct{}, 1)
+	}
+	return h
+}
+
+// abandon ends what an acquisition asked for without having it: no attempt for it follows.
+func (c *Client) abandon(a *acquisition) {
+	c.mu.Lock()
+	defer c.unlock()
+	if a.h != nil && a.h.unsure {
+		c.takeBack(a.h)
+	}
+	a.h = nil
+}
+
+// reenter counts one hold more. Steps that count are made one at a time.
+func (c *Client) reenter(ctx context.Context, h *hold, o acquireOptions) error {
+	select {
+	case h.slot <- struct{}{}:
+		defer func() { <-h.slot }()
+	case <-ctx.Done():
+		return endError{c.over(ctx)}
+	case <-c.ctx.Done():
+		return ErrClosed
+	}
+	c.mu.Lock()
+	if h.state != live || !c.check(h) {
+		c.unlock()
+		return errAgain
+	}
+	lease := h.reentryLease(o, c.now())
+	h.count++
+	count, sent := h.count, c.now()
+	h.sending(sent, c.stored(lease))
+	c.unlock()
+
+	res, err := step(ctx, c, c.session.Acquire, h.acquireRequest(c.stored(lease), true))
+
+	c.mu.Lock()
+	defer c.unlock()
+	if err == nil && res.Acquired && res.Count >= count && h.state == live {
+		c.prolong(h, sent, lease, !o.fixed)
+		return nil
+	}
+	h.count--
+	return c.failReentry(h, lease, res, err)
+}
+
+// reentryLease returns the lease to ask for: that of the hold, or, if the hold isn't renewed, what
+// the re-entry wants, but no less than what is left. c.mu is held.
+func (h *hold) reentryLease(o acquireOptions, now instant) time.Duration {
+	if h.watched {
+		return h.lease
+	}
+	return max(h.remaining(now), o.lease)
+}
+
+// remaining returns how long the hold is still promised, in whole milliseconds, rounded up.
+func (h *hold) remaining(now instant) time.Duration {
+	left := instant(h.deadline.Load()) - now
+	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+// prolong notes an answer that granted a lease in a counting step. c.mu is held.
+func (c *Client) prolong(h *hold, sent instant, lease time.Duration, watch bool) {
+	h.lease = lease
+	h.watched = h.watched || watch
+	h.extend(sent, lease)
+	c.schedule(&h.alarm, c.nextLook(h, sent))
+}
+
+// failReentry returns what a re-entry that isn't counted any more says, and notes what it told us of the hold. c.mu is held.
+func (c *Client) failReentry(h *hold, lease time.Duration, res backend.AcquireResult, err error) error {
+	if err != nil && backend.KindOf(err) == backend.Unknown || err == nil && res.Acquired {
+		h.unsure = true
+		h.doubted(lease)
+	}
+	switch {
+	case h.state == forsaken:
+		return ErrClosed
+	case h.state == live && err != nil:
+		return err
+	}
+	// The store says that the hold is gone, or our own clock said so meanwhile.
+	c.lose(h, ErrLost)
+	if h.unsure {
+		c.takeBack(h)
+	}
+	return ErrLost
+}

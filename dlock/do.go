@@ -1,0 +1,94 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+)
+
+// Do locks, calls fn, and unlocks, also when fn panics or ends its goroutine. Waiting for the lock is as in [Locker.LockContext].
+//
+// The context that fn gets ends, with cause [ErrLost], when the lock is lost, at the latest when the lease has run out on this
+// machine's clock: after a pause of the process the first look at its Err tells. It ends with cause [ErrClosed] when the client is closed,
+// with ctx, and when fn returns. It carries this hold and nothing else: Do and LockContext of the same lock re-enter with it, in any goroutine;
+// for other locks it names no owner, whatever ctx does.
+//
+// Do returns fn's error, joined with [ErrLost] if the lock was lost meanwhile, even if fn returned nil, and with an [*Error] whose Op is "unlock" if
+// the release failed.
+func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
+	if fn == nil {
+		return l.wrap("do", errors.New("the function is nil"))
+	}
+	work := l
+	if l.acquirer(ctx) == party(l) {
+		work = l.For(NewOwner()) // its hold is its own: it needs no gate
+	}
+	h, err := work.acquire(ctx, acquireOptions{}, opts)
+	if err != nil {
+		return l.wrap("do", err)
+	}
+	return work.run(ctx, h, fn)
+}
+
+// run calls fn while h is held, and releases it.
+func (l *Locker) run(ctx context.Context, h *hold, fn func(context.Context) error) (err error) {
+	inside, cancel := l.client.inside(ctx, h)
+	defer func() {
+		cancel()
+		if e := l.client.release(context.WithoutCancel(ctx), h); e != nil {
+			err = errors.Join(err, l.wrap("unlock", e))
+		}
+	}()
+	return fn(inside)
+}
+
+// doContext is the context of a Do. Its Err looks at the clock, and so it is right even when no timer has run since
+// the process was paused.
+type doContext struct {
+	context.Context // ends with the caller's, with the hold, and when fn returns
+	client          *Client
+	hold            *hold
+}
+
+// Err says whether the context is over.
+func (d *doContext) Err() error {
+	if err := d.Context.Err(); err != nil || d.client.now() < instant(d.hold.deadline.Load()) {
+		return err
+	}
+	d.client.mu.Lock()
+	if d.hold.state == live {
+		d.client.check(d.hold)
+	}
+	d.client.unlock()
+	return d.Context.Err()
+}
+
+// inside returns the context for what is done while h is held, and what ends it.
+func (c *Client) inside(ctx context.Context, h *hold) (context.Context, func()) {
+	ctx = context.WithValue(ctx, identityKey{}, c.identify(h))
+	ctx, cancel := context.WithCancelCause(ctx)
+	d := &doContext{ctx, c, h}
+	c.mu.Lock()
+	defer c.unlock()
+	switch h.state {
+	case live:
+		if h.cancels == nil {
+			h.cancels = make(map[*doContext]context.CancelCauseFunc)
+		}
+		h.cancels[d] = cancel
+	case forsaken:
+		cancel(ErrClosed)
+	default:
+		cancel(ErrLost)
+	}
+	return d, func() {
+		cancel(nil)
+		c.mu.Lock()
+		delete(h.cancels, d)
+		c.mu.Unlock()
+	}
+}
+
+// identify returns what a context says of who holds h.
+func (c *Client) identify(h *hold) *identity {
+	return &identity{party: h.party, client: c, name: h.name}
+}

@@ -1,0 +1,2 @@
+// Package dlock is distributed locks.
+package dlock

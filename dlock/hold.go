@@ -1,0 +1,205 @@
+package dlock
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A hold is one outermost acquisition: from the moment that the store grants it until its last
+// release begins, or it is lost. Each has an owner string of its own in the store, so that no late
+// request of an earlier hold can touch a later one.
+type hold struct {
+	name  string
+	party party
+	owner string        // in the store
+	slot  chan struct{} // taken by the one who has a counting step under way; nil where there is only one such step
+
+	deadline atomic.Int64 // the instant until which the store has promised it
+
+	// The rest is guarded by Client.mu.
+	alarm   alarm
+	state   holdState
+	watched bool
+	back    bool          // it is being taken back
+	unsure  bool          // an acquisition or re-entry has no answer: the store may count more than we do
+	count   int           // at most what the store counts
+	lease   time.Duration // what the next renewal or partial release asks for
+	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
+	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
+	over    chan struct{} // closed when it is lost; made when somebody asks
+	cancels map[*doContext]context.CancelCauseFunc
+}
+
+type holdState uint8
+
+const (
+	live     holdState = iota
+	released           // its last release has begun
+	lost               // ended before it was released
+	forsaken           // the client was closed; it may still be released
+)
+
+// Rules about time.
+const (
+	driftShare = 100 // a hundredth of each lease is kept back, for clocks that don't run alike
+
+	maxLosses  = 1024 // lost holds of owners that are remembered
+	lossMemory = 10   // and for how many leases
+)
+
+// promised returns for how long the store's answer to a request for lease can be relied on.
+func promised(lease time.Duration) time.Duration { return lease - lease/driftShare }
+
+// valid says whether the hold can be relied on at this instant.
+func (h *hold) valid(now instant) bool { return h.state == live && now < instant(h.deadline.Load()) }
+
+// extend notes that the store granted lease to a request that was sent at that instant.
+func (h *hold) extend(sent instant, lease time.Duration) {
+	if h.doubt > 0 {
+		lease = min(lease, h.doubt) // a late request may yet shorten it to that
+	}
+	if until := sent + promised(lease); until > instant(h.deadline.Load()) {
+		h.deadline.Store(int64(until))
+	}
+}
+
+// sending notes that a request for lease goes out now.
+func (h *hold) sending(now instant, lease time.Duration) {
+	h.horizon = max(h.horizon, now+lease)
+}
+
+// doubted notes that a request for lease has no answer. Time doesn't settle that.
+func (h *hold) doubted(lease time.Duration) {
+	if h.doubt == 0 || lease < h.doubt {
+		h.doubt = lease
+	}
+}
+
+// grant makes a hold of an acquisition that the store has just answered. c.mu is held.
+func (c *Client) grant(h *hold, sent instant) {
+	if old := c.holds[h.name]; old != nil {
+		c.lose(old, ErrLost) // the store says that it is ours now, in another name
+	}
+	c.holds[h.name] = h
+	h.alarm.task = h
+	c.schedule(&h.alarm, c.nextLook(h, sent))
+	c.join(h)
+}
+
+// current returns the hold that p can re-enter, or nil.
+func (c *Client) current(name string, p party) *hold {
+	c.mu.Lock()
+	defer c.unlock()
+	return c.currentLocked(name, p)
+}
+
+func (c *Client) currentLocked(name string, p party) *hold {
+	h := c.holds[name]
+	if h == nil || h.party != p || !c.check(h) {
+		return nil
+	}
+	return h
+}
+
+// check says whether a hold can be relied on now, and ends it if its time is over. c.mu is held.
+func (c *Client) check(h *hold) bool {
+	if h.valid(c.now()) {
+		return true
+	}
+	c.lose(h, ErrLost)
+	return false
+}
+
+// lose ends a hold for good before it was released, and tells whoever wants to know. c.mu is held.
+func (c *Client) lose(h *hold, cause error) {
+	if h.state != live {
+		return
+	}
+	h.state = lost
+	c.drop(h)
+	c.tell(h, cause)
+	if _, plain := h.party.(*Locker); !plain {
+		c.remember(h)
+	}
+	if c.stored(h.lease) > h.lease {
+		c.takeBack(h) // the store keeps it for longer than it was asked for
+	}
+	c.wake(h.name)
+	c.warn("lock lost", "name", h.name, "owner", h.owner)
+}
+
+// forsake ends a hold because the client is closed. c.mu is held.
+func (c *Client) forsake(h *hold) {
+	h.state = forsaken
+	c.tell(h, ErrClosed)
+	c.unschedule(&h.alarm)
+}
+
+// drop takes a hold out of the tables. c.mu is held.
+func (c *Client) drop(h *hold) {
+	if c.holds[h.name] == h {
+		delete(c.holds, h.name)
+	}
+	c.unschedule(&h.alarm)
+}
+
+// tell ends what hangs on a hold. c.mu is held.
+func (c *Client) tell(h *hold, cause error) {
+	if h.over != nil {
+		close(h.over)
+	}
+	for _, cancel := range h.cancels {
+		cancel(cause)
+	}
+	h.cancels = nil
+}
+
+// A lostKey is what an unlock of an owner names.
+type lostKey struct {
+	name  string
+	party party
+}
+
+// remember keeps a lost hold, so that its unlocks are told that it was lost. c.mu is held.
+func (c *Client) remember(h *hold) {
+	key := lostKey{h.name, h.party}
+	c.lost[key] = append(c.lost[key], h)
+	c.losses = append(c.losses, h)
+	if len(c.losses) > maxLosses {
+		c.forget(c.losses[0])
+	}
+	c.schedule(&h.alarm, c.now()+lossMemory*c.lease)
+}
+
+// forget drops what remember kept. c.mu is held.
+func (c *Client) forget(h *hold) {
+	c.unschedule(&h.alarm)
+	if i := slices.Index(c.losses, h); i >= 0 {
+		c.losses = slices.Delete(c.losses, i, i+1)
+	}
+	key := lostKey{h.name, h.party}
+	left := slices.DeleteFunc(c.lost[key], func(x *hold) bool { return x == h })
+	if len(left) == 0 {
+		delete(c.lost, key)
+	} else {
+		c.lost[key] = left
+	}
+}
+
+// lastLoss returns the latest lost hold of p that isn't unlocked, or nil. c.mu is held.
+func (c *Client) lastLoss(name string, p party) *hold {
+	holds := c.lost[lostKey{name, p}]
+	if len(holds) == 0 {
+		return nil
+	}
+	return holds[len(holds)-1]
+}
+
+// acquireRequest is what the store is asked for.
+func (h *hold) acquireRequest(lease time.Duration, reentry bool) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: h.name, Owner: h.owner, Lease: lease, Reentry: reentry}
+}

@@ -1,0 +1,340 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Locker is a distributed lock with the manners of a [sync.Mutex]. It implements [sync.Locker].
+//
+// Calls that name no owner are plain calls: one hold at a time, from a lock to its unlock, whoever makes
+// either. A second Lock waits, in the same goroutine too, and any goroutine may unlock. Once locked, a Locker
+// stays shut until it is unlocked, even when the hold has been lost meanwhile: otherwise who comes late would unlock what another
+// goroutine took after him. Another Locker for the same name, from the same client or not, is another contender and doesn't wait for that.
+//
+// Calls whose context names an owner (see [WithOwner]), or comes from a [Locker.Do] of the same lock, are made in that owner's name, and re-enter what it holds.
+//
+// A Locker is safe for concurrent use. It must not be copied.
+type Locker struct {
+	client *Client
+	name   string
+	owner  Owner         // whose the plain calls are; zero: the Locker's
+	gate   chan struct{} // full from a plain lock to its unlock
+	hold   *hold         // of plain calls; guarded by Client.mu
+}
+
+// Name returns the lock's name.
+func (l *Locker) Name() string { return l.name }
+
+// For returns a Locker for the same lock whose plain calls are made in the name of o: it can be locked again while o
+// holds it, and is free after as many unlocks. It panics if o is zero.
+func (l *Locker) For(o Owner) *Locker {
+	o.mustBeSomebody("For")
+	bound := l.client.Locker(l.name)
+	bound.owner = o
+	return bound
+}
+
+// Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store can't be reached or answers with
+// errors it goes on trying, and logs. It panics where waiting can't help: with an [*Error] that wraps
+// [ErrClosed] if the client is or gets closed, [ErrConflict] if something that is no lock is stored under the name, or says that the name is empty.
+func (l *Locker) Lock() {
+	var tries backoff
+	ctx := context.Background()
+	for {
+		_, err := l.acquire(ctx, acquireOptions{patient: true}, nil)
+		if err == nil {
+			return
+		}
+		if errors.Is(err, ErrClosed) || errors.Is(err, ErrConflict) || errors.Is(err, errEmptyName) {
+			panic(l.wrap("lock", err))
+		}
+		l.client.logger.Warn("dlock: cannot lock yet", "name", l.name, "err", err)
+		l.client.pause(ctx, tries.next(firstBackoff, l.client.lease/3))
+	}
+}
+
+// Unlock gives back the lock. It panics, with an [*Error] that wraps [ErrNotHeld], if the caller never had it. If it was
+// lost, or the store can't be reached, that is logged; the lock then ends with its lease.
+func (l *Locker) Unlock() {
+	err := l.unlock(context.Background())
+	switch {
+	case errors.Is(err, ErrNotHeld):
+		panic(l.wrap("unlock", err))
+	case err != nil:
+		l.client.logger.Warn("dlock: unlock", "name", l.name, "err", err)
+	}
+}
+
+// LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed until it is unlocked, unless [Lease] is given.
+//
+// Its errors are those of ctx, and its cause if it has another; [ErrNotAcquired] after the wait; [ErrLost] if the caller's
+// owner held the lock and lost it while the call re-entered it; [ErrClosed]; [ErrConflict]; and what the store refuses for good. Where the
+// store was failing while the call waited, the error wraps the last of its errors too.
+func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
+	_, err := l.acquire(ctx, acquireOptions{}, opts)
+	return l.wrap("lock", err)
+}
+
+// TryLock takes the lock if that is possible now, or within [Wait]. False without an error says that another holds it, and
+// nothing else. The lock is renewed until it is unlocked, unless [Lease] is given. Errors are those of [Locker.LockContext], and [ErrLost] if the
+// last hold of this Locker was lost, and nobody has unlocked it yet.
+func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
+	_, err := l.acquire(ctx, acquireOptions{bounded: true}, opts)
+	if errors.Is(err, errHeld) {
+		return false, nil
+	}
+	return err == nil, l.wrap("trylock", err)
+}
+
+// UnlockContext gives back the lock, or one hold of an owner that has several. If ctx is over already, it does so all the same. It tries for at most
+// 5 s or what is left of the lease, and not longer than ctx allows; if the store hasn't answered by then the error says so, the caller has the lock no more, and the
+// releasing goes on in the background.
+//
+// It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold was over before. Losses of owners are remembered for
+// ten leases (of the client), and 1,024 of them.
+func (l *Locker) UnlockContext(ctx context.Context) error {
+	return l.wrap("unlock", l.unlock(ctx))
+}
+
+// ForceUnlock frees the lock in the store, whoever holds it, and says whether anybody did. It is for operators: its holder may be inside. If it is this client's, the holder
+// is told at once, another client's when it next renews; until it knows, nothing excludes it. It sends one request; after an error of the store it is unknown whether that was carried out.
+func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
+	if err := l.usable(ctx); err != nil {
+		return false, l.wrap("forceunlock", err)
+	}
+	c := l.client
+	c.mu.Lock()
+	mine := c.holds[l.name]
+	c.mu.Unlock()
+	res, err := step(ctx, c, c.session.ForceRelease, backend.ForceReleaseRequest{Name: l.name})
+	if err != nil {
+		return false, l.wrap("forceunlock", l.stepError(ctx, err))
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	if mine != nil {
+		c.lose(mine, ErrLost)
+	}
+	c.wake(l.name)
+	return res.Released, nil
+}
+
+// IsLocked asks the store whether anybody holds the lock.
+func (l *Locker) IsLocked(ctx context.Context) (bool, error) {
+	res, err := l.look(ctx, "")
+	return res.Held, l.wrap("islocked", err)
+}
+
+// TTL asks the store how long the lock lasts if nobody renews it: 0 if it is free, negative if it never ends.
+func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
+	res, err := l.look(ctx, "")
+	return res.Remaining, l.wrap("ttl", err)
+}
+
+// IsHeld says whether the caller holds the lock: by this client's own clock, and in the store.
+func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
+	n, err := l.held(ctx)
+	return n > 0, l.wrap("isheld", err)
+}
+
+// HoldCount returns how often the caller must unlock the lock to be rid of it: 0 if it doesn't hold it, by this client's own clock and in
+// the store.
+func (l *Locker) HoldCount(ctx context.Context) (int, error) {
+	n, err := l.held(ctx)
+	return n, l.wrap("holdcount", err)
+}
+
+// Lost returns a channel that is closed when the caller's present hold is lost or the client is closed. It is closed already if the caller
+// doesn't hold the lock, and never closed by an unlock.
+func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
+	p := l.holder(ctx)
+	c := l.client
+	c.mu.Lock()
+	defer c.unlock()
+	h := l.present(p)
+	if h == nil {
+		over := make(chan struct{})
+		close(over)
+		return over
+	}
+	if h.over == nil {
+		h.over = make(chan struct{})
+	}
+	return h.over
+}
+
+// acquire gets the lock for whoever calls.
+func (l *Locker) acquire(ctx context.Context, o acquireOptions, opts []AcquireOption) (*hold, error) {
+	if err := l.usable(ctx); err != nil {
+		return nil, err
+	}
+	o, err := l.client.options(o, opts)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := waitContext(ctx, o)
+	defer cancel()
+	p := l.acquirer(ctx)
+	if p != party(l) {
+		return l.client.acquire(ctx, l.name, p, o)
+	}
+	return l.acquirePlain(ctx, o)
+}
+
+// acquirePlain gets the lock for a plain call: through the gate.
+func (l *Locker) acquirePlain(ctx context.Context, o acquireOptions) (*hold, error) {
+	if err := l.enter(ctx, o); err != nil {
+		return nil, err
+	}
+	h, err := l.client.acquire(ctx, l.name, l, o)
+	if err != nil {
+		<-l.gate
+		return nil, err
+	}
+	l.client.mu.Lock()
+	l.hold = h
+	l.client.mu.Unlock()
+	return h, nil
+}
+
+// enter waits for the gate.
+func (l *Locker) enter(ctx context.Context, o acquireOptions) error {
+	select {
+	case l.gate <- struct{}{}:
+		return nil
+	default:
+	}
+	if o.bounded && o.wait == 0 {
+		return l.shut(ctx)
+	}
+	long := time.NewTimer(o.lease)
+	defer long.Stop()
+	for {
+		select {
+		case l.gate <- struct{}{}:
+			return nil
+		case <-long.C:
+			l.client.logger.Warn("dlock: waiting for longer than a lease for a Locker that is locked", "name", l.name)
+		case <-ctx.Done():
+			err := l.client.over(ctx)
+			if err == errHeld {
+				err = l.shut(context.WithoutCancel(ctx))
+			}
+			return err
+		case <-l.client.ctx.Done():
+			return ErrClosed
+		}
+	}
+}
+
+// shut says why the gate is shut: errHeld if the lock is held.
+func (l *Locker) shut(ctx context.Context) error {
+	c := l.client
+	c.mu.Lock()
+	h := l.hold
+	valid := h != nil && h.state == live && c.check(h)
+	c.unlock()
+	switch {
+	case valid:
+		return errHeld
+	case h != nil:
+		return fmt.Errorf("%w: %w", errNotUnlocked, ErrLost)
+	}
+	// Another goroutine is acquiring or releasing it: whether anybody has it only the store knows.
+	if _, err := l.look(ctx, ""); err != nil {
+		return err
+	}
+	return errHeld
+}
+
+// unlock gives back one hold of whoever calls.
+func (l *Locker) unlock(ctx context.Context) error {
+	if l.name == "" {
+		return errEmptyName
+	}
+	p := l.holder(ctx)
+	if p != party(l) {
+		return l.client.releaseParty(ctx, l.name, p)
+	}
+	c := l.client
+	c.mu.Lock()
+	h := l.hold
+	l.hold = nil
+	c.mu.Unlock()
+	if h == nil {
+		return ErrNotHeld
+	}
+	defer func() { <-l.gate }()
+	return c.release(ctx, h)
+}
+
+// usable says what speaks against using the Locker at all.
+func (l *Locker) usable(ctx context.Context) error {
+	if l.name == "" {
+		return errEmptyName
+	}
+	return l.client.over(ctx)
+}
+
+// look asks the store about the lock, and about an owner unless that is empty.
+func (l *Locker) look(ctx context.Context, owner string) (backend.LookResult, error) {
+	if err := l.usable(ctx); err != nil {
+		return backend.LookResult{}, err
+	}
+	res, err := step(ctx, l.client, l.client.session.Look, backend.LookRequest{Name: l.name, Owner: owner})
+	if err != nil {
+		return backend.LookResult{}, l.stepError(ctx, err)
+	}
+	return res, nil
+}
+
+// stepError is the error of a single step: with the end of ctx, if that is why.
+func (l *Locker) stepError(ctx context.Context, err error) error {
+	if why := l.client.over(ctx); why != nil {
+		return errors.Join(why, err)
+	}
+	return err
+}
+
+// held returns the caller's own count, 0 if its hold isn't valid here and in the store.
+func (l *Locker) held(ctx context.Context) (int, error) {
+	if err := l.usable(ctx); err != nil {
+		return 0, err
+	}
+	p := l.holder(ctx)
+	c := l.client
+	c.mu.Lock()
+	h := l.present(p)
+	c.unlock()
+	if h == nil {
+		return 0, nil
+	}
+	res, err := l.look(ctx, h.owner)
+	if err != nil || res.Count == 0 {
+		return 0, err
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	if l.present(p) != h {
+		return 0, nil
+	}
+	return h.count, nil
+}
+
+// present returns the valid hold of p, or nil. c.mu is held.
+func (l *Locker) present(p party) *hold {
+	return l.client.currentLocked(l.name, p)
+}
+
+// wrap makes an error of this package's; nil stays nil.
+func (l *Locker) wrap(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Op: op, Name: l.name, Err: err}
+}

@@ -1,0 +1,114 @@
+package dlock
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// DefaultLease is the lease of locks that are taken without [Lease], unless [WithLease] says
+// otherwise. They are renewed every third of it.
+const DefaultLease = 30 * time.Second
+
+// Option configures a [Client].
+type Option func(*Client) error
+
+// WithLease sets the lease of locks that are taken without [Lease]: how long such a lock outlives
+// a holder that crashes, and how long a holder that is cut off from the store may believe in it. They
+// are renewed every third of it. The default is [DefaultLease]. It is counted in whole milliseconds
+// and may not be shorter than the store allows.
+func WithLease(d time.Duration) Option {
+	return func(c *Client) error {
+		if err := checkLease(d); err != nil {
+			return err
+		}
+		c.lease = d.Truncate(time.Millisecond)
+		return nil
+	}
+}
+
+// WithClientID sets the client's id, the first half of what the store knows a holder by. The
+// default is a random UUID. Two clients may have one id, by mistake or not: they exclude each other all the same.
+func WithClientID(id string) Option {
+	return func(c *Client) error {
+		if id == "" {
+			return errors.New("the client id is empty")
+		}
+		c.id = id
+		return nil
+	}
+}
+
+// WithLogger sets where the client logs what no call can return: renewals that fail, locks that are lost,
+// stores that can't be reached while Lock waits. The default is [slog.Default].
+func WithLogger(l *slog.Logger) Option {
+	return func(c *Client) error {
+		if l == nil {
+			return errors.New("the logger is nil")
+		}
+		c.logger = l
+		return nil
+	}
+}
+
+// WithGoroutineOwners makes the calling goroutine the owner of plain calls (those that no [Owner] is named for), as the
+// calling thread is in Java: a goroutine re-enters what it holds, and must itself unlock it. It is for code
+// that was written that way; Go itself gives goroutines no identity, and [WithOwner] says more clearly what is meant.
+func WithGoroutineOwners() Option {
+	return func(c *Client) error {
+		c.goroutineOwners = true
+		return nil
+	}
+}
+
+// AcquireOption changes one acquiring call.
+type AcquireOption func(*acquireOptions)
+
+type acquireOptions struct {
+	lease   time.Duration
+	fixed   bool // the lease was given: it is not renewed
+	wait    time.Duration
+	bounded bool // the wait was given
+	patient bool // the call can't return an error, and logs instead
+}
+
+// Lease sets a fixed lease, at least 1 ms and counted in whole milliseconds: the lock ends by itself after it, and is not renewed. Where
+// the caller's owner holds the lock already and it is being renewed, the lease is ignored: one hold has one lease.
+func Lease(d time.Duration) AcquireOption {
+	return func(o *acquireOptions) { o.lease, o.fixed = d, true }
+}
+
+// Wait bounds how long an acquiring call waits for the lock; 0 is a single attempt. [Locker.TryLock]
+// then answers false, the others [ErrNotAcquired]. The default is 0 for TryLock and no bound for the others.
+func Wait(d time.Duration) AcquireOption {
+	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
+}
+
+// options applies opts to what the call does by default.
+func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
+	for _, opt := range opts {
+		if opt == nil {
+			return o, errors.New("an option is nil")
+		}
+		opt(&o)
+	}
+	if !o.fixed {
+		o.lease = c.lease
+	}
+	if err := checkLease(o.lease); err != nil {
+		return o, err
+	}
+	o.lease = o.lease.Truncate(time.Millisecond)
+	if o.wait < 0 {
+		return o, fmt.Errorf("the wait %v is negative", o.wait)
+	}
+	return o, nil
+}
+
+func checkLease(d time.Duration) error {
+	if d < time.Millisecond {
+		return fmt.Errorf("the lease %v is shorter than 1ms", d)
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// longestRelease bounds how long an unlock tries to reach the store before it goes on in the background.
+const longestRelease = 5 * time.Second
+
+// releaseParty gives back the latest hold of p.
+func (c *Client) releaseParty(ctx context.Context, name string, p party) error {
+	for {
+		h := c.latest(name, p)
+		if h == nil {
+			return ErrNotHeld
+		}
+		if err := c.release(ctx, h); !errors.Is(err, errAgain) {
+			return err
+		}
+	}
+}
+
+// latest returns what p would unlock, lost or not, or nil.
+func (c *Client) latest(name string, p party) *hold {
+	c.mu.Lock()
+	defer c.unlock()
+	if h := c.holds[name]; h != nil && h.party == p {
+		return h
+	}
+	return c.lastLoss(name, p)
+}
+
+// release gives back one hold. It is errAgain if another goroutine gave back the last one.
+func (c *Client) release(ctx context.Context, h *hold) error {
+	ctx, cancel := releaseContext(ctx, h.budget(c.now()))
+	defer cancel()
+	if h.slot != nil {
+		select {
+		case h.slot <- struct{}{}:
+			defer func() { <-h.slot }()
+		case <-ctx.Done():
+			return c.releaseLater(ctx, h)
+		}
+	}
+	c.mu.Lock()
+	switch {
+	case h.state == released:
+		c.unlock()
+		return errAgain
+	case h.state == forsaken:
+		return c.releaseForsaken(ctx, h)
+	case !c.check(h):
+		err := c.releaseLost(h)
+		c.unlock()
+		return err
+	case h.count > 1:
+		return c.releaseOne(ctx, h)
+	default:
+		return c.releaseLast(ctx, h)
+	}
+}
+
+// budget returns how long an unlock may take.
+func (h *hold) budget(now instant) time.Duration {
+	left := instant(h.deadline.Load()) - now
+	if left <= 0 {
+		return longestRelease // it is lost, and no store is asked
+	}
+	return min(left, longestRelease)
+}
+
+// releaseContext returns a context in which to release. One that is over already doesn't keep anybody
+// from it.
+func releaseContext(ctx context.Context, budget time.Duration) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, budget, errUnanswered)
+}
+
+// releaseLater lets an unlock that must wait for a step of its own hold go on in the background.
+func (c *Client) releaseLater(ctx context.Context, h *hold) error {
+	c.mu.Lock()
+	defer c.unlock()
+	c.background(func() {
+		if err := c.release(context.Background(), h); err != nil {
+			c.logger.Warn("dlock: late unlock", "name", h.name, "err", err)
+		}
+	})
+	return ended(ctx)
+}
+
+// releaseLost gives back a hold that is lost. c.mu is held.
+func (c *Client) releaseLost(h *hold) error {
+	h.count--
+	if h.count <= 0 {
+		c.forget(h)
+		c.takeBack(h)
+	}
+	return ErrLost
+}
+
+// releaseOne gives back one of several holds. Whatever becomes of the request, the caller has given it back: if it
+// wasn't carried out, the store counts more than we do, and the last release drains that. c.mu is held; it is
+// unlocked on return.
+func (c *Client) releaseOne(ctx context.Context, h *hold) error {
+	now := c.now()
+	lease := max(h.lease, h.remaining(now))
+	h.count--
+	h.sending(now, c.stored(lease))
+	c.unlock()
+
+	res, err := step(ctx, c, c.session.Release, h.releaseRequest(c.stored(lease)))
+
+	c.mu.Lock()
+	defer c.unlock()
+	switch {
+	case h.state == lost:
+		return ErrLost
+	case err != nil:
+		if backend.KindOf(err) == backend.Unknown {
+			h.doubted(lease)
+		}
+		return nil
+	case res.Outcome != backend.Left:
+		c.lose(h, ErrLost) // the store had lost it, and the last re-entry began a fresh one
+		return ErrLost
+	case h.state == live:
+		c.prolong(h, now, lease, false)
+	}
+	return nil
+}
+
+// releaseLast gives back the last hold. From here on its number is dead: whatever happens, nothing
+// re-enters or renews it any more. c.mu is held; it is unlocked on return.
+func (c *Client) releaseLast(ctx context.Context, h *hold) error {
+	h.state = released
+	h.count = 0
+	lease := c.stored(h.lease)
+	h.sending(c.now(), lease)
+	c.drop(h)
+	c.unlock()
+
+	freed, err := c.drain(ctx, h, lease)
+
+	c.mu.Lock()
+	defer c.unlock()
+	if freed {
+		c.wake(h.name)
+	}
+	if h.unsure || err != nil && err != ErrLost {
+		c.takeBack(h)
+	}
+	return err
+}
+
+// drain repeats a last release until the store holds nothing of that number any more. It says
+// whether it was us who freed it.
+func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration) (freed bool, err error) {
+	var tries backoff
+	sent := false // a release of ours may have been carried out
+	for {
+		res, err := step(ctx, c, c.session.Release, h.releaseRequest(lease))
+		switch {
+		case err == nil && res.Outcome == backend.Freed:
+			return true, nil
+		case err == nil && res.Outcome == backend.Left:
+			sent = true
+			if ctx.Err() == nil {
+				continue
+			}
+			err = errUnanswered
+		case err == nil && sent:
+			return true, nil
+		case err == nil:
+			return false, ErrLost
+		case backend.KindOf(err) == backend.Refused:
+			return false, err
+		case backend.KindOf(err) == backend.Unknown:
+			sent = true
+		}
+		if !c.pause(ctx, tries.next(firstBackoff, lease/3)) {
+			return false, c.undrained(ctx, err)
+		}
+	}
+}
+
+// undrained returns why a last release ends without the store's word.
+func (c *Client) undrained(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() == nil:
+		return errors.Join(ErrClosed, err)
+	case errors.Is(err, errUnanswered):
+		return errors.Join(context.Cause(ctx), ctx.Err())
+	default:
+		return errors.Join(ended(ctx), err)
+	}
+}
+
+// releaseForsaken gives back one hold after Close, with one request. c.mu is held; it is
+// unlocked on return.
+func (c *Client) releaseForsaken(ctx context.Context, h *hold) error {
+	h.count--
+	if h.count <= 0 {
+		h.state = released
+		c.drop(h)
+	}
+	req := h.releaseRequest(c.stored(h.lease))
+	c.unlock()
+	res, err := leavable(ctx, nil, func() {}, c.session.Release, req)
+	switch {
+	case err != nil:
+		return err
+	case res.Outcome == backend.NotHeld:
+		return ErrLost
+	default:
+		return nil
+	}
+}
+
+func (h *hold) releaseRequest(lease time.Duration) backend.ReleaseRequest {
+	return backend.ReleaseRequest{Name: h.name, Owner: h.owner, Lease: lease}
+}

@@ -1,0 +1,66 @@
+package dlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A takeBack releases, again and again, a hold that nobody has any more but that a late request may still bring
+// about in the store: until the latest of them would have run out anyway, and once more after that, until the store
+// has answered.
+type takeBack struct {
+	alarm alarm
+	hold  *hold
+	tries backoff
+}
+
+// shortestTakeBack is the least time that a single release gets in the background.
+const shortestTakeBack = time.Second
+
+// takeBack begins to take a hold back. No request that could lock may follow for it. c.mu is held.
+func (c *Client) takeBack(h *hold) {
+	if h.back || c.closed {
+		return
+	}
+	h.back = true
+	t := &takeBack{hold: h}
+	t.alarm.task = t
+	c.schedule(&t.alarm, c.now())
+}
+
+// ring makes one attempt. c.mu is held.
+func (t *takeBack) ring(c *Client, now instant) {
+	c.background(func() { c.releaseAgain(t, now) })
+}
+
+func (c *Client) releaseAgain(t *takeBack, now instant) {
+	h := t.hold
+	lease := c.stored(h.lease)
+	ctx, cancel := context.WithTimeout(c.ctx, max(lease/3, shortestTakeBack))
+	defer cancel()
+	res, err := step(ctx, c, c.session.Release, h.releaseRequest(lease))
+
+	c.mu.Lock()
+	defer c.unlock()
+	if c.closed {
+		return
+	}
+	switch {
+	case err == nil && res.Outcome == backend.Left:
+		c.schedule(&t.alarm, c.now())
+		return
+	case err == nil && res.Outcome == backend.Freed:
+		c.wake(h.name)
+	}
+	final := err == nil || backend.KindOf(err) == backend.Refused
+	if final && now >= h.horizon {
+		return
+	}
+	next := c.now() + t.tries.next(firstBackoff, lease/3)
+	if now < h.horizon {
+		next = min(next, max(h.horizon, c.now()))
+	}
+	c.schedule(&t.alarm, next)
+}

@@ -1,0 +1,229 @@
+package dlock
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// The watchdog is one timer per client, whatever the number of locks: it rings when the first of all
+// alarms is due, and starts what is to be done then. It does no I/O itself.
+
+// An alarm is when a task is due. It is part of the task, so that scheduling allocates nothing.
+type alarm struct {
+	at    instant
+	place int // in the heap, from 1; 0: not scheduled
+	task  task
+}
+
+// A task is what is done at an alarm. c.mu is held.
+type task interface {
+	ring(c *Client, now instant)
+}
+
+// alarms is a heap, for container/heap.
+type alarms struct {
+	heap  []*alarm
+	batch []*hold // collected while ringing: to be renewed together
+}
+
+func (a *alarms) Len() int           { return len(a.heap) }
+func (a *alarms) Less(i, j int) bool { return a.heap[i].at < a.heap[j].at }
+func (a *alarms) Swap(i, j int) {
+	a.heap[i], a.heap[j] = a.heap[j], a.heap[i]
+	a.heap[i].place, a.heap[j].place = i+1, j+1
+}
+
+func (a *alarms) Push(x any) {
+	x.(*alarm).place = len(a.heap) + 1
+	a.heap = append(a.heap, x.(*alarm))
+}
+
+func (a *alarms) Pop() any {
+	last := len(a.heap) - 1
+	x := a.heap[last]
+	a.heap[last] = nil
+	a.heap = a.heap[:last]
+	x.place = 0
+	return x
+}
+
+// schedule lets an alarm ring at that instant, and not at the one it was scheduled for. c.mu is held.
+func (c *Client) schedule(a *alarm, at instant) {
+	a.at = at
+	if a.place > 0 {
+		heap.Fix(&c.alarms, a.place-1)
+	} else {
+		heap.Push(&c.alarms, a)
+	}
+	c.arm()
+}
+
+// unschedule lets an alarm never ring. c.mu is held.
+func (c *Client) unschedule(a *alarm) {
+	if a.place > 0 {
+		heap.Remove(&c.alarms, a.place-1)
+	}
+}
+
+// arm sets the timer for the first alarm. It may ring too early, never too late. c.mu is held.
+func (c *Client) arm() {
+	if len(c.alarms.heap) == 0 || c.closed {
+		return
+	}
+	first := c.alarms.heap[0].at
+	switch {
+	case c.timer == nil:
+		c.timer = time.AfterFunc(first-c.now(), c.ring)
+	case c.armed == 0 || first < c.armed:
+		c.timer.Reset(first - c.now())
+	default:
+		return
+	}
+	c.armed = first
+}
+
+// ring does what is due.
+func (c *Client) ring() {
+	c.mu.Lock()
+	defer c.unlock()
+	if c.closed {
+		return
+	}
+	c.armed = 0
+	now := c.now()
+	for len(c.alarms.heap) > 0 && c.alarms.heap[0].at <= now {
+		heap.Pop(&c.alarms).(*alarm).task.ring(c, now)
+	}
+	if batch := c.alarms.batch; len(batch) > 0 {
+		c.alarms.batch = nil
+		c.renew(batch, now)
+	}
+	c.arm()
+}
+
+// ring looks at a hold: it is lost, forgotten, or to be renewed. c.mu is held.
+func (h *hold) ring(c *Client, now instant) {
+	switch {
+	case h.state == lost:
+		c.forget(h)
+	case !h.valid(now):
+		c.lose(h, ErrLost)
+	case h.watched:
+		c.alarms.batch = append(c.alarms.batch, h)
+		c.schedule(&h.alarm, h.next(now+h.effective()/6)) // if it isn't answered by then
+	default:
+		c.schedule(&h.alarm, instant(h.deadline.Load()))
+	}
+}
+
+// nextLook returns when the watchdog looks at a hold that the store granted a request sent at that instant.
+func (c *Client) nextLook(h *hold, sent instant) instant {
+	if !h.watched {
+		return instant(h.deadline.Load())
+	}
+	return h.next(sent + h.effective()/3)
+}
+
+// effective returns the lease that the hold can count on: its own, or a shorter one of a request that may yet be carried out.
+func (h *hold) effective() time.Duration {
+	if h.doubt > 0 {
+		return min(h.lease, h.doubt)
+	}
+	return h.lease
+}
+
+// next returns the time of the next renewal where it should be at about the instant at: a little
+// earlier, on a grid that all holds with this lease share, so that they are renewed in batches. It is never
+// after the deadline.
+func (h *hold) next(at instant) instant {
+	return min(at-at%max(h.effective()/16, 1), instant(h.deadline.Load()))
+}
+
+// renew starts the renewal of a batch. c.mu is held.
+func (c *Client) renew(batch []*hold, sent instant) {
+	reqs := make([]backend.RenewRequest, len(batch))
+	leases := make([]time.Duration, len(batch))
+	latest := sent
+	for i, h := range batch {
+		leases[i] = h.lease
+		reqs[i] = backend.RenewRequest{Name: h.name, Owner: h.owner, Lease: c.stored(h.lease)}
+		h.sending(sent, reqs[i].Lease)
+		latest = max(latest, instant(h.deadline.Load()))
+	}
+	c.background(func() {
+		ctx, cancel := context.WithTimeout(c.ctx, latest-c.now())
+		defer cancel()
+		var failed failures
+		c.renewAll(ctx, reqs, func(i int, res backend.RenewResult, err error) {
+			failed.add(err)
+			c.renewed(batch[i], sent, leases[i], res, err)
+		})
+		if n, err := failed.get(); n > 0 && c.ctx.Err() == nil {
+			c.logger.Warn("dlock: renewals failed and will be repeated", "failed", n, "of", len(batch), "err", err)
+		}
+	})
+}
+
+// renewAll renews in one batch or, where the store has no batches, one by one. It calls answer once for each request.
+func (c *Client) renewAll(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	if c.batches != nil {
+		c.batches.RenewBatch(ctx, reqs, answer)
+		return
+	}
+	var all sync.WaitGroup
+	for i, req := range reqs {
+		all.Go(func() {
+			res, err := c.session.Renew(ctx, req)
+			answer(i, res, err)
+		})
+	}
+	all.Wait()
+}
+
+// renewed notes the answer to a renewal.
+func (c *Client) renewed(h *hold, sent instant, lease time.Duration, res backend.RenewResult, err error) {
+	c.mu.Lock()
+	defer c.unlock()
+	now := c.now()
+	switch {
+	case h.state != live:
+		// Its last release has begun, or it is lost for good: no answer changes that.
+	case err != nil:
+		retry := now + h.effective()/16
+		c.schedule(&h.alarm, min(h.alarm.at, h.next(retry)))
+	case !res.Held, !h.valid(now):
+		c.lose(h, ErrLost)
+	default:
+		h.extend(sent, lease)
+		c.schedule(&h.alarm, max(c.nextLook(h, sent), now))
+	}
+}
+
+// failures counts errors and keeps the first.
+type failures struct {
+	mu    sync.Mutex
+	count int
+	first error
+}
+
+func (f *failures) add(err error) {
+	if err == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count++
+	if f.first == nil {
+		f.first = err
+	}
+}
+
+func (f *failures) get() (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.count, f.first
+}
