@@ -34,7 +34,11 @@ func (l *Locker) run(ctx context.Context, h *hold, fn func(context.Context) erro
 	inside, cancel := l.client.inside(ctx, h)
 	defer func() {
 		cancel()
-		if e := l.client.release(context.WithoutCancel(ctx), h); e != nil {
+		e := l.client.release(context.WithoutCancel(ctx), h)
+		if e == errAgain {
+			e = ErrNotHeld // fn gave back more than it took
+		}
+		if e != nil {
 			err = errors.Join(err, l.wrap("unlock", e))
 		}
 	}()

@@ -143,6 +143,9 @@ func (c *Client) releaseLast(ctx context.Context, h *hold) error {
 	lease := c.stored(h.lease)
 	h.sending(c.now(), lease)
 	c.drop(h)
+	for _, cancel := range h.cancels {
+		cancel(ErrNotHeld) // fn gave back more than it took
+	}
 	c.unlock()
 
 	freed, err := c.drain(ctx, h, lease)
@@ -191,11 +194,13 @@ func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration) (freed
 
 // undrained returns why a last release ends without the store's word.
 func (c *Client) undrained(ctx context.Context, err error) error {
-	switch {
-	case ctx.Err() == nil:
+	switch cause := context.Cause(ctx); {
+	case cause == nil:
 		return errors.Join(ErrClosed, err)
-	case errors.Is(err, errUnanswered):
-		return errors.Join(context.Cause(ctx), ctx.Err())
+	case cause == err:
+		return err
+	case cause == errUnanswered:
+		return errors.Join(errUnanswered, err)
 	default:
 		return errors.Join(ended(ctx), err)
 	}

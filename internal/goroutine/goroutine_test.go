@@ -15,26 +15,25 @@ func TestBothWaysAgree(t *testing.T) {
 }
 
 func TestNoTwoGoroutinesShareAnID(t *testing.T) {
-	var (
-		mu   sync.Mutex
-		seen = map[uint64]bool{ID(): true}
-		all  sync.WaitGroup
-		stay = make(chan struct{})
-	)
-	for range 100 {
+	const n = 100
+	ids := make(chan uint64, n)
+	stay := make(chan struct{})
+	var all sync.WaitGroup
+	for range n {
 		all.Go(func() {
-			mu.Lock()
-			if seen[ID()] {
-				t.Errorf("goroutine id %d was seen twice", ID())
-			}
-			seen[ID()] = true
-			if len(seen) == 101 {
-				close(stay)
-			}
-			mu.Unlock()
-			<-stay
+			ids <- ID()
+			<-stay // an id may come again once its goroutine has ended
 		})
 	}
+	seen := map[uint64]bool{ID(): true}
+	for range n {
+		id := <-ids
+		if seen[id] {
+			t.Errorf("goroutine id %d was seen twice", id)
+		}
+		seen[id] = true
+	}
+	close(stay)
 	all.Wait()
 }
 
