@@ -41,7 +41,7 @@ type Client struct {
 	alarms  alarms              // by time: what is due
 	timer   *time.Timer         // runs ring at the first of these
 	armed   instant             // when that will be
-	polls   bool                // the store refused to notify
+	polls   bool                // a subscription was refused, and that was logged
 	delayed []func()            // what is to be done once mu is free
 }
 

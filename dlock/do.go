@@ -34,7 +34,7 @@ func (l *Locker) run(ctx context.Context, h *hold, fn func(context.Context) erro
 	inside, cancel := l.client.inside(ctx, h)
 	defer func() {
 		cancel()
-		e := l.client.release(context.WithoutCancel(ctx), h)
+		e := l.client.release(ctx, h)
 		if e == errAgain {
 			e = ErrNotHeld // fn gave back more than it took
 		}

@@ -87,7 +87,7 @@ func (c *Client) releaseLater(ctx context.Context, h *hold) error {
 	c.mu.Lock()
 	defer c.unlock()
 	c.background(func() {
-		if err := c.release(context.Background(), h); err != nil {
+		if err := c.releaseParty(context.Background(), h.name, h.party); err != nil {
 			c.logger.Warn("dlock: late unlock", "name", h.name, "err", err)
 		}
 	})

@@ -7,9 +7,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A takeBack releases, again and again, a hold that nobody has any more but that a late request may still bring
-// about in the store: until the latest of them would have run out anyway, and once more after that, until the store
-// has answered.
+// A takeBack releases a hold that nobody has any more, until the store has answered. Where a request without an answer may
+// yet bring it about, it does so again and again until the latest of them would have run out anyway, and once more after that.
 type takeBack struct {
 	alarm alarm
 	hold  *hold
@@ -54,8 +53,8 @@ func (c *Client) releaseAgain(t *takeBack, now instant) {
 	case err == nil && res.Outcome == backend.Freed:
 		c.wake(h.name)
 	}
-	final := err == nil || backend.KindOf(err) == backend.Refused
-	if final && now >= h.horizon {
+	answered := err == nil || backend.KindOf(err) == backend.Refused
+	if answered && (now >= h.horizon || !h.unsure) {
 		return
 	}
 	next := c.now() + t.tries.next(firstBackoff, lease/3)

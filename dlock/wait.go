@@ -27,11 +27,16 @@ const (
 	unasked subState = iota
 	asked
 	failing // asked, and it failed at least once
+	refused
 	standing
 )
 
 // shortestWait is the least time between two looks at a lock that were not asked for by a wake-up.
 const shortestWait = 5 * time.Millisecond
+
+// longestJitter bounds what is added to a wait so that clients which wait for the same moment don't come
+// at the same moment.
+const longestJitter = 100 * time.Millisecond
 
 // firstPoll is the first pause of a head that must poll.
 const firstPoll = 10 * time.Millisecond
@@ -235,18 +240,18 @@ func (c *Client) held(a *acquisition, remaining time.Duration) time.Duration {
 		return shortestWait // it was joined meanwhile, and will be told
 	}
 	q.failure = nil
-	if q.subscribed == unasked && c.notifier != nil && !c.polls {
+	if q.subscribed == unasked && c.notifier != nil {
 		c.subscribe(q)
 	}
 	wait := a.o.lease / 3
-	if c.notifier == nil || c.polls || q.subscribed == failing {
+	if c.notifier == nil || q.subscribed == failing || q.subscribed == refused {
 		wait = a.polls.next(firstPoll, wait)
 	}
 	if remaining >= 0 && remaining < wait {
 		wait = remaining + time.Millisecond
 	}
 	wait = max(wait, shortestWait)
-	return wait + rand.N(wait/10+1)
+	return wait + rand.N(min(wait/10, longestJitter)+1)
 }
 
 // lookAgain lets a head whose timer fired try, and says so once if the lock that it waits for is this client's own, for longer than a lease.
@@ -334,16 +339,22 @@ func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
+	retry := backend.KindOf(err) != backend.Refused
 	if q.subscribed == asked {
-		q.subscribed = failing
 		c.wake(q.name) // it must poll from now on
 	}
-	if backend.KindOf(err) != backend.Refused {
-		return true
+	q.subscribed = failing
+	if !retry {
+		q.subscribed = refused
+		c.warnPolling(err)
 	}
+	return retry
+}
+
+// warnPolling says once that the store refuses to notify this client. c.mu is held.
+func (c *Client) warnPolling(err error) {
 	if !c.polls {
 		c.polls = true
-		c.warn("the store does not notify this client of releases: waiters poll", "err", err)
+		c.warn("the store refuses to tell this client of releases: waiters poll", "err", err)
 	}
-	return false
 }

@@ -1,0 +1,284 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// quiet is a logger for tests in which losses are expected.
+func quiet() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
+
+// empty fails the test if a client that nobody uses still has something in its tables.
+func empty(t *testing.T, c *Client) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for table, n := range map[string]int{
+		"holds": len(c.holds), "queues": len(c.queues), "alarms": len(c.alarms.heap),
+		"lost": len(c.lost), "losses": len(c.losses), "delayed": len(c.delayed),
+	} {
+		if n != 0 {
+			t.Errorf("%d entries in the table of %s of an idle client", n, table)
+		}
+	}
+}
+
+func TestTablesAreEmptyWhenIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		ctx := context.Background()
+		for i := range 10_000 {
+			l := c.Locker(fmt.Sprint("name", i))
+			l.Lock()
+			l.Unlock()
+		}
+		empty(t, c)
+
+		// Waiters that get in, that give up, and a hold that is lost before it is unlocked.
+		l := c.Locker("x")
+		mustTry(t, other.Locker("x"), Lease(time.Second))
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if err := l.Do(ctx, func(context.Context) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+			all.Go(func() {
+				if ok, err := c.Locker("x").TryLock(ctx, Wait(time.Millisecond)); ok || err != nil {
+					t.Errorf("TryLock of a lock that is held = %v, %v", ok, err)
+				}
+			})
+		}
+		all.Wait()
+		owned := WithOwner(ctx, NewOwner())
+		if err := l.LockContext(owned, Lease(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if err := l.UnlockContext(owned); !errors.Is(err, ErrLost) {
+			t.Fatalf("unlock of a hold whose lease is over: %v", err)
+		}
+		synctest.Wait()
+		empty(t, c)
+	})
+}
+
+func TestLossesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet(), WithLease(time.Second))
+		defer c.Close()
+		for i := range maxLosses + 100 {
+			ctx := WithOwner(t.Context(), NewOwner())
+			if err := c.Locker(fmt.Sprint(i)).LockContext(ctx, Lease(time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		c.mu.Lock()
+		kept := len(c.losses)
+		c.mu.Unlock()
+		if kept != maxLosses {
+			t.Errorf("%d losses are remembered, not %d", kept, maxLosses)
+		}
+		time.Sleep(lossMemory * time.Second)
+		empty(t, c)
+	})
+}
+
+// counting counts the renewals that reach the store.
+type counting struct {
+	backend.Backend
+	batches, renewals atomic.Int64
+}
+
+func (b *counting) Open() backend.Session { return countingSession{b.Backend.Open(), b} }
+
+type countingSession struct {
+	backend.Session
+	b *counting
+}
+
+func (s countingSession) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	s.b.batches.Add(1)
+	s.b.renewals.Add(int64(len(reqs)))
+	s.Session.(backend.BatchRenewer).RenewBatch(ctx, reqs, answer)
+}
+
+func TestManyHoldsAreRenewedInFewBatchesWithoutAGoroutineEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, lease = 10_000, 30 * time.Second
+		b := &counting{Backend: membackend.New()}
+		c := New(b, WithLease(lease))
+		defer c.Close()
+		before := runtime.NumGoroutine()
+		for i := range n {
+			mustTry(t, c.Locker(fmt.Sprint(i)))
+			time.Sleep(lease / n) // so that no two were acquired together
+		}
+		b.batches.Store(0)
+		b.renewals.Store(0)
+		time.Sleep(lease)
+		if g := runtime.NumGoroutine() - before; g > 10 {
+			t.Errorf("%d goroutines for %d holds", g, n)
+		}
+		if r, n := b.renewals.Load(), int64(3*n); r < n || b.batches.Load() > 17 {
+			t.Errorf("%d renewals in %d batches within a lease; want at least %d in at most 17", r, b.batches.Load(), n)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.holds) != n {
+			t.Errorf("%d of %d holds were lost", n-len(c.holds), n)
+		}
+	})
+}
+
+func TestErrOfDoContextLooksAtTheClock(t *testing.T) {
+	c := New(membackend.New(), quiet())
+	defer c.Close()
+	err := c.Locker("x").Do(t.Context(), func(ctx context.Context) error {
+		child, cancel := context.WithCancel(ctx)
+		defer cancel()
+		if ctx.Err() != nil {
+			t.Error("the context is over from the start")
+		}
+		// As after a pause of the process: the deadline has passed, and no timer has run yet.
+		c.mu.Lock()
+		c.holds["x"].deadline.Store(1)
+		c.mu.Unlock()
+		if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrLost) {
+			t.Errorf("after the deadline: Err() = %v, cause %v", ctx.Err(), context.Cause(ctx))
+		}
+		if !errors.Is(context.Cause(child), ErrLost) {
+			t.Errorf("a child's cause: %v", context.Cause(child))
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrLost) {
+		t.Errorf("Do returned %v", err)
+	}
+}
+
+func TestNewID(t *testing.T) {
+	v4 := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	a, b := newID(), newID()
+	if !v4.MatchString(a) || a == b {
+		t.Errorf("client ids %q, %q", a, b)
+	}
+}
+
+func TestNewPanicsOnWhatItCannotUse(t *testing.T) {
+	coarse := limited{membackend.New(), backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second}}
+	for name, c := range map[string]struct {
+		b    backend.Backend
+		opt  Option
+		says string
+	}{
+		"nil backend":     {nil, WithClientID("a"), "backend is nil"},
+		"nil option":      {membackend.New(), nil, "option is nil"},
+		"empty client id": {membackend.New(), WithClientID(""), "client id is empty"},
+		"nil logger":      {membackend.New(), WithLogger(nil), "logger is nil"},
+		"no lease":        {membackend.New(), WithLease(0), "shorter than 1ms"},
+		"short lease":     {membackend.New(), WithLease(time.Millisecond - 1), "shorter than 1ms"},
+		"below limits":    {coarse, WithLease(time.Second), "store's minimum of 2s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if p := fmt.Sprint(recover()); !strings.Contains(p, c.says) || !strings.HasPrefix(p, "dlock: New: ") {
+					t.Errorf("panic %q, want one that says %q", p, c.says)
+				}
+			}()
+			New(c.b, c.opt)
+		})
+	}
+}
+
+// limited is a store with limits.
+type limited struct {
+	backend.Backend
+	limits backend.Limits
+}
+
+func (b limited) Limits() backend.Limits { return b.limits }
+
+func TestStoredLease(t *testing.T) {
+	fine := New(membackend.New())
+	defer fine.Close()
+	coarse := New(limited{membackend.New(), backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second}})
+	defer coarse.Close()
+	for _, c := range []struct {
+		client    *Client
+		ask, want time.Duration
+	}{
+		{fine, time.Millisecond, time.Millisecond},
+		{fine, 30 * time.Second, 30 * time.Second},
+		{coarse, time.Millisecond, 2 * time.Second},
+		{coarse, 2 * time.Second, 2 * time.Second},
+		{coarse, 2*time.Second + time.Millisecond, 3 * time.Second},
+	} {
+		if got := c.client.stored(c.ask); got != c.want {
+			t.Errorf("a lease of %v is %v in the store, not %v", c.ask, got, c.want)
+		}
+	}
+}
+
+func TestRenewalsComeInTimeAndOnAGrid(t *testing.T) {
+	for _, lease := range []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second, 30 * time.Second} {
+		h := &hold{lease: lease, watched: true}
+		h.deadline.Store(int64(time.Hour))
+		cells := map[instant]bool{}
+		for sent := instant(0); sent < lease; sent += lease / 1000 {
+			at := h.next(sent + lease/3)
+			cells[at] = true
+			if at <= sent || at > sent+lease/3 {
+				t.Fatalf("lease %v: the renewal after a request at %v is due at %v", lease, sent, at)
+			}
+		}
+		if len(cells) > 18 {
+			t.Errorf("lease %v: %d different times of renewal within one lease", lease, len(cells))
+		}
+	}
+}
+
+func TestBackoffStaysInBounds(t *testing.T) {
+	var b backoff
+	for i := range 100 {
+		d := b.next(50*time.Millisecond, time.Second)
+		if d < 25*time.Millisecond || d > time.Second {
+			t.Fatalf("pause %d is %v", i, d)
+		}
+	}
+	if b.delay != time.Second {
+		t.Errorf("after 100 failures the delay is %v, not the limit", b.delay)
+	}
+	b.reset()
+	if d := b.next(50*time.Millisecond, time.Second); d > 50*time.Millisecond {
+		t.Errorf("the first pause after a success is %v", d)
+	}
+	if d := b.next(50*time.Millisecond, time.Millisecond); d < 25*time.Millisecond {
+		t.Errorf("a limit below the first pause leads to a pause of %v", d)
+	}
+}
+
+func mustTry(t *testing.T, l *Locker, opts ...AcquireOption) {
+	t.Helper()
+	if ok, err := l.TryLock(t.Context(), opts...); !ok || err != nil {
+		t.Fatalf("TryLock(%q) = %v, %v", l.Name(), ok, err)
+	}
+}
