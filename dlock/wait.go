@@ -18,6 +18,7 @@ type queue struct {
 	cancel     context.CancelFunc   // ends the subscribing
 	sub        backend.Subscription // while it stands
 	warned     bool
+	answered   bool  // some attempt was
 	failure    error // of the head's last attempt; nil if it was answered
 }
 
@@ -55,6 +56,9 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 			c.abandon(a)
 			return nil, errAgain
 		case toTry:
+			if ctx.Err() != nil {
+				return nil, c.leave(ctx, a) // whoever follows tries
+			}
 			h, wait, err := c.tryInTurn(ctx, a)
 			if err != nil || h != nil {
 				return h, err
@@ -219,8 +223,9 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (h *hold, wait t
 	}
 	c.logPatience(a, err)
 	c.mu.Lock()
-	a.fail(ctx, err)
 	if q := c.queues[a.name]; q != nil && q.head == a {
+		a.answered = a.answered || q.answered
+		a.fail(ctx, err)
 		q.failure = a.failure
 	}
 	c.unlock()
@@ -239,7 +244,7 @@ func (c *Client) held(a *acquisition, remaining time.Duration) time.Duration {
 	if q == nil || q.head != a {
 		return shortestWait // it was joined meanwhile, and will be told
 	}
-	q.failure = nil
+	q.answered, q.failure = true, nil
 	if q.subscribed == unasked && c.notifier != nil {
 		c.subscribe(q)
 	}
