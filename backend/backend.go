@@ -74,8 +74,8 @@ type Session interface {
 	Close() error
 }
 
-// Kind is a kind of lock. Kinds that share a name in the store exclude each other.
-// A session may answer a request of a kind that it doesn't know with an error of kind [Refused].
+// Kind is a kind of lock. Kinds that share a name in the store exclude each other. A session may
+// answer a request of a kind that it doesn't know with an error of kind [Refused].
 type Kind uint8
 
 // Exclusive is a lock that one owner has at a time, as often as it likes.

@@ -1,14 +1,14 @@
 // Package backend is what a store must do to hold distributed locks.
 //
-// Application code uses package [github.com/seed951563bd/distsync/dlock] and the constructor of one of the backends. This
-// package is for those who write a backend: implement [Backend] and [Session], the optional
-// [Notifier] and [BatchRenewer] if the store can do more, and run the contract suite
-// ([github.com/seed951563bd/distsync/contract]) on the result.
+// Application code uses package [github.com/seed951563bd/distsync/dlock] and the constructor of one
+// of the backends. This package is for those who write a backend: implement [Backend] and
+// [Session], the optional [Notifier] and [BatchRenewer] if the store can do more, and run the
+// contract suite ([github.com/seed951563bd/distsync/contract]) on the result.
 //
 // A store needs little: one atomic step each to acquire, release, renew, force-release and look at
-// a lock, and holds that end by themselves when their lease runs out, judged by the store's own clock.
-// Who re-enters, when to renew, in what order to wait, what to do when a reply is lost: all of that is done in dlock, once
-// for every store.
+// a lock, and holds that end by themselves when their lease runs out, judged by the store's own
+// clock. Who re-enters, when to renew, in what order to wait, what to do when a reply is lost: all
+// of that is done in dlock, once for every store.
 //
 // The store knows a lock by its name, and its holder by an opaque string, the owner. Per name it
 // keeps at most one owner, how often that owner holds the lock, and when the hold ends:
@@ -23,6 +23,7 @@
 //	ForceRelease                                 free; waiters are woken if it was held
 //	the lease runs out                           free; nobody need be woken
 //
-// Requests and results are structs so that they can grow fields without breaking backends written elsewhere. Fields that a
-// backend does not know have a zero value that means what there was before.
+// Requests and results are structs so that they can grow fields without breaking backends written
+// elsewhere. Fields that a backend does not know have a zero value that means what there was
+// before.
 package backend

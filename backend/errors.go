@@ -19,8 +19,8 @@ const (
 	// connection, a store that is loading, or has no leader at the moment.
 	Retry
 
-	// Refused: the step was not carried out and never will be, nor would another: wrong password, no
-	// permission, a key of another type, a client that was closed.
+	// Refused: the step was not carried out and never will be, nor would another: wrong password,
+	// no permission, a key of another type, a client that was closed.
 	Refused
 )
 

@@ -33,8 +33,8 @@ type acquisition struct {
 // gone, or there is one now.
 var errAgain = errors.New("again")
 
-// acquire gets the lock for a party: re-enters what it holds, or acquires and waits. What it returns instead
-// of a hold is the reason, not yet wrapped; errHeld if the wait is over.
+// acquire gets the lock for a party: re-enters what it holds, or acquires and waits. What it
+// returns instead of a hold is the reason, not yet wrapped; errHeld if the wait is over.
 func (c *Client) acquire(ctx context.Context, name string, p party, o acquireOptions) (*hold, error) {
 	a := &acquisition{name: name, party: p, o: o}
 	for {
@@ -113,7 +113,8 @@ func (c *Client) over(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// giveUp returns the error of a call that ends because of why: with what failed last, if anything did.
+// giveUp returns the error of a call that ends because of why: with what failed last, if anything
+// did.
 func (a *acquisition) giveUp(why error) error {
 	if a.failure == nil {
 		return endError{why}
@@ -156,8 +157,8 @@ func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 	return a.h, nil
 }
 
-// attempt asks the store for the lock once. A nil error means that a.h is held now. If it is errHeld, remaining is
-// how long the present hold would last.
+// attempt asks the store for the lock once. A nil error means that a.h is held now. If it is
+// errHeld, remaining is how long the present hold would last.
 func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
 	c.mu.Lock()
 	if a.h == nil {
@@ -280,7 +281,8 @@ func (c *Client) prolong(h *hold, sent instant, lease time.Duration, watch bool)
 	c.schedule(&h.alarm, c.nextLook(h, sent))
 }
 
-// failReentry returns what a re-entry that isn't counted any more says, and notes what it told us of the hold. c.mu is held.
+// failReentry returns what a re-entry that isn't counted any more says, and notes what it told us
+// of the hold. c.mu is held.
 func (c *Client) failReentry(h *hold, lease time.Duration, res backend.AcquireResult, err error) error {
 	if err != nil && backend.KindOf(err) == backend.Unknown || err == nil && res.Acquired {
 		h.unsure = true

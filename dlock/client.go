@@ -48,9 +48,9 @@ type Client struct {
 // An instant is a time on the client's monotonic clock.
 type instant = time.Duration
 
-// New returns a client of the store b. Close it when it is no longer needed. It does no I/O. It panics
-// if b is nil and if an option cannot be used, as [time.NewTicker] does: an empty client id, a lease under 1 ms, or one that
-// is shorter than the store allows.
+// New returns a client of the store b. Close it when it is no longer needed. It does no I/O. It
+// panics if b is nil and if an option cannot be used, as [time.NewTicker] does: an empty client id,
+// a lease under 1 ms, or one that is shorter than the store allows.
 func New(b backend.Backend, opts ...Option) *Client {
 	if b == nil {
 		panic("dlock: New: the backend is nil")
@@ -84,20 +84,22 @@ func New(b backend.Backend, opts ...Option) *Client {
 	return c
 }
 
-// ID returns the client's id, by which the store knows its holders: a random UUID, or what [WithClientID] said.
+// ID returns the client's id, by which the store knows its holders: a random UUID, or what
+// [WithClientID] said.
 func (c *Client) ID() string { return c.id }
 
-// Locker returns a Locker for the lock of that name. Each call returns a new one, and each is a mutex of its own
-// (see [Locker]); the name is not checked before the Locker is used.
+// Locker returns a Locker for the lock of that name. Each call returns a new one, and each is a
+// mutex of its own (see [Locker]); the name is not checked before the Locker is used.
 func (c *Client) Locker(name string) *Locker {
 	return &Locker{client: c, name: name, gate: make(chan struct{}, 1)}
 }
 
-// Close ends the client: whoever waits gets [ErrClosed], [Locker.Lost] channels are closed, contexts of
-// [Locker.Do] end with that cause, and nothing is renewed any more. What is held is not released, since someone may be
-// inside; it ends with its lease, or when its holder unlocks it, which still works. The store's
-// client stays open. Close returns once the goroutines of this client have ended; one that is stuck in the
-// store's client ends with that client's own timeout, and isn't waited for longer than a second. Further calls do nothing.
+// Close ends the client: whoever waits gets [ErrClosed], [Locker.Lost] channels are closed,
+// contexts of [Locker.Do] end with that cause, and nothing is renewed any more. What is held is not
+// released, since someone may be inside; it ends with its lease, or when its holder unlocks it,
+// which still works. The store's client stays open. Close returns once the goroutines of this
+// client have ended; one that is stuck in the store's client ends with that client's own timeout,
+// and isn't waited for longer than a second. Further calls do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -154,7 +156,8 @@ func (c *Client) unlock() {
 	}
 }
 
-// later does f once c.mu, which is held, is free: c.mu is never held while code that isn't ours runs.
+// later does f once c.mu, which is held, is free: c.mu is never held while code that isn't ours
+// runs.
 func (c *Client) later(f func()) { c.delayed = append(c.delayed, f) }
 
 // warn logs once c.mu, which is held, is free.
@@ -164,7 +167,8 @@ func (c *Client) warn(msg string, args ...any) {
 
 func (c *Client) now() instant { return time.Since(c.epoch) }
 
-// nextOwner returns who the next outermost acquisition is, on the wire. No two are the same. c.mu is held.
+// nextOwner returns who the next outermost acquisition is, on the wire. No two are the same. c.mu
+// is held.
 func (c *Client) nextOwner() string {
 	c.number++
 	return c.id + ":" + strconv.FormatUint(c.number, 10)

@@ -5,15 +5,17 @@ import (
 	"errors"
 )
 
-// Do locks, calls fn, and unlocks, also when fn panics or ends its goroutine. Waiting for the lock is as in [Locker.LockContext].
+// Do locks, calls fn, and unlocks, also when fn panics or ends its goroutine. Waiting for the lock
+// is as in [Locker.LockContext].
 //
-// The context that fn gets ends, with cause [ErrLost], when the lock is lost, at the latest when the lease has run out on this
-// machine's clock: after a pause of the process the first look at its Err tells. It ends with cause [ErrClosed] when the client is closed,
-// with ctx, and when fn returns. It carries this hold and nothing else: Do and LockContext of the same lock re-enter with it, in any goroutine;
-// for other locks it names no owner, whatever ctx does.
+// The context that fn gets ends, with cause [ErrLost], when the lock is lost, at the latest when
+// the lease has run out on this machine's clock: after a pause of the process the first look at its
+// Err tells. It ends with cause [ErrClosed] when the client is closed, with ctx, and when fn
+// returns. It carries this hold and nothing else: Do and LockContext of the same lock re-enter with
+// it, in any goroutine; for other locks it names no owner, whatever ctx does.
 //
-// Do returns fn's error, joined with [ErrLost] if the lock was lost meanwhile, even if fn returned nil, and with an [*Error] whose Op is "unlock" if
-// the release failed.
+// Do returns fn's error, joined with [ErrLost] if the lock was lost meanwhile, even if fn returned
+// nil, and with an [*Error] whose Op is "unlock" if the release failed.
 func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
 	if fn == nil {
 		return l.wrap("do", errors.New("the function is nil"))
@@ -45,8 +47,8 @@ func (l *Locker) run(ctx context.Context, h *hold, fn func(context.Context) erro
 	return fn(inside)
 }
 
-// doContext is the context of a Do. Its Err looks at the clock, and so it is right even when no timer has run since
-// the process was paused.
+// doContext is the context of a Do. Its Err looks at the clock, and so it is right even when no
+// timer has run since the process was paused.
 type doContext struct {
 	context.Context // ends with the caller's, with the hold, and when fn returns
 	client          *Client

@@ -11,12 +11,14 @@ import (
 
 // Locker is a distributed lock with the manners of a [sync.Mutex]. It implements [sync.Locker].
 //
-// Calls that name no owner are plain calls: one hold at a time, from a lock to its unlock, whoever makes
-// either. A second Lock waits, in the same goroutine too, and any goroutine may unlock. Once locked, a Locker
-// stays shut until it is unlocked, even when the hold has been lost meanwhile: otherwise who comes late would unlock what another
-// goroutine took after him. Another Locker for the same name, from the same client or not, is another contender and doesn't wait for that.
+// Calls that name no owner are plain calls: one hold at a time, from a lock to its unlock, whoever
+// makes either. A second Lock waits, in the same goroutine too, and any goroutine may unlock. Once
+// locked, a Locker stays shut until it is unlocked, even when the hold has been lost meanwhile:
+// otherwise who comes late would unlock what another goroutine took after him. Another Locker for
+// the same name, from the same client or not, is another contender and doesn't wait for that.
 //
-// Calls whose context names an owner (see [WithOwner]), or comes from a [Locker.Do] of the same lock, are made in that owner's name, and re-enter what it holds.
+// Calls whose context names an owner (see [WithOwner]), or comes from a [Locker.Do] of the same
+// lock, are made in that owner's name, and re-enter what it holds.
 //
 // A Locker is safe for concurrent use. It must not be copied.
 type Locker struct {
@@ -30,8 +32,8 @@ type Locker struct {
 // Name returns the lock's name.
 func (l *Locker) Name() string { return l.name }
 
-// For returns a Locker for the same lock whose plain calls are made in the name of o: it can be locked again while o
-// holds it, and is free after as many unlocks. It panics if o is zero.
+// For returns a Locker for the same lock whose plain calls are made in the name of o: it can be
+// locked again while o holds it, and is free after as many unlocks. It panics if o is zero.
 func (l *Locker) For(o Owner) *Locker {
 	o.mustBeSomebody("For")
 	bound := l.client.Locker(l.name)
@@ -39,9 +41,11 @@ func (l *Locker) For(o Owner) *Locker {
 	return bound
 }
 
-// Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store can't be reached or answers with
-// errors it goes on trying, and logs. It panics where waiting can't help: with an [*Error] that wraps
-// [ErrClosed] if the client is or gets closed, [ErrConflict] if something that is no lock is stored under the name, or says that the name is empty.
+// Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store
+// can't be reached or answers with errors it goes on trying, and logs. It panics where waiting
+// can't help: with an [*Error] that wraps [ErrClosed] if the client is or gets closed,
+// [ErrConflict] if something that is no lock is stored under the name, or says that the name is
+// empty.
 func (l *Locker) Lock() {
 	var tries backoff
 	ctx := context.Background()
@@ -58,8 +62,9 @@ func (l *Locker) Lock() {
 	}
 }
 
-// Unlock gives back the lock. It panics, with an [*Error] that wraps [ErrNotHeld], if the caller never had it. If it was
-// lost, or the store can't be reached, that is logged; the lock then ends with its lease.
+// Unlock gives back the lock. It panics, with an [*Error] that wraps [ErrNotHeld], if the caller
+// never had it. If it was lost, or the store can't be reached, that is logged; the lock then ends
+// with its lease.
 func (l *Locker) Unlock() {
 	err := l.unlock(context.Background())
 	switch {
@@ -70,19 +75,22 @@ func (l *Locker) Unlock() {
 	}
 }
 
-// LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed until it is unlocked, unless [Lease] is given.
+// LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
+// until it is unlocked, unless [Lease] is given.
 //
-// Its errors are those of ctx, and its cause if it has another; [ErrNotAcquired] after the wait; [ErrLost] if the caller's
-// owner held the lock and lost it while the call re-entered it; [ErrClosed]; [ErrConflict]; and what the store refuses for good. Where the
-// store was failing while the call waited, the error wraps the last of its errors too.
+// Its errors are those of ctx, and its cause if it has another; [ErrNotAcquired] after the wait;
+// [ErrLost] if the caller's owner held the lock and lost it while the call re-entered it;
+// [ErrClosed]; [ErrConflict]; and what the store refuses for good. Where the store was failing
+// while the call waited, the error wraps the last of its errors too.
 func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	_, err := l.acquire(ctx, acquireOptions{}, opts)
 	return l.wrap("lock", err)
 }
 
-// TryLock takes the lock if that is possible now, or within [Wait]. False without an error says that another holds it, and
-// nothing else. The lock is renewed until it is unlocked, unless [Lease] is given. Errors are those of [Locker.LockContext], and [ErrLost] if the
-// last hold of this Locker was lost, and nobody has unlocked it yet.
+// TryLock takes the lock if that is possible now, or within [Wait]. False without an error says
+// that another holds it, and nothing else. The lock is renewed until it is unlocked, unless [Lease]
+// is given. Errors are those of [Locker.LockContext], and [ErrLost] if the last hold of this Locker
+// was lost, and nobody has unlocked it yet.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	_, err := l.acquire(ctx, acquireOptions{bounded: true}, opts)
 	if errors.Is(err, errHeld) {
@@ -91,18 +99,21 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 	return err == nil, l.wrap("trylock", err)
 }
 
-// UnlockContext gives back the lock, or one hold of an owner that has several. If ctx is over already, it does so all the same. It tries for at most
-// 5 s or what is left of the lease, and not longer than ctx allows; if the store hasn't answered by then the error says so, the caller has the lock no more, and the
-// releasing goes on in the background.
+// UnlockContext gives back the lock, or one hold of an owner that has several. If ctx is over
+// already, it does so all the same. It tries for at most 5 s or what is left of the lease, and not
+// longer than ctx allows; if the store hasn't answered by then the error says so, the caller has
+// the lock no more, and the releasing goes on in the background.
 //
-// It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold was over before. Losses of owners are remembered for
-// ten leases (of the client), and 1,024 of them.
+// It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold was over
+// before. Losses of owners are remembered for ten leases (of the client), and 1,024 of them.
 func (l *Locker) UnlockContext(ctx context.Context) error {
 	return l.wrap("unlock", l.unlock(ctx))
 }
 
-// ForceUnlock frees the lock in the store, whoever holds it, and says whether anybody did. It is for operators: its holder may be inside. If it is this client's, the holder
-// is told at once, another client's when it next renews; until it knows, nothing excludes it. It sends one request; after an error of the store it is unknown whether that was carried out.
+// ForceUnlock frees the lock in the store, whoever holds it, and says whether anybody did. It is
+// for operators: its holder may be inside. If it is this client's, the holder is told at once,
+// another client's when it next renews; until it knows, nothing excludes it. It sends one request;
+// after an error of the store it is unknown whether that was carried out.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := l.usable(ctx); err != nil {
 		return false, l.wrap("forceunlock", err)
@@ -130,7 +141,8 @@ func (l *Locker) IsLocked(ctx context.Context) (bool, error) {
 	return res.Held, l.wrap("islocked", err)
 }
 
-// TTL asks the store how long the lock lasts if nobody renews it: 0 if it is free, negative if it never ends.
+// TTL asks the store how long the lock lasts if nobody renews it: 0 if it is free, negative if it
+// never ends.
 func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
 	res, err := l.look(ctx, "")
 	return res.Remaining, l.wrap("ttl", err)
@@ -142,15 +154,15 @@ func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 	return n > 0, l.wrap("isheld", err)
 }
 
-// HoldCount returns how often the caller must unlock the lock to be rid of it: 0 if it doesn't hold it, by this client's own clock and in
-// the store.
+// HoldCount returns how often the caller must unlock the lock to be rid of it: 0 if it doesn't hold
+// it, by this client's own clock and in the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 	n, err := l.held(ctx)
 	return n, l.wrap("holdcount", err)
 }
 
-// Lost returns a channel that is closed when the caller's present hold is lost or the client is closed. It is closed already if the caller
-// doesn't hold the lock, and never closed by an unlock.
+// Lost returns a channel that is closed when the caller's present hold is lost or the client is
+// closed. It is closed already if the caller doesn't hold the lock, and never closed by an unlock.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	p := l.holder(ctx)
 	c := l.client

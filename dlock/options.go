@@ -14,8 +14,8 @@ const DefaultLease = 30 * time.Second
 // Option configures a [Client].
 type Option func(*Client) error
 
-// WithLease sets the lease of locks that are taken without [Lease]: how long such a lock outlives
-// a holder that crashes, and how long a holder that is cut off from the store may believe in it. They
+// WithLease sets the lease of locks that are taken without [Lease]: how long such a lock outlives a
+// holder that crashes, and how long a holder that is cut off from the store may believe in it. They
 // are renewed every third of it. The default is [DefaultLease]. It is counted in whole milliseconds
 // and may not be shorter than the store allows.
 func WithLease(d time.Duration) Option {
@@ -29,7 +29,8 @@ func WithLease(d time.Duration) Option {
 }
 
 // WithClientID sets the client's id, the first half of what the store knows a holder by. The
-// default is a random UUID. Two clients may have one id, by mistake or not: they exclude each other all the same.
+// default is a random UUID. Two clients may have one id, by mistake or not: they exclude each other
+// all the same.
 func WithClientID(id string) Option {
 	return func(c *Client) error {
 		if id == "" {
@@ -40,8 +41,8 @@ func WithClientID(id string) Option {
 	}
 }
 
-// WithLogger sets where the client logs what no call can return: renewals that fail, locks that are lost,
-// stores that can't be reached while Lock waits. The default is [slog.Default].
+// WithLogger sets where the client logs what no call can return: renewals that fail, locks that are
+// lost, stores that can't be reached while Lock waits. The default is [slog.Default].
 func WithLogger(l *slog.Logger) Option {
 	return func(c *Client) error {
 		if l == nil {
@@ -52,9 +53,10 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithGoroutineOwners makes the calling goroutine the owner of plain calls (those that no [Owner] is named for), as the
-// calling thread is in Java: a goroutine re-enters what it holds, and must itself unlock it. It is for code
-// that was written that way; Go itself gives goroutines no identity, and [WithOwner] says more clearly what is meant.
+// WithGoroutineOwners makes the calling goroutine the owner of plain calls (those that no [Owner]
+// is named for), as the calling thread is in Java: a goroutine re-enters what it holds, and must
+// itself unlock it. It is for code that was written that way; Go itself gives goroutines no
+// identity, and [WithOwner] says more clearly what is meant.
 func WithGoroutineOwners() Option {
 	return func(c *Client) error {
 		c.goroutineOwners = true
@@ -73,14 +75,16 @@ type acquireOptions struct {
 	patient bool // the call can't return an error, and logs instead
 }
 
-// Lease sets a fixed lease, at least 1 ms and counted in whole milliseconds: the lock ends by itself after it, and is not renewed. Where
-// the caller's owner holds the lock already and it is being renewed, the lease is ignored: one hold has one lease.
+// Lease sets a fixed lease, at least 1 ms and counted in whole milliseconds: the lock ends by
+// itself after it, and is not renewed. Where the caller's owner holds the lock already and it is
+// being renewed, the lease is ignored: one hold has one lease.
 func Lease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.fixed = d, true }
 }
 
-// Wait bounds how long an acquiring call waits for the lock; 0 is a single attempt. [Locker.TryLock]
-// then answers false, the others [ErrNotAcquired]. The default is 0 for TryLock and no bound for the others.
+// Wait bounds how long an acquiring call waits for the lock; 0 is a single attempt.
+// [Locker.TryLock] then answers false, the others [ErrNotAcquired]. The default is 0 for TryLock
+// and no bound for the others.
 func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }

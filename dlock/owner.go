@@ -18,10 +18,11 @@ var owners atomic.Uint64
 func NewOwner() Owner { return Owner{owners.Add(1)} }
 
 // WithOwner returns a context in which everything is done in the name of o, in whatever goroutine:
-// calls that are given it re-enter what o holds, and unlocks pair with locks last in, first out. It panics if o is zero.
+// calls that are given it re-enter what o holds, and unlocks pair with locks last in, first out. It
+// panics if o is zero.
 //
-// Goroutines that share an owner don't exclude each other, so it doesn't belong in middleware that wraps whole requests
-// unless each request really is one party.
+// Goroutines that share an owner don't exclude each other, so it doesn't belong in middleware that
+// wraps whole requests unless each request really is one party.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	o.mustBeSomebody("WithOwner")
 	return context.WithValue(ctx, identityKey{}, &identity{party: o})
@@ -57,7 +58,8 @@ func (l *Locker) holder(ctx context.Context) party {
 	return l.partyOf(ctx, func(p party) bool { return l.client.latest(l.name, p) != nil })
 }
 
-// partyOf returns who is calling; counts says whether the owner of a Do that ctx comes from still counts.
+// partyOf returns who is calling; counts says whether the owner of a Do that ctx comes from still
+// counts.
 func (l *Locker) partyOf(ctx context.Context, counts func(party) bool) party {
 	if id, ok := ctx.Value(identityKey{}).(*identity); ok {
 		if id.client == nil {

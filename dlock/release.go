@@ -8,7 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// longestRelease bounds how long an unlock tries to reach the store before it goes on in the background.
+// longestRelease bounds how long an unlock tries to reach the store before it goes on in the
+// background.
 const longestRelease = 5 * time.Second
 
 // releaseParty gives back the latest hold of p.
@@ -73,8 +74,8 @@ func (h *hold) budget(now instant) time.Duration {
 	return min(left, longestRelease)
 }
 
-// releaseContext returns a context in which to release. One that is over already doesn't keep anybody
-// from it.
+// releaseContext returns a context in which to release. One that is over already doesn't keep
+// anybody from it.
 func releaseContext(ctx context.Context, budget time.Duration) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -104,9 +105,9 @@ func (c *Client) releaseLost(h *hold) error {
 	return ErrLost
 }
 
-// releaseOne gives back one of several holds. Whatever becomes of the request, the caller has given it back: if it
-// wasn't carried out, the store counts more than we do, and the last release drains that. c.mu is held; it is
-// unlocked on return.
+// releaseOne gives back one of several holds. Whatever becomes of the request, the caller has given
+// it back: if it wasn't carried out, the store counts more than we do, and the last release drains
+// that. c.mu is held; it is unlocked on return.
 func (c *Client) releaseOne(ctx context.Context, h *hold) error {
 	now := c.now()
 	lease := max(h.lease, h.remaining(now))

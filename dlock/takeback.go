@@ -7,8 +7,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A takeBack releases a hold that nobody has any more, until the store has answered. Where a request without an answer may
-// yet bring it about, it does so again and again until the latest of them would have run out anyway, and once more after that.
+// A takeBack releases a hold that nobody has any more, until the store has answered. Where a
+// request without an answer may yet bring it about, it does so again and again until the latest of
+// them would have run out anyway, and once more after that.
 type takeBack struct {
 	alarm alarm
 	hold  *hold

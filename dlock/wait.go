@@ -9,7 +9,8 @@ import (
 )
 
 // A queue is who in this client waits for one name, first come first served. Only the head talks to
-// the store, by itself and when it is woken. There is a queue, and its subscription, only while somebody waits.
+// the store, by itself and when it is woken. There is a queue, and its subscription, only while
+// somebody waits.
 type queue struct {
 	name       string
 	head, tail *acquisition
@@ -35,14 +36,15 @@ const (
 // shortestWait is the least time between two looks at a lock that were not asked for by a wake-up.
 const shortestWait = 5 * time.Millisecond
 
-// longestJitter bounds what is added to a wait so that clients which wait for the same moment don't come
-// at the same moment.
+// longestJitter bounds what is added to a wait so that clients which wait for the same moment don't
+// come at the same moment.
 const longestJitter = 100 * time.Millisecond
 
 // firstPoll is the first pause of a head that must poll.
 const firstPoll = 10 * time.Millisecond
 
-// queueUp waits in the queue until the lock is acquired, the party has it in another way, or the call cannot go on.
+// queueUp waits in the queue until the lock is acquired, the party has it in another way, or the
+// call cannot go on.
 func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 	if !c.enqueue(a) {
 		return nil, errAgain
@@ -164,7 +166,8 @@ func (c *Client) wake(name string) {
 	}
 }
 
-// join takes everybody who waits in the name of the new hold's party out of the queue: they can re-enter. c.mu is held.
+// join takes everybody who waits in the name of the new hold's party out of the queue: they can
+// re-enter. c.mu is held.
 func (c *Client) join(h *hold) {
 	q := c.queues[h.name]
 	if q == nil || h.slot == nil {
@@ -205,7 +208,8 @@ func (c *Client) turn(a *acquisition) move {
 	return toTry
 }
 
-// tryInTurn makes the head's next attempt. Without a hold and an error, it is to be repeated after wait.
+// tryInTurn makes the head's next attempt. Without a hold and an error, it is to be repeated after
+// wait.
 func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (h *hold, wait time.Duration, err error) {
 	remaining, err := c.attempt(ctx, a)
 	switch {
@@ -235,7 +239,8 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (h *hold, wait t
 	return nil, a.tries.next(firstBackoff, a.o.lease/3), nil
 }
 
-// held notes that another has the lock, sees to it that the queue is told when that ends, and says when to look again at the latest.
+// held notes that another has the lock, sees to it that the queue is told when that ends, and says
+// when to look again at the latest.
 func (c *Client) held(a *acquisition, remaining time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.unlock()
@@ -259,7 +264,8 @@ func (c *Client) held(a *acquisition, remaining time.Duration) time.Duration {
 	return wait + rand.N(min(wait/10, longestJitter)+1)
 }
 
-// lookAgain lets a head whose timer fired try, and says so once if the lock that it waits for is this client's own, for longer than a lease.
+// lookAgain lets a head whose timer fired try, and says so once if the lock that it waits for is
+// this client's own, for longer than a lease.
 func (c *Client) lookAgain(a *acquisition, begin instant) {
 	c.mu.Lock()
 	defer c.unlock()

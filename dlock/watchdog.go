@@ -9,8 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The watchdog is one timer per client, whatever the number of locks: it rings when the first of all
-// alarms is due, and starts what is to be done then. It does no I/O itself.
+// The watchdog is one timer per client, whatever the number of locks: it rings when the first of
+// all alarms is due, and starts what is to be done then. It does no I/O itself.
 
 // An alarm is when a task is due. It is part of the task, so that scheduling allocates nothing.
 type alarm struct {
@@ -51,7 +51,8 @@ func (a *alarms) Pop() any {
 	return x
 }
 
-// schedule lets an alarm ring at that instant, and not at the one it was scheduled for. c.mu is held.
+// schedule lets an alarm ring at that instant, and not at the one it was scheduled for. c.mu is
+// held.
 func (c *Client) schedule(a *alarm, at instant) {
 	a.at = at
 	if a.place > 0 {
@@ -120,7 +121,8 @@ func (h *hold) ring(c *Client, now instant) {
 	}
 }
 
-// nextLook returns when the watchdog looks at a hold that the store granted a request sent at that instant.
+// nextLook returns when the watchdog looks at a hold that the store granted a request sent at that
+// instant.
 func (c *Client) nextLook(h *hold, sent instant) instant {
 	if !h.watched {
 		return instant(h.deadline.Load())
@@ -128,7 +130,8 @@ func (c *Client) nextLook(h *hold, sent instant) instant {
 	return h.next(sent + h.effective()/3)
 }
 
-// effective returns the lease that the hold can count on: its own, or a shorter one of a request that may yet be carried out.
+// effective returns the lease that the hold can count on: its own, or a shorter one of a request
+// that may yet be carried out.
 func (h *hold) effective() time.Duration {
 	if h.doubt > 0 {
 		return min(h.lease, h.doubt)
@@ -137,8 +140,8 @@ func (h *hold) effective() time.Duration {
 }
 
 // next returns the time of the next renewal where it should be at about the instant at: a little
-// earlier, on a grid that all holds with this lease share, so that they are renewed in batches. It is never
-// after the deadline.
+// earlier, on a grid that all holds with this lease share, so that they are renewed in batches. It
+// is never after the deadline.
 func (h *hold) next(at instant) instant {
 	return min(at-at%max(h.effective()/16, 1), instant(h.deadline.Load()))
 }
@@ -168,7 +171,8 @@ func (c *Client) renew(batch []*hold, sent instant) {
 	})
 }
 
-// renewAll renews in one batch or, where the store has no batches, one by one. It calls answer once for each request.
+// renewAll renews in one batch or, where the store has no batches, one by one. It calls answer once
+// for each request.
 func (c *Client) renewAll(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
 	if c.batches != nil {
 		c.batches.RenewBatch(ctx, reqs, answer)

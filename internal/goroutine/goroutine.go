@@ -17,8 +17,8 @@ func ID() uint64 {
 	return parsed()
 }
 
-// goid reads the runtime's own layout, which may change with any release of Go. It costs 2 ns where parsing
-// a stack trace costs microseconds, so it is used where both agree.
+// goid reads the runtime's own layout, which may change with any release of Go. It costs 2 ns where
+// parsing a stack trace costs microseconds, so it is used where both agree.
 var fast = agree()
 
 func agree() bool {
