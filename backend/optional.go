@@ -18,9 +18,9 @@ type Notifier interface {
 	// returned it may be called a last time.
 	//
 	// An error of kind [Refused] means that the store will never notify this client: it polls
-	// instead. After any other error Subscribe is called again later. A session is asked for at
-	// most one subscription per name at a time, but the next may be asked for as soon as the last
-	// is closed.
+	// instead. After any other error Subscribe is called again later. There may be several
+	// subscriptions to one name at a time: a new one may be asked for while the last is being
+	// given up.
 	Subscribe(ctx context.Context, req SubscribeRequest) (Subscription, error)
 }
 

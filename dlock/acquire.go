@@ -47,7 +47,7 @@ func (c *Client) acquire(ctx context.Context, name string, p party, o acquireOpt
 			return h, nil
 		case errors.Is(err, errAgain):
 			continue
-		case !a.retries(ctx, err):
+		case !c.retries(ctx, a, err):
 			return nil, err
 		}
 		a.fail(ctx, err)
@@ -76,11 +76,11 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 
 // retries says whether the call goes on after an error, if only to find that its time is over.
-func (a *acquisition) retries(ctx context.Context, err error) bool {
+func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
 	if _, end := errors.AsType[endError](err); end || err == errHeld || err == ErrLost || err == ErrClosed {
 		return false
 	}
-	return backend.KindOf(err) != backend.Refused && (!a.single() || ctx.Err() != nil)
+	return backend.KindOf(err) != backend.Refused && (!a.single() || c.over(ctx) != nil)
 }
 
 // fail notes why an attempt failed. One that was cut short by the call's own end says nothing that

@@ -129,7 +129,9 @@ func (c *Client) lose(h *hold, cause error) {
 		c.takeBack(h) // the store keeps it for longer than it was asked for
 	}
 	c.wake(h.name)
-	c.warn("lock lost", "name", h.name, "owner", h.owner)
+	if h.watched {
+		c.warn("lock lost", "name", h.name, "owner", h.owner)
+	} // a fixed lease is meant to end
 }
 
 // forsake ends a hold because the client is closed. c.mu is held.

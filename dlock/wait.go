@@ -40,8 +40,11 @@ const shortestWait = 5 * time.Millisecond
 // come at the same moment.
 const longestJitter = 100 * time.Millisecond
 
-// firstPoll is the first pause of a head that must poll.
-const firstPoll = 10 * time.Millisecond
+// A head that must poll begins with short pauses, and never lets a release wait for long.
+const (
+	firstPoll   = 10 * time.Millisecond
+	longestPoll = time.Second
+)
 
 // queueUp waits in the queue until the lock is acquired, the party has it in another way, or the
 // call cannot go on.
@@ -255,7 +258,7 @@ func (c *Client) held(a *acquisition, remaining time.Duration) time.Duration {
 	}
 	wait := a.o.lease / 3
 	if c.notifier == nil || q.subscribed == failing || q.subscribed == refused {
-		wait = a.polls.next(firstPoll, wait)
+		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
 	if remaining >= 0 && remaining < wait {
 		wait = remaining + time.Millisecond

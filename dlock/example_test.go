@@ -1,0 +1,323 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// A Locker is a sync.Locker: code that was written for a sync.Mutex can be given one, and then
+// excludes not only this process's goroutines, but whoever uses the same store.
+func Example() {
+	client := dlock.New(membackend.New()) // in production redisbackend.New(rdb), for example
+	defer client.Close()
+
+	balance := 0
+	var l sync.Locker = client.Locker("account:42")
+	var deposits sync.WaitGroup
+	for range 100 {
+		deposits.Go(func() {
+			l.Lock()
+			defer l.Unlock()
+			balance++
+		})
+	}
+	deposits.Wait()
+	fmt.Println(balance)
+	// Output: 100
+}
+
+func ExampleNew() {
+	client := dlock.New(membackend.New(),
+		dlock.WithLease(10*time.Second),    // a crashed holder keeps others out for so long
+		dlock.WithClientID("billing-7f9c"), // shown in the store as the holder
+		dlock.WithLogger(slog.Default()),   // gets what no call can return
+	)
+	defer client.Close() // does not unlock what is still locked: that ends with its lease
+
+	fmt.Println(client.ID())
+	// Output: billing-7f9c
+}
+
+func ExampleLocker_TryLock() {
+	store := membackend.New()
+	client, other := dlock.New(store), dlock.New(store) // as two processes
+	defer client.Close()
+	defer other.Close()
+	ctx := context.Background()
+
+	nightly := client.Locker("nightly-report")
+	ok, err := nightly.TryLock(ctx)
+	fmt.Println(ok, err)
+
+	// False without an error means that another has it, and nothing else.
+	ok, err = other.Locker("nightly-report").TryLock(ctx)
+	fmt.Println(ok, err)
+
+	if err := nightly.UnlockContext(ctx); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// true <nil>
+	// false <nil>
+}
+
+// With Wait, TryLock waits for a while; with Lease, the lock is not renewed and ends by itself.
+func ExampleLocker_TryLock_waitAndLease() {
+	store := membackend.New()
+	client, other := dlock.New(store), dlock.New(store)
+	defer client.Close()
+	defer other.Close()
+	ctx := context.Background()
+
+	ok, err := client.Locker("import").TryLock(ctx, dlock.Wait(time.Second), dlock.Lease(50*time.Millisecond))
+	fmt.Println(ok, err)
+
+	// Nobody unlocks it, and 50 ms later it is free.
+	ok, err = other.Locker("import").TryLock(ctx, dlock.Wait(time.Minute))
+	fmt.Println(ok, err)
+	// Output:
+	// true <nil>
+	// true <nil>
+}
+
+// LockContext waits as long as its context allows. With Wait it waits no longer than that, and says so
+// with an error of its own.
+func ExampleLocker_LockContext() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	l := client.Locker("orders:42")
+	l.Lock() // somebody is inside
+
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	err := l.LockContext(ctx)
+	fmt.Println(errors.Is(err, context.DeadlineExceeded))
+
+	err = l.LockContext(context.Background(), dlock.Wait(10*time.Millisecond))
+	fmt.Println(errors.Is(err, dlock.ErrNotAcquired))
+
+	l.Unlock()
+	err = l.LockContext(context.Background())
+	fmt.Println(err)
+	// Output:
+	// true
+	// true
+	// <nil>
+}
+
+// Do locks, runs the function and unlocks. What the function is given is a context that ends when the
+// lock is lost: whatever it passes that to stops too.
+func ExampleLocker_Do() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	l := client.Locker("orders:42")
+
+	err := l.Do(context.Background(), func(ctx context.Context) error {
+		fmt.Println("shipping the order")
+		return nil
+	})
+	fmt.Println(err)
+
+	// An operator frees the lock while work is going on. A lease that runs out because the store can't be
+	// reached has the same effect.
+	err = l.Do(context.Background(), func(ctx context.Context) error {
+		if _, err := l.ForceUnlock(ctx); err != nil {
+			return err
+		}
+		<-ctx.Done() // a query or a request with ctx would end here
+		fmt.Println(errors.Is(context.Cause(ctx), dlock.ErrLost))
+		return nil
+	})
+	fmt.Println(errors.Is(err, dlock.ErrLost)) // even though the function returned nil
+	// Output:
+	// shipping the order
+	// <nil>
+	// true
+	// true
+}
+
+// A function that takes a lock can be called by one that has it: the context of Do says so. For locks of
+// another name it says nothing.
+func ExampleLocker_Do_nested() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	l := client.Locker("stock")
+
+	remove := func(ctx context.Context, item string) error {
+		return l.Do(ctx, func(ctx context.Context) error {
+			n, err := l.HoldCount(ctx)
+			fmt.Println("removing", item, "holds:", n)
+			return err
+		})
+	}
+	err := l.Do(context.Background(), func(ctx context.Context) error {
+		return errors.Join(remove(ctx, "bolt"), remove(ctx, "nut"))
+	})
+	fmt.Println(err)
+	// Output:
+	// removing bolt holds: 2
+	// removing nut holds: 2
+	// <nil>
+}
+
+// Everything that is done with a context of WithOwner is one party, in whatever goroutine, and is not
+// kept out by what it holds itself. Each lock needs its unlock.
+func ExampleWithOwner() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	l := client.Locker("orders:42")
+
+	job := dlock.WithOwner(context.Background(), dlock.NewOwner()) // one for each sequential job
+	for range 2 {
+		if err := l.LockContext(job); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	n, err := l.HoldCount(job)
+	fmt.Println(n, err)
+
+	otherJob := dlock.WithOwner(context.Background(), dlock.NewOwner())
+	ok, err := l.TryLock(otherJob)
+	fmt.Println(ok, err)
+
+	for range 2 {
+		if err := l.UnlockContext(job); err != nil {
+			fmt.Println(err)
+		}
+	}
+	ok, err = l.TryLock(otherJob)
+	fmt.Println(ok, err)
+	// Output:
+	// 2 <nil>
+	// false <nil>
+	// true <nil>
+}
+
+// For makes a sync.Locker that its owner can lock again while having it, for code that can't pass a context on.
+func ExampleLocker_For() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+
+	var l sync.Locker = client.Locker("tree").For(dlock.NewOwner())
+	var walk func(depth int)
+	walk = func(depth int) {
+		l.Lock()
+		defer l.Unlock()
+		fmt.Println("depth", depth)
+		if depth < 2 {
+			walk(depth + 1)
+		}
+	}
+	walk(0)
+	// Output:
+	// depth 0
+	// depth 1
+	// depth 2
+}
+
+// UnlockContext says what Unlock can only log, or panic about. A context that is over doesn't keep it
+// from unlocking.
+func ExampleLocker_UnlockContext() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	l := client.Locker("orders:42")
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := l.LockContext(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	cancel() // the request is aborted, say
+	fmt.Println(l.UnlockContext(ctx))
+
+	err := l.UnlockContext(context.Background())
+	fmt.Println(errors.Is(err, dlock.ErrNotHeld))
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// true
+	// dlock: unlock "orders:42": not held
+}
+
+// Lost tells a holder that the lock ended before its unlock. Get the channel while the lock is held.
+func ExampleLocker_Lost() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	ctx := context.Background()
+
+	l := client.Locker("leader")
+	if err := l.LockContext(ctx, dlock.Lease(50*time.Millisecond)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	select {
+	case <-l.Lost(ctx): // the lease is over
+		fmt.Println("stepping down")
+	case <-time.After(time.Minute):
+		fmt.Println("the term is over")
+	}
+	// It must still be unlocked: until then it is shut for the goroutines that share it.
+	err := l.UnlockContext(ctx)
+	fmt.Println(errors.Is(err, dlock.ErrLost))
+	// Output:
+	// stepping down
+	// true
+}
+
+// ForceUnlock is for operators, when the holder is known to be gone and its lease is long.
+func ExampleLocker_ForceUnlock() {
+	store := membackend.New()
+	crashed, operator := dlock.New(store), dlock.New(store)
+	defer operator.Close()
+	ctx := context.Background()
+
+	crashed.Locker("import").Lock()
+	crashed.Close() // without unlocking, as a crash does it
+
+	l := operator.Locker("import")
+	fmt.Println(l.ForceUnlock(ctx))
+	fmt.Println(l.IsLocked(ctx))
+	fmt.Println(l.ForceUnlock(ctx)) // nobody had it
+	// Output:
+	// true <nil>
+	// false <nil>
+	// false <nil>
+}
+
+// With WithGoroutineOwners the goroutine is the owner, as the thread is in Java. It is for code that is ported
+// from there.
+func ExampleWithGoroutineOwners() {
+	client := dlock.New(membackend.New(), dlock.WithGoroutineOwners())
+	defer client.Close()
+	ctx := context.Background()
+
+	l := client.Locker("orders:42")
+	l.Lock()
+	l.Lock() // the same goroutine: a second hold
+	fmt.Println(l.HoldCount(ctx))
+
+	var other sync.WaitGroup
+	other.Go(func() {
+		fmt.Println(l.TryLock(ctx))
+		fmt.Println(l.UnlockContext(ctx)) // only who locked may unlock
+	})
+	other.Wait()
+
+	l.Unlock()
+	l.Unlock()
+	fmt.Println(l.IsLocked(ctx))
+	// Output:
+	// 2 <nil>
+	// false <nil>
+	// dlock: unlock "orders:42": not held
+	// false <nil>
+}

@@ -1,0 +1,136 @@
+// Quickstart shows what a distributed lock does: workers take turns, one of them re-enters, one
+// crashes while it holds the lock, and the lease lets the next in.
+//
+//	go run ./examples/quickstart                        # the lock is in memory
+//	go run ./examples/quickstart -redis localhost:6379  # the lock is on a server
+//
+// Every worker has a client of its own, as if it ran in a process, or on a machine, of its own.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+const (
+	lockName = "quickstart"
+
+	// lease is how long the lock outlives a holder that crashes. A holder that is alive renews it
+	// every third of that. The default is 30 s, which is long to watch.
+	lease = 2 * time.Second
+)
+
+func main() {
+	addr := flag.String("redis", "", "address or URL of a Redis server; without it the lock is in memory")
+	beVictim := flag.Bool("victim", false, "take the lock and wait to be killed (the program starts itself like that)")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *addr, *beVictim); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx) // once is enough, where all workers say it
+		}
+		fmt.Fprintln(os.Stderr, "quickstart:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, addr string, beVictim bool) error {
+	if addr == "" {
+		store := membackend.New()
+		return play(ctx, os.Stdout, store, func(ctx context.Context) (*victim, error) {
+			return clientVictim(ctx, store)
+		})
+	}
+	rdb, err := connect(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	store := redisbackend.New(rdb)
+	if beVictim {
+		return holdUntilKilled(ctx, store)
+	}
+	return play(ctx, os.Stdout, store, func(ctx context.Context) (*victim, error) {
+		return processVictim(ctx, addr)
+	})
+}
+
+// connect returns a client of the server at an address or URL.
+func connect(ctx context.Context, addr string) (*redis.Client, error) {
+	if !strings.Contains(addr, "://") {
+		addr = "redis://" + addr
+	}
+	opts, err := redis.ParseURL(addr)
+	if err != nil {
+		return nil, fmt.Errorf("-redis: %w", err)
+	}
+	logging.Disable() // go-redis logs what it returns, too
+	rdb := redis.NewClient(opts)
+	// A server that can't be reached may come back, so those who want a lock wait for it. Somebody
+	// who mistyped an address would rather hear of it at once.
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		rdb.Close()
+		return nil, fmt.Errorf("cannot use the Redis server at %s: %w", opts.Addr, err)
+	}
+	return rdb, nil
+}
+
+// play lets the workers work, and writes to out what happens.
+func play(ctx context.Context, out io.Writer, store backend.Backend, newVictim func(context.Context) (*victim, error)) error {
+	fmt.Fprintf(out, "The lock %q ends %v after its holder has renewed it for the last time.\n", lockName, lease)
+	t := newTimeline(out)
+	ann, ben, cleo := newWorker("ann", store, t), newWorker("ben", store, t), newWorker("cleo", store, t)
+	defer ann.client.Close()
+	defer ben.client.Close()
+	defer cleo.client.Close()
+
+	t.title("Three workers take turns. What ben does takes the lock again while he has it.")
+	err := together(
+		func() error { return ann.turn(ctx, ann.work) },
+		func() error { return ben.turn(ctx, ben.workReentering) },
+		func() error { return cleo.turn(ctx, cleo.work) },
+	)
+	if err != nil {
+		return err
+	}
+
+	t.title("Dan crashes while he has the lock. The next gets in when his lease has run out.")
+	t.say("dan", "wants the lock")
+	dan, err := newVictim(ctx)
+	if err != nil {
+		return err
+	}
+	crash := sync.OnceFunc(dan.kill)
+	defer crash() // whatever happens
+	t.say("dan", "has the lock")
+	return together(
+		func() error { return ann.turn(ctx, ann.work) },
+		func() error { return cleo.turn(ctx, cleo.work) },
+		func() error {
+			if err := sleep(ctx, lease/2); err != nil {
+				return err
+			}
+			crash()
+			t.crashed("dan", dan.death)
+			return nil
+		},
+	)
+}
