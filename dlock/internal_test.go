@@ -45,7 +45,7 @@ func TestTablesAreEmptyWhenIdle(t *testing.T) {
 		ctx := context.Background()
 		for i := range 10_000 {
 			l := c.Locker(fmt.Sprint("name", i))
-			l.Lock()
+			mustTry(t, l)
 			l.Unlock()
 		}
 		empty(t, c)

@@ -1,0 +1,78 @@
+package redisson
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+const channelPrefix = "redisson_lock__channel:"
+
+// What is published on a lock's channel.
+const (
+	unlockMessage     = "0" // one waiter of each client may get in
+	readUnlockMessage = "1" // every waiter may
+)
+
+// Channel returns the name of the channel on which releases of the named lock are published. Its
+// braces make a cluster put it where the lock is; a name that brings a brace is taken as it is,
+// which does not always achieve that: see [CheckSlot].
+func Channel(name string) string {
+	if strings.Contains(name, "{") {
+		return channelPrefix + name
+	}
+	return channelPrefix + "{" + name + "}"
+}
+
+// Wakeup says whom a message on a lock's channel is meant for. It is false for a message that is
+// none of the protocol's: anybody may publish on a channel.
+func Wakeup(message string) (backend.Wakeup, bool) {
+	switch message {
+	case unlockMessage:
+		return backend.WakeOne, true
+	case readUnlockMessage:
+		return backend.WakeAll, true
+	default:
+		return 0, false
+	}
+}
+
+// CheckSlot returns an error of kind [backend.Refused] if a cluster keeps the named lock and its
+// channel in different slots: there such a lock could be acquired but never released.
+func CheckSlot(name string) error {
+	channel := Channel(name)
+	key, other := slot(name), slot(channel)
+	if key == other {
+		return nil
+	}
+	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(
+		"lock name %q cannot be used in a cluster: its braces put the key into slot %d and the channel %q into slot %d",
+		name, key, channel, other)}
+}
+
+// slot is the cluster slot of a key: of the part in its first braces, if there is one.
+func slot(key string) uint16 {
+	if _, rest, ok := strings.Cut(key, "{"); ok {
+		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
+			key = tag
+		}
+	}
+	return crc16(key) % 16384
+}
+
+// crc16 is the XMODEM variant, as the cluster specification asks.
+func crc16(s string) uint16 {
+	var crc uint16
+	for i := range len(s) {
+		crc ^= uint16(s[i]) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return crc
+}

@@ -1,0 +1,85 @@
+// Package redisson is the protocol of Redisson's RLock, without a connection to speak it over: the
+// scripts and their arguments, the names, what the replies mean and what the errors mean. The
+// backends for Redis and Valkey differ only in the client that carries it.
+//
+// A lock is a hash under the lock's name, with one field: the owner, and its holds as the value.
+// The key's expiry is the lease. Whoever frees the lock publishes a message on its channel.
+package redisson
+
+import (
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"strconv"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A Script is a Lua script that the server runs as one atomic step.
+type Script struct {
+	Text string
+	SHA1 string // of Text, in hex; the name by which EVALSHA runs it
+}
+
+var (
+	//go:embed acquire.lua
+	acquireText string
+	//go:embed release.lua
+	releaseText string
+	//go:embed renew.lua
+	renewText string
+	//go:embed forcerelease.lua
+	forceReleaseText string
+
+	acquireScript      = newScript(acquireText)
+	releaseScript      = newScript(releaseText)
+	renewScript        = newScript(renewText)
+	forceReleaseScript = newScript(forceReleaseText)
+)
+
+func newScript(text string) Script {
+	sum := sha1.Sum([]byte(text))
+	return Script{Text: text, SHA1: hex.EncodeToString(sum[:])}
+}
+
+// A Call is a script with what it is called with.
+type Call struct {
+	Script Script
+	Keys   []string
+	Args   []string
+}
+
+// Acquire is one attempt to lock. [ParseAcquire] reads its reply.
+func Acquire(req backend.AcquireRequest) Call {
+	return Call{acquireScript, []string{req.Name}, []string{millis(req.Lease), req.Owner}}
+}
+
+// Release gives one hold back. [ParseRelease] reads its reply.
+func Release(req backend.ReleaseRequest) Call {
+	return Call{
+		releaseScript,
+		[]string{req.Name, Channel(req.Name)},
+		[]string{unlockMessage, millis(req.Lease), req.Owner},
+	}
+}
+
+// Renew prolongs a hold. [ParseRenew] reads its reply.
+func Renew(req backend.RenewRequest) Call {
+	return Call{renewScript, []string{req.Name}, []string{millis(req.Lease), req.Owner}}
+}
+
+// ForceRelease frees a lock, whoever holds it. The script deletes a key of any type: ask first
+// whether it is a hash. [ParseForceRelease] reads its reply.
+func ForceRelease(req backend.ForceReleaseRequest) Call {
+	return Call{
+		forceReleaseScript,
+		[]string{req.Name, Channel(req.Name)},
+		[]string{unlockMessage},
+	}
+}
+
+// millis is a duration on the wire. The lease of a request is a whole number of milliseconds.
+func millis(d time.Duration) string {
+	return strconv.FormatInt(d.Milliseconds(), 10)
+}

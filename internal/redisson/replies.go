@@ -1,0 +1,111 @@
+package redisson
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// The Parse functions read a reply: nil, an int64 or a string, as clients decode RESP. A reply that
+// the protocol does not know is an error of kind [backend.Unknown]: something was carried out, but
+// who knows what.
+
+// ParseAcquire reads the reply to [Acquire]: nil if the lock was acquired, otherwise how long the
+// present hold lasts.
+func ParseAcquire(reply any) (backend.AcquireResult, error) {
+	if reply == nil {
+		return backend.AcquireResult{Acquired: true}, nil
+	}
+	n, ok := reply.(int64)
+	if !ok || n < -1 {
+		return backend.AcquireResult{}, unexpected("acquire", reply)
+	}
+	return backend.AcquireResult{Remaining: duration(n)}, nil
+}
+
+// ParseRelease reads the reply to [Release].
+func ParseRelease(reply any) (backend.ReleaseResult, error) {
+	switch reply {
+	case nil:
+		return backend.ReleaseResult{Outcome: backend.NotHeld}, nil
+	case int64(0):
+		return backend.ReleaseResult{Outcome: backend.Left}, nil
+	case int64(1):
+		return backend.ReleaseResult{Outcome: backend.Freed}, nil
+	default:
+		return backend.ReleaseResult{}, unexpected("release", reply)
+	}
+}
+
+// ParseRenew reads the reply to [Renew].
+func ParseRenew(reply any) (backend.RenewResult, error) {
+	held, err := parseBool("renew", reply)
+	return backend.RenewResult{Held: held}, err
+}
+
+// ParseForceRelease reads the reply to [ForceRelease].
+func ParseForceRelease(reply any) (backend.ForceReleaseResult, error) {
+	released, err := parseBool("force release", reply)
+	return backend.ForceReleaseResult{Released: released}, err
+}
+
+// ParseCount reads the reply to HGET key owner: the owner's holds.
+func ParseCount(reply any) (int, error) {
+	if reply == nil {
+		return 0, nil
+	}
+	s, ok := reply.(string)
+	if !ok {
+		return 0, unexpected("HGET", reply)
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 {
+		return 0, unexpected("HGET", reply)
+	}
+	return n, nil
+}
+
+// ParseLook reads the replies to EXISTS key, HGET key owner (nil if there is no owner to ask for) and
+// PTTL key, sent in this order. Others may have taken turns on the lock between them; if the first
+// or the last says that it was free, it was free at one moment, and that is what is reported.
+func ParseLook(exists, holds, pttl any) (backend.LookResult, error) {
+	there, err := parseBool("EXISTS", exists)
+	if err != nil {
+		return backend.LookResult{}, err
+	}
+	count, err := ParseCount(holds)
+	if err != nil {
+		return backend.LookResult{}, err
+	}
+	n, ok := pttl.(int64)
+	if !ok || n < -2 {
+		return backend.LookResult{}, unexpected("PTTL", pttl)
+	}
+	if !there || n == -2 {
+		return backend.LookResult{}, nil
+	}
+	return backend.LookResult{Held: true, Count: count, Remaining: duration(n)}, nil
+}
+
+func parseBool(what string, reply any) (bool, error) {
+	switch reply {
+	case int64(0):
+		return false, nil
+	case int64(1):
+		return true, nil
+	default:
+		return false, unexpected(what, reply)
+	}
+}
+
+// duration is a PTTL of -1 or more, saturating. -1 says that the key never expires.
+func duration(ms int64) time.Duration {
+	const most = int64(1<<63-1) / int64(time.Millisecond)
+	return time.Duration(min(ms, most)) * time.Millisecond
+}
+
+func unexpected(what string, reply any) error {
+	return &backend.Error{Kind: backend.Unknown, Err: fmt.Errorf("unexpected reply to %s: %.200q", what, fmt.Sprint(reply))}
+}

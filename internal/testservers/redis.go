@@ -1,0 +1,139 @@
+package testservers
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Redis starts a redis-server that keeps nothing on disk, with further arguments as on its command
+// line.
+func Redis(t testing.TB, args ...string) *Server {
+	t.Helper()
+	return Start(t, redisSpec("redis-server", args))
+}
+
+// Valkey starts a valkey-server likewise.
+func Valkey(t testing.TB, args ...string) *Server {
+	t.Helper()
+	return Start(t, redisSpec("valkey-server", args))
+}
+
+func redisSpec(program string, args []string) Spec {
+	return Spec{
+		Program: program,
+		Args:    func(port int, dir string) []string { return redisArgs(port, dir, args) },
+		Ready: func(addr string) error {
+			_, err := Do(addr, "PING")
+			return err
+		},
+	}
+}
+
+func redisArgs(port int, dir string, more []string) []string {
+	args := []string{
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
+		"--save", "", "--appendonly", "no",
+	}
+	return append(args, more...)
+}
+
+// RedisCluster starts a cluster of n masters, without replicas, that share the slots evenly.
+func RedisCluster(t testing.TB, n int) []*Server {
+	t.Helper()
+	return cluster(t, Redis, n)
+}
+
+// ValkeyCluster is RedisCluster with valkey-server.
+func ValkeyCluster(t testing.TB, n int) []*Server {
+	t.Helper()
+	return cluster(t, Valkey, n)
+}
+
+const slots = 16384
+
+func cluster(t testing.TB, start func(testing.TB, ...string) *Server, n int) []*Server {
+	t.Helper()
+	nodes := make([]*Server, n)
+	buses := make([]string, n)
+	for i := range nodes {
+		buses[i] = strconv.Itoa(FreePort(t))
+		nodes[i] = start(t, "--cluster-enabled", "yes", "--cluster-port", buses[i],
+			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
+		nodes[i].Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		nodes[i].Do("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*slots/n), strconv.Itoa((i+1)*slots/n-1))
+	}
+	for i := range nodes[1:] {
+		nodes[0].Do("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(nodes[i+1].port), buses[i+1])
+	}
+	for _, node := range nodes {
+		Until(t, "the cluster agrees", func() bool {
+			info := node.Do("CLUSTER", "INFO")
+			return strings.Contains(info, "cluster_state:ok") &&
+				strings.Contains(info, fmt.Sprintf("cluster_slots_assigned:%d\r\n", slots)) &&
+				strings.Contains(info, fmt.Sprintf("cluster_size:%d\r\n", n))
+		})
+	}
+	return nodes
+}
+
+// Do sends one command to a server that speaks RESP and returns the reply as text: a simple
+// string, a number or a bulk string. The test fails on an error.
+func (s *Server) Do(args ...string) string {
+	s.t.Helper()
+	reply, err := Do(s.Addr, args...)
+	if err != nil {
+		s.t.Fatalf("%s: %v", joined(args), err)
+	}
+	return reply
+}
+
+// Do is the method Do for any address. It uses a connection of its own.
+func Do(addr string, args ...string) (string, error) {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(Patience))
+
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(args))
+	for _, arg := range args {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(arg), arg)
+	}
+	if _, err := io.WriteString(conn, b.String()); err != nil {
+		return "", err
+	}
+	return readReply(bufio.NewReader(conn))
+}
+
+func readReply(r *bufio.Reader) (string, error) {
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	kind, text := line[0], strings.TrimRight(line[1:], "\r\n")
+	switch kind {
+	case '+', ':':
+		return text, nil
+	case '-':
+		return "", errors.New(text)
+	case '$':
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return "", err
+		}
+		bulk := make([]byte, n+2)
+		_, err = io.ReadFull(r, bulk)
+		return string(bulk[:n]), err
+	default:
+		return "", fmt.Errorf("a reply of a kind that tests don't need: %q", line)
+	}
+}

@@ -1,0 +1,183 @@
+// Package testservers starts real servers for tests: on free loopback ports, in temporary folders,
+// ended with the test.
+package testservers
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Patience is how long a test waits for what should happen soon. It is only ever waited out when
+// something is broken.
+const Patience = 30 * time.Second
+
+// required says whether a missing program fails a test. Otherwise the test is skipped.
+func required() bool { return os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1" }
+
+// Program returns the path of a program. If it is not installed, the test is skipped, or fails
+// where DISTSYNC_REQUIRE_SERVERS=1 is set.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path
+	}
+	if required() {
+		t.Fatalf("%s is not installed, and DISTSYNC_REQUIRE_SERVERS=1 asks for it", name)
+	}
+	t.Skipf("%s is not installed", name)
+	return ""
+}
+
+// A Spec says how to run a server.
+type Spec struct {
+	Program string // looked up with [Program]
+
+	// Args returns the command line of a server that listens on the port on 127.0.0.1 and keeps its
+	// files in the folder, which is empty.
+	Args func(port int, dir string) []string
+
+	// Ready returns nil once the server at the address answers.
+	Ready func(addr string) error
+}
+
+// A Server is a running server.
+type Server struct {
+	Addr string // host:port
+
+	t    testing.TB
+	spec Spec
+	path string
+	port int
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	exited chan struct{}
+	output *bytes.Buffer // to be read after exited is closed
+}
+
+// Start runs a server until the end of the test.
+func Start(t testing.TB, spec Spec) *Server {
+	t.Helper()
+	s := &Server{t: t, spec: spec, path: Program(t, spec.Program)}
+	t.Cleanup(s.Kill)
+	// Between the choice of a port and its use another process may take it.
+	var err error
+	for range 5 {
+		s.port = FreePort(t)
+		s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
+		if err = s.start(); err == nil {
+			return s
+		}
+		s.Kill()
+	}
+	t.Fatal(err)
+	return nil
+}
+
+// FreePort returns a port of 127.0.0.1 that nobody listened on just now.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// start runs the program and waits until it answers.
+func (s *Server) start() error {
+	cmd := exec.Command(s.path, s.spec.Args(s.port, s.t.TempDir())...)
+	output := new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.WaitDelay = time.Second // if the program leaves a child that holds on to its output
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	go func() {
+		cmd.Wait() // how it ended does not matter: it is killed
+		close(exited)
+	}()
+	s.mu.Lock()
+	s.cmd, s.exited, s.output = cmd, exited, output
+	s.mu.Unlock()
+
+	deadline := time.Now().Add(Patience)
+	for {
+		err := s.spec.Ready(s.Addr)
+		select {
+		case <-exited: // so whoever answered was another
+			return fmt.Errorf("%s ended at once:\n%s", s.spec.Program, output)
+		default:
+		}
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s does not answer: %w", s.spec.Program, err)
+		}
+		time.Sleep(5 * time.Millisecond) // between two looks at another process: nothing to wait on
+	}
+}
+
+// Kill ends the server as a power cut does, and returns when it is gone. It may be called again.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	cmd, exited := s.cmd, s.exited
+	s.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	cmd.Process.Kill() // ends a stopped process too; an error says that it has ended already
+	<-exited
+}
+
+// Stop freezes the server: connections stay open, and nothing is answered.
+func (s *Server) Stop() { s.signal(syscall.SIGSTOP) }
+
+// Cont ends what Stop began.
+func (s *Server) Cont() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig os.Signal) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatalf("%v to %s: %v", sig, s.spec.Program, err)
+	}
+}
+
+// Restart kills the server and starts an empty one at the same address.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Kill()
+	if err := s.start(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Until waits until the condition holds, and fails the test if it does not for too long.
+func Until(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(Patience)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// joined is for messages.
+func joined(args []string) string { return strings.Join(args, " ") }

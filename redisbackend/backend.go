@@ -1,0 +1,71 @@
+package redisbackend
+
+import (
+	"reflect"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Backend keeps locks in the Redis that a client is connected to. Make it with [New].
+type Backend struct {
+	client  redis.UniversalClient
+	options options
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// An Option changes how a [Backend] works. There is none so far.
+type Option func(*options)
+
+type options struct {
+	checkEvery time.Duration // how long a silent connection for subscriptions is trusted
+}
+
+// New returns a backend on a go-redis client: a [redis.Client], also of the kind that follows
+// Sentinel, or a [redis.ClusterClient]. The client stays the caller's, who closes it after the
+// locks are closed.
+//
+// In a cluster a lock and its channel must be in one slot. All names without braces are good, and
+// so are those with one pair of braces around some part; any other that is not is refused.
+//
+// New panics if client is nil, or a [redis.Ring]: a Ring stops using a server that this client
+// cannot reach and asks another instead, so two clients would lock one name on two servers.
+func New(client redis.UniversalClient, opts ...Option) *Backend {
+	if isNil(client) {
+		panic("redisbackend: nil client")
+	}
+	if _, ok := client.(*redis.Ring); ok {
+		panic("redisbackend: a redis.Ring cannot keep locks: it replaces a server that this client" +
+			" cannot reach by another, so two clients would lock one name on two servers")
+	}
+	b := &Backend{client: client, options: options{checkEvery: 10 * time.Second}}
+	for _, opt := range opts {
+		opt(&b.options)
+	}
+	return b
+}
+
+// isNil says whether the client is nil or a nil pointer.
+func isNil(client redis.UniversalClient) bool {
+	if client == nil {
+		return true
+	}
+	v := reflect.ValueOf(client)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// Open returns a new session.
+func (b *Backend) Open() backend.Session {
+	cluster, _ := b.client.(*redis.ClusterClient)
+	return &session{
+		client:     b.client,
+		cluster:    cluster,
+		subscriber: newSubscriber(b.client, b.options.checkEvery),
+	}
+}
+
+// Limits returns the zero value: Redis counts leases in milliseconds.
+func (b *Backend) Limits() backend.Limits { return backend.Limits{} }

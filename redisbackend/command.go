@@ -1,0 +1,122 @@
+package redisbackend
+
+import (
+	"context"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/internal/redisson"
+)
+
+// command is a command that go-redis must not repeat by itself: one whose reply was lost may have
+// been carried out, and acquiring and releasing count.
+type command struct {
+	*redis.Cmd
+	master bool // only a master may be asked
+}
+
+// NoRetry tells go-redis not to repeat the command.
+func (command) NoRetry() bool { return true }
+
+// Clone keeps what the embedded command's Clone would lose: that it must not be repeated.
+func (c command) Clone() redis.Cmder {
+	c.Cmd = c.Cmd.Clone().(*redis.Cmd)
+	return c
+}
+
+// Name returns nothing for what only a master may be asked: a ClusterClient that reads from
+// replicas knows by its name that a command only reads.
+func (c command) Name() string {
+	if c.master {
+		return ""
+	}
+	return c.Cmd.Name()
+}
+
+// newCommand returns a command whose first key is the argument at the position.
+func newCommand(ctx context.Context, keyPos int8, args ...any) command {
+	cmd := redis.NewCmd(ctx, args...)
+	cmd.SetFirstKeyPos(keyPos)
+	cmd.SetStepCount(1) // else a ClusterClient asks the server for it, with a COMMAND
+	return command{Cmd: cmd}
+}
+
+// evalSHA runs a script that the server knows already.
+func evalSHA(ctx context.Context, call redisson.Call) command {
+	return newScript(ctx, "evalsha", call.Script.SHA1, call)
+}
+
+// eval runs a script and makes it known to the server.
+func eval(ctx context.Context, call redisson.Call) command {
+	return newScript(ctx, "eval", call.Script.Text, call)
+}
+
+func newScript(ctx context.Context, verb, script string, call redisson.Call) command {
+	args := make([]any, 0, 3+len(call.Keys)+len(call.Args))
+	args = append(args, verb, script, len(call.Keys))
+	for _, key := range call.Keys {
+		args = append(args, key)
+	}
+	for _, arg := range call.Args {
+		args = append(args, arg)
+	}
+	return newCommand(ctx, 3, args...)
+}
+
+// unknownToServer says whether the server did not know the script. Then it did nothing.
+func (c command) unknownToServer() bool { return redis.HasErrorPrefix(c.Err(), "NOSCRIPT") }
+
+// reply returns the reply, nil for a null one, or an error with its kind.
+func (c command) reply() (any, error) {
+	reply, err := c.Result()
+	switch {
+	case err == redis.Nil:
+		return nil, nil
+	case err != nil:
+		return nil, withKind(err)
+	case reply == nil:
+		return nil, errNoReply // a hook of the client's has taken it
+	default:
+		return reply, nil
+	}
+}
+
+// parse returns what a parser makes of the command's reply.
+func parse[T any](c command, parser func(any) (T, error)) (T, error) {
+	reply, err := c.reply()
+	if err != nil {
+		var zero T
+		return zero, err
+	}
+	return parser(reply)
+}
+
+// run carries out one script: one round trip, but for the first time that a server sees it.
+func (s *session) run(ctx context.Context, call redisson.Call) command {
+	cmd := evalSHA(ctx, call)
+	_ = s.client.Process(ctx, cmd) // returns the command's own error
+	if cmd.unknownToServer() {
+		cmd = eval(ctx, call)
+		_ = s.client.Process(ctx, cmd)
+	}
+	return cmd
+}
+
+// pipeline sends commands together. Each then has its own reply or error.
+func (s *session) pipeline(ctx context.Context, cmds ...command) {
+	pipe := s.client.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd) // only queues it
+	}
+	// Exec returns the first of their errors. But where the server refuses the connection, with an
+	// error reply to the greeting, go-redis leaves the commands as they were.
+	if _, err := pipe.Exec(ctx); err != nil && !slices.ContainsFunc(cmds, command.answered) {
+		for _, cmd := range cmds {
+			cmd.SetErr(err)
+		}
+	}
+}
+
+// answered says whether there is a reply or an error.
+func (c command) answered() bool { return c.Val() != nil || c.Err() != nil }

@@ -1,0 +1,64 @@
+package redisbackend
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/redisson"
+)
+
+var (
+	errNoReply = &backend.Error{Kind: backend.Unknown, Err: errors.New("redis: no reply")}
+	errKind    = &backend.Error{Kind: backend.Refused, Err: errors.New("redis: no such kind of lock")}
+	errClosed  = &backend.Error{Kind: backend.Refused, Err: errors.New("redis: session closed")}
+)
+
+// withKind gives an error of go-redis its kind.
+func withKind(err error) error {
+	var reply redis.Error
+	if errors.As(err, &reply) {
+		return redisson.ServerError(reply.Error(), err)
+	}
+	return &backend.Error{Kind: clientError(err), Err: err}
+}
+
+// clientError is the kind of an error that is no reply of the server's. What go-redis met before it
+// wrote the command is harmless; of everything else nobody knows.
+func clientError(err error) backend.ErrorKind {
+	var op *net.OpError
+	switch {
+	case errors.Is(err, redis.ErrClosed):
+		return backend.Refused
+	case errors.As(err, &op) && op.Op == "dial",
+		errors.Is(err, redis.ErrPoolTimeout),
+		errors.Is(err, redis.ErrPoolExhausted):
+		return backend.Retry
+	default:
+		return backend.Unknown
+	}
+}
+
+// notSent returns an error that came before anything was sent.
+func notSent(err error) error {
+	if kinded := withKind(err); backend.KindOf(kinded) == backend.Refused {
+		return kinded
+	}
+	return &backend.Error{Kind: backend.Retry, Err: err}
+}
+
+// asUnknown returns the error with kind Unknown, for a step that was carried out in part.
+func asUnknown(err error) error {
+	return &backend.Error{Kind: backend.Unknown, Err: err}
+}
+
+// ended returns the error of a context that has ended before anything was sent, or nil.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return &backend.Error{Kind: backend.Retry, Err: err}
+	}
+	return nil
+}
