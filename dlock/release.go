@@ -88,7 +88,8 @@ func (c *Client) releaseLater(ctx context.Context, h *hold) error {
 	c.mu.Lock()
 	defer c.unlock()
 	c.background(func() {
-		if err := c.releaseParty(context.Background(), h.name, h.party); err != nil {
+		// Of this hold only: its owner may have taken another by then.
+		if err := c.release(context.Background(), h); err != nil && err != errAgain {
 			c.logger.Warn("dlock: late unlock", "name", h.name, "err", err)
 		}
 	})

@@ -2,7 +2,6 @@ package dlock
 
 import (
 	"context"
-	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -15,9 +14,6 @@ type takeBack struct {
 	hold  *hold
 	tries backoff
 }
-
-// shortestTakeBack is the least time that a single release gets in the background.
-const shortestTakeBack = time.Second
 
 // takeBack begins to take a hold back. No request that could lock may follow for it. c.mu is held.
 func (c *Client) takeBack(h *hold) {
@@ -38,7 +34,7 @@ func (t *takeBack) ring(c *Client, now instant) {
 func (c *Client) releaseAgain(t *takeBack, now instant) {
 	h := t.hold
 	lease := c.stored(h.lease)
-	ctx, cancel := context.WithTimeout(c.ctx, max(lease/3, shortestTakeBack))
+	ctx, cancel := context.WithTimeout(c.ctx, longestRelease)
 	defer cancel()
 	res, err := step(ctx, c, c.session.Release, h.releaseRequest(lease))
 
