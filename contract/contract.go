@@ -1,0 +1,255 @@
+// Package contract is the test suite that every store for distributed locks passes. It is for those
+// who write a backend (see package [github.com/seed951563bd/distsync/backend]): a test of theirs
+// calls [Run], and what fails names the rule that was broken.
+//
+//	func TestContract(t *testing.T) {
+//		contract.Run(t, contract.Harness{
+//			NewStore: func(t *testing.T) contract.Store {
+//				store := startMyStore(t) // which stops it with t.Cleanup
+//				return contract.Store{
+//					Backend: func() backend.Backend { return mybackend.New(store.Connect(t)) },
+//				}
+//			},
+//		})
+//	}
+//
+// The suite has three parts. "steps" checks each step of a session on its own, sentence by sentence
+// of the comments in package backend. "model" runs random steps by several owners and compares every
+// answer with a plain model of a lock. "locker" checks that what users get, a dlock.Locker, keeps
+// its promises on this store.
+//
+// Tests run one after the other, since each checks at its end that no goroutine is left behind.
+package contract
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Harness makes stores for the suite.
+type Harness struct {
+	// NewStore returns an empty store for one test, and cleans up with t.Cleanup: after that no
+	// goroutine may be left. The suite calls it once per test, and not concurrently; if Virtual,
+	// inside the bubble of that test.
+	NewStore func(t *testing.T) Store
+
+	// Virtual says that the store's time is that of the process, so that every test can run in a
+	// bubble of testing/synctest, in which time costs nothing. The store must then live in the
+	// process wholly: a goroutine that waits for a real network, or for a sync.Mutex, stops the
+	// bubble's clock. Without it real time passes.
+	Virtual bool
+}
+
+// Store is one store as the suite uses it.
+type Store struct {
+	// Backend returns a backend on this store. Each call gives what another process would have:
+	// its own connection. What it opens is closed by the cleanup of NewStore's t.
+	Backend func() backend.Backend
+
+	// The fields below are optional. Where one is nil the tests that need it are skipped, and say
+	// so.
+
+	// PutForeign puts something that is no lock where the lock of this name would be.
+	PutForeign func(name string)
+
+	// ForeignIntact says whether what PutForeign put there is still there, unchanged.
+	ForeignIntact func(name string) bool
+
+	// Wipe loses all data at once, as a server does that is restarted without persistence.
+	// Connections may break or not.
+	Wipe func()
+
+	// BreakSubscriptions cuts the connection of every client through which it is notified. The
+	// backends are expected to reconnect.
+	BreakSubscriptions func()
+}
+
+// Run runs the suite as subtests of t.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	if h.NewStore == nil {
+		t.Fatal("contract.Run: Harness.NewStore is nil")
+	}
+	t.Run("steps", func(t *testing.T) { runCases(t, h, stepCases) })
+	t.Run("model", func(t *testing.T) { runModel(t, h) })
+	t.Run("locker", func(t *testing.T) { runCases(t, h, lockerCases) })
+}
+
+const (
+	// caseLimit is how long a case may take before the suite gives up on it. A case that only
+	// waits for the store fails by itself at that point, since the context of its env ends; one
+	// that hangs in code that looks at no context ends the process, as go test -timeout does,
+	// because there is no other way to stop it.
+	caseLimit = 2 * time.Minute
+
+	// virtualCaseLimit is when the env's context ends in a bubble, where waiting is free.
+	virtualCaseLimit = 24 * time.Hour
+)
+
+// testCase is one test of the suite.
+type testCase struct {
+	name string
+	rule string // what a store, or a Locker on it, must do; shown when the test fails
+	run  func(e *env)
+}
+
+// env is what a case has at hand: a test, and a store of its own.
+type env struct {
+	*testing.T
+	ctx   context.Context // ends with the case, or when it takes too long
+	rule  string
+	h     Harness
+	store Store
+
+	limits func() backend.Limits
+}
+
+func runCases(t *testing.T, h Harness, cases []testCase) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) { runCase(t, h, c) })
+	}
+}
+
+// runCase runs one case and what every case is checked for: that it ends, and that it leaves no
+// goroutine behind.
+func runCase(t *testing.T, h Harness, c testCase) {
+	watchdog := time.AfterFunc(2*caseLimit, func() {
+		panic(fmt.Sprintf("%s hangs\nrule: %s", t.Name(), c.rule))
+	})
+	defer watchdog.Stop()
+	if h.Virtual {
+		inBubble(t, c.rule, func(t *testing.T) { c.run(newEnv(t, h, c.rule)) })
+		return
+	}
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { checkLeaks(t, c.rule, before) }) // the first cleanup is the last to run
+	c.run(newEnv(t, h, c.rule))
+}
+
+// inBubble is synctest.Test, but for two things: a skip inside is a skip outside, and the panic about
+// goroutines that are left in the bubble becomes a failure of this test alone.
+func inBubble(t *testing.T, rule string, f func(t *testing.T)) {
+	var inner *testing.T
+	defer func() {
+		if p := recover(); p != nil {
+			t.Errorf("%v: goroutines wait for what will never come, or were left behind\nrule: %s", p, rule)
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		inner = t
+		f(t)
+	})
+	if inner.Skipped() {
+		t.SkipNow()
+	}
+}
+
+// checkLeaks fails t if goroutines are left that were not there before.
+func checkLeaks(t *testing.T, rule string, before goleak.Option) {
+	// goleak itself looks for less than two seconds, which a busy machine exceeds.
+	var err error
+	for range 10 {
+		if err = goleak.Find(before); err == nil {
+			return
+		}
+	}
+	t.Errorf("goroutines left behind: %v\nrule: %s", err, rule)
+}
+
+func newEnv(t *testing.T, h Harness, rule string) *env {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("rule: %s", rule)
+		}
+	})
+	limit := caseLimit
+	if h.Virtual {
+		limit = virtualCaseLimit
+	}
+	e := &env{T: t, rule: rule, h: h, store: h.NewStore(t)}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	t.Cleanup(cancel)
+	e.ctx = ctx
+	e.limits = sync.OnceValue(func() backend.Limits { return e.store.Backend().Limits() })
+	return e
+}
+
+// session opens a session on a backend of its own, as another process would, and closes it when the
+// case ends.
+func (e *env) session() backend.Session {
+	e.Helper()
+	s := e.store.Backend().Open()
+	e.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			e.Errorf("Session.Close: %v", err)
+		}
+	})
+	return s
+}
+
+// lease returns a lease for tests in which leases are renewed or run out: long enough not to run out
+// where the test is merely slow in between, short enough to be waited for. In a bubble it is 30 s,
+// otherwise a second or what the store can do.
+func (e *env) lease() time.Duration {
+	if e.h.Virtual {
+		return e.legal(30 * time.Second)
+	}
+	return e.legal(time.Second)
+}
+
+// longLease returns a lease that doesn't run out during the case, however slow the machine.
+func (e *env) longLease() time.Duration { return e.legal(time.Hour) }
+
+// shortLease returns a lease to be waited for. It may be over before the next step is sent.
+func (e *env) shortLease() time.Duration { return e.legal(100 * time.Millisecond) }
+
+// legal returns the shortest lease of at least d that the store's limits allow.
+func (e *env) legal(d time.Duration) time.Duration {
+	l, step := e.limits(), e.leaseStep()
+	d = max(d, l.MinLease)
+	return (d + step - 1) / step * step
+}
+
+// leaseStep returns the unit in which the store counts leases.
+func (e *env) leaseStep() time.Duration {
+	if step := e.limits().LeaseStep; step > 0 {
+		return step
+	}
+	return time.Millisecond
+}
+
+// sleep lets d pass. Its use is to let leases run out; for everything else there is eventually.
+func (e *env) sleep(d time.Duration) { time.Sleep(d) }
+
+// eventually waits until cond says true, and fails the test if that takes longer than any working
+// store on a busy machine could.
+func (e *env) eventually(what string, cond func() bool) {
+	e.Helper()
+	limit := 30 * time.Second
+	if e.h.Virtual {
+		limit = 5 * time.Minute // must cover lease, which is longer there
+	}
+	start := time.Now()
+	for pause := time.Millisecond; !cond(); pause = min(2*pause, 50*time.Millisecond) {
+		if time.Since(start) > limit {
+			e.Fatalf("after %v still not: %s", limit, what)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// skipWithout skips the case if the harness lacks something.
+func (e *env) skipWithout(has bool, what string) {
+	e.Helper()
+	if !has {
+		e.Skipf("the store of this harness has no %s", what)
+	}
+}

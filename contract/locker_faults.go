@@ -1,0 +1,564 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A stepKind is what a client asks a store for. Re-entries count as a kind of their own.
+type stepKind uint8
+
+const (
+	anyStep stepKind = iota
+	acquireStep
+	reentryStep
+	releaseStep
+	renewStep
+	forceStep
+	lookStep
+	subscribeStep
+)
+
+func (k stepKind) String() string {
+	return [...]string{"any", "acquire", "re-entry", "release", "renew", "force-release", "look", "subscribe"}[k]
+}
+
+// A sentStep is one step that a client sent.
+type sentStep struct {
+	kind  stepKind
+	name  string
+	owner string
+	lease time.Duration
+	at    time.Time
+
+	// What became of it, guarded by faults.mu.
+	carriedOut bool
+	answered   bool
+	err        error
+}
+
+// which names steps; zero fields mean any.
+type which struct {
+	kind  stepKind
+	name  string
+	owner string
+	skip  int // let that many pass first
+}
+
+func (w which) matches(s *sentStep) bool {
+	return (w.kind == anyStep || w.kind == s.kind) &&
+		(w.name == "" || w.name == s.name) &&
+		(w.owner == "" || w.owner == s.owner)
+}
+
+// A fault is what happens to a step on its way. It may carry the step out, once, and returns the
+// error that the client gets.
+type fault func(x *transit) error
+
+// A transit is a step under way.
+type transit struct {
+	f        *faults
+	step     *sentStep
+	ctx      context.Context
+	carryOut func(context.Context) error
+}
+
+var errFault = errors.New("a fault that the test made")
+
+func failure(kind backend.ErrorKind) error { return &backend.Error{Kind: kind, Err: errFault} }
+
+// replyLost: carried out, and the client doesn't hear of it.
+func replyLost(x *transit) error {
+	x.carryOut(x.ctx)
+	return failure(backend.Unknown)
+}
+
+// requestLost: not carried out, and the client doesn't know.
+func requestLost(x *transit) error { return failure(backend.Unknown) }
+
+// notSent: not carried out, and the client knows.
+func notSent(x *transit) error { return failure(backend.Retry) }
+
+// refused: not carried out, for good.
+func refused(x *transit) error { return failure(backend.Refused) }
+
+// hangs: the request reaches the store only when open is closed; until then nothing is heard,
+// whatever the caller's context says.
+func hangs(open <-chan struct{}) fault {
+	return func(x *transit) error {
+		select {
+		case <-open:
+			return x.carryOut(context.WithoutCancel(x.ctx))
+		case <-x.f.ended:
+			return failure(backend.Unknown)
+		}
+	}
+}
+
+// replyHangs: carried out at once, but the reply comes only when open is closed.
+func replyHangs(open <-chan struct{}) fault {
+	return func(x *transit) error {
+		err := x.carryOut(context.WithoutCancel(x.ctx))
+		select {
+		case <-open:
+			return err
+		case <-x.f.ended:
+			return failure(backend.Unknown)
+		}
+	}
+}
+
+// hangsPolitely: nothing is heard until the caller's context ends, and nothing is carried out.
+func hangsPolitely(x *transit) error {
+	select {
+	case <-x.ctx.Done():
+	case <-x.f.ended:
+	}
+	return failure(backend.Unknown)
+}
+
+// late: the client gets an error at once, and the store carries the request out when open is closed.
+// A subscription is not carried out: there would be nobody to close it.
+func late(open <-chan struct{}) fault {
+	return func(x *transit) error {
+		if x.step.kind == subscribeStep {
+			return failure(backend.Unknown)
+		}
+		x.f.late.Go(func() {
+			select {
+			case <-open:
+				x.carryOut(context.WithoutCancel(x.ctx))
+			case <-x.f.ended:
+			}
+		})
+		return failure(backend.Unknown)
+	}
+}
+
+// before does something else at the store first.
+func before(other func()) fault {
+	return func(x *transit) error {
+		other()
+		return x.carryOut(x.ctx)
+	}
+}
+
+// after does something else at the store before the client hears of the step.
+func after(other func()) fault {
+	return func(x *transit) error {
+		err := x.carryOut(x.ctx)
+		other()
+		return err
+	}
+}
+
+// A rule makes a fault of steps.
+type rule struct {
+	f     *faults
+	which which
+	what  fault
+	left  int // how many more; negative: all
+	hit   int
+}
+
+// off ends a rule.
+func (r *rule) off() {
+	r.f.mu.Lock()
+	defer r.f.mu.Unlock()
+	r.left = 0
+}
+
+// hits returns how often the rule was used.
+func (r *rule) hits() int {
+	r.f.mu.Lock()
+	defer r.f.mu.Unlock()
+	return r.hit
+}
+
+// faults is a backend that hands on what a client asks for, records it, and makes faults. It has the optional
+// interfaces that the store has, unless they are hidden. It also looks whether the client keeps its side of the
+// contract in package backend.
+type faults struct {
+	inner       backend.Backend
+	hideNotify  bool
+	hideBatches bool
+	ended       chan struct{} // closed at the end of the case: nothing hangs any longer
+	late        sync.WaitGroup
+
+	mu       sync.Mutex
+	rules    []*rule
+	sent     []*sentStep
+	batches  []int // the sizes of batches of renewals
+	deaf     bool  // swallow wake-ups
+	subs     map[string]int
+	given    map[string]bool // owners that were released
+	plain    bool            // no re-entries: a released owner is never used again
+	closed   bool
+	breaches []string
+}
+
+func newFaults(inner backend.Backend) *faults {
+	return &faults{
+		inner: inner,
+		ended: make(chan struct{}),
+		subs:  make(map[string]int),
+		given: make(map[string]bool),
+	}
+}
+
+// on makes a fault of every such step, after those that an earlier rule takes.
+func (f *faults) on(w which, what fault) *rule { return f.next(-1, w, what) }
+
+// next makes a fault of the next n such steps.
+func (f *faults) next(n int, w which, what fault) *rule {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := &rule{f: f, which: w, what: what, left: n}
+	f.rules = append(f.rules, r)
+	return r
+}
+
+// steps returns the steps that were sent.
+func (f *faults) steps(w which) []sentStep {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var found []sentStep
+	for _, s := range f.sent {
+		if w.matches(s) {
+			found = append(found, *s)
+		}
+	}
+	return found
+}
+
+// count returns how many steps were sent.
+func (f *faults) count(w which) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, s := range f.sent {
+		if w.matches(s) {
+			n++
+		}
+	}
+	return n
+}
+
+// kinds returns the kinds of all steps that were sent, in order.
+func (f *faults) kinds() []stepKind {
+	var kinds []stepKind
+	for _, s := range f.steps(which{}) {
+		kinds = append(kinds, s.kind)
+	}
+	return kinds
+}
+
+// owner returns who the last acquisition of a name was for.
+func (f *faults) owner(name string) string {
+	steps := f.steps(which{kind: acquireStep, name: name})
+	if len(steps) == 0 {
+		return ""
+	}
+	return steps[len(steps)-1].owner
+}
+
+// swallow lets wake-ups be lost, or not.
+func (f *faults) swallow(on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.deaf = on
+}
+
+// subscriptions returns how many subscriptions to a name stand.
+func (f *faults) subscriptions(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.subs[name]
+}
+
+// batchSizes returns the sizes of the batches of renewals.
+func (f *faults) batchSizes() []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]int(nil), f.batches...)
+}
+
+// end lets go of everything that hangs, and waits for what was to come late.
+func (f *faults) end() {
+	f.mu.Lock()
+	over := f.rules
+	f.rules = nil
+	for _, r := range over {
+		r.left = 0
+	}
+	f.mu.Unlock()
+	close(f.ended)
+}
+
+// broken returns how the client broke its side of the contract.
+func (f *faults) broken() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.breaches...)
+}
+
+func (f *faults) breach(format string, args ...any) {
+	if len(f.breaches) < 10 {
+		f.breaches = append(f.breaches, fmt.Sprintf(format, args...))
+	}
+}
+
+// begin records a step and returns its fault, or nil.
+func (f *faults) begin(ctx context.Context, s *sentStep) fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.at = time.Now()
+	f.sent = append(f.sent, s)
+	f.check(ctx, s)
+	if s.kind == releaseStep {
+		f.given[s.owner] = true
+	}
+	for _, r := range f.rules {
+		if r.left == 0 || !r.which.matches(s) {
+			continue
+		}
+		if r.which.skip > 0 {
+			r.which.skip--
+			continue
+		}
+		r.left--
+		r.hit++
+		return r.what
+	}
+	return nil
+}
+
+// check looks whether the client may send this. f.mu is held.
+func (f *faults) check(ctx context.Context, s *sentStep) {
+	if s.name == "" {
+		f.breach("%v without a name", s.kind)
+	}
+	switch s.kind {
+	case acquireStep, reentryStep, releaseStep, renewStep:
+		limits := f.inner.Limits()
+		step := max(limits.LeaseStep, time.Millisecond)
+		if s.owner == "" {
+			f.breach("%v without an owner", s.kind)
+		}
+		if s.lease <= 0 || s.lease < limits.MinLease || s.lease%step != 0 {
+			f.breach("%v with a lease of %v, which the store's limits %+v don't allow", s.kind, s.lease, limits)
+		}
+	}
+	// Where a call's context has ended, its step may begin after what was done next.
+	if s.kind == acquireStep && f.plain && f.given[s.owner] && ctx.Err() == nil {
+		f.breach("%s was released, and is used again", s.owner)
+	}
+	if f.closed && s.kind != releaseStep && ctx.Err() == nil {
+		f.breach("%v after Close", s.kind)
+	}
+}
+
+// through sends a step on its way.
+func through[Req, Res any](ctx context.Context, f *faults, s *sentStep, req Req, do func(context.Context, Req) (Res, error)) (Res, error) {
+	var res Res
+	carryOut := func(ctx context.Context) error {
+		r, err := do(ctx, req)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		res = r
+		s.carriedOut = err == nil
+		return err
+	}
+	what := f.begin(ctx, s)
+	var err error
+	if what == nil {
+		err = carryOut(ctx)
+	} else {
+		err = what(&transit{f, s, ctx, carryOut})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.answered, s.err = true, err
+	return res, err
+}
+
+// Open implements [backend.Backend].
+func (f *faults) Open() backend.Session {
+	inner := f.inner.Open()
+	s := &faultySession{f, inner}
+	n, notifies := inner.(backend.Notifier)
+	b, renews := inner.(backend.BatchRenewer)
+	notifies = notifies && !f.hideNotify
+	renews = renews && !f.hideBatches
+	switch {
+	case notifies && renews:
+		return struct {
+			*faultySession
+			faultyNotifier
+			faultyRenewer
+		}{s, faultyNotifier{f, n}, faultyRenewer{f, s, b}}
+	case notifies:
+		return struct {
+			*faultySession
+			faultyNotifier
+		}{s, faultyNotifier{f, n}}
+	case renews:
+		return struct {
+			*faultySession
+			faultyRenewer
+		}{s, faultyRenewer{f, s, b}}
+	default:
+		return s
+	}
+}
+
+// Limits implements [backend.Backend].
+func (f *faults) Limits() backend.Limits { return f.inner.Limits() }
+
+type faultySession struct {
+	f     *faults
+	inner backend.Session
+}
+
+func (s *faultySession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	kind := acquireStep
+	if req.Reentry {
+		kind = reentryStep
+	}
+	return through(ctx, s.f, &sentStep{kind: kind, name: req.Name, owner: req.Owner, lease: req.Lease}, req, s.inner.Acquire)
+}
+
+func (s *faultySession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	return through(ctx, s.f, &sentStep{kind: releaseStep, name: req.Name, owner: req.Owner, lease: req.Lease}, req, s.inner.Release)
+}
+
+func (s *faultySession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	return through(ctx, s.f, renewal(req), req, s.inner.Renew)
+}
+
+func renewal(req backend.RenewRequest) *sentStep {
+	return &sentStep{kind: renewStep, name: req.Name, owner: req.Owner, lease: req.Lease}
+}
+
+func (s *faultySession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	return through(ctx, s.f, &sentStep{kind: forceStep, name: req.Name}, req, s.inner.ForceRelease)
+}
+
+func (s *faultySession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	return through(ctx, s.f, &sentStep{kind: lookStep, name: req.Name, owner: req.Owner}, req, s.inner.Look)
+}
+
+func (s *faultySession) Close() error {
+	s.f.mu.Lock()
+	if s.f.closed {
+		s.f.breach("Close is called twice")
+	}
+	s.f.closed = true
+	s.f.mu.Unlock()
+	return s.inner.Close()
+}
+
+type faultyNotifier struct {
+	f     *faults
+	inner backend.Notifier
+}
+
+func (n faultyNotifier) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	f := n.f
+	f.mu.Lock()
+	if f.subs[req.Name] > 0 {
+		f.breach("asked for another subscription to %q while one stands", req.Name)
+	}
+	f.mu.Unlock()
+	wake := req.Wake
+	req.Wake = func(w backend.Wakeup) {
+		f.mu.Lock()
+		deaf := f.deaf
+		f.mu.Unlock()
+		if !deaf {
+			wake(w)
+		}
+	}
+	sub, err := through(ctx, f, &sentStep{kind: subscribeStep, name: req.Name}, req, n.inner.Subscribe)
+	if err != nil {
+		if sub != nil { // the reply was lost
+			sub.Close()
+		}
+		return nil, err
+	}
+	f.subscribed(req.Name, +1)
+	return &faultySubscription{f, req.Name, sub}, nil
+}
+
+func (f *faults) subscribed(name string, change int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.subs[name] += change; f.subs[name] == 0 {
+		delete(f.subs, name)
+	}
+}
+
+type faultySubscription struct {
+	f     *faults
+	name  string
+	inner backend.Subscription
+}
+
+func (s *faultySubscription) Close() {
+	s.inner.Close()
+	s.f.subscribed(s.name, -1)
+}
+
+type faultyRenewer struct {
+	f       *faults
+	session *faultySession
+	inner   backend.BatchRenewer
+}
+
+// RenewBatch hands on the requests that no fault is made of in one batch, and the others one by one.
+func (r faultyRenewer) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	r.f.mu.Lock()
+	r.f.batches = append(r.f.batches, len(reqs))
+	r.f.mu.Unlock()
+	var good []backend.RenewRequest
+	var steps []*sentStep
+	var place []int
+	var others sync.WaitGroup
+	for i, req := range reqs {
+		s := renewal(req)
+		what := r.f.begin(ctx, s)
+		if what == nil {
+			good, steps, place = append(good, req), append(steps, s), append(place, i)
+			continue
+		}
+		others.Go(func() {
+			var res backend.RenewResult
+			err := what(&transit{r.f, s, ctx, func(ctx context.Context) error {
+				got, err := r.session.inner.Renew(ctx, req)
+				r.f.mu.Lock()
+				defer r.f.mu.Unlock()
+				res, s.carriedOut = got, err == nil
+				return err
+			}})
+			r.f.mu.Lock()
+			got := res
+			s.answered, s.err = true, err
+			r.f.mu.Unlock()
+			answer(i, got, err)
+		})
+	}
+	if len(good) > 0 {
+		r.inner.RenewBatch(ctx, good, func(i int, res backend.RenewResult, err error) {
+			r.f.mu.Lock()
+			steps[i].carriedOut, steps[i].answered, steps[i].err = err == nil, true, err
+			r.f.mu.Unlock()
+			answer(place[i], res, err)
+		})
+	}
+	others.Wait()
+}

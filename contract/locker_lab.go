@@ -1,0 +1,394 @@
+package contract
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A lab is what a case for a Locker has at hand: its env, and a session of another process to look at
+// the store and to meddle with it.
+type lab struct {
+	*env
+	other backend.Session
+}
+
+// locker makes a case of what it does in a lab.
+func locker(run func(*lab)) func(*env) {
+	return func(e *env) { run(&lab{e, e.session()}) }
+}
+
+// A process is a client of the store, and what stands between the two.
+type process struct {
+	*dlock.Client
+	*faults
+}
+
+// process returns a client with a lease that doesn't run out during the case where time is real. It is closed when the case
+// ends.
+func (l *lab) process(opts ...dlock.Option) *process {
+	l.Helper()
+	return l.processOn(newFaults(l.store.Backend()), opts...)
+}
+
+func (l *lab) processOn(f *faults, opts ...dlock.Option) *process {
+	l.Helper()
+	opts = append([]dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler))}, opts...)
+	p := &process{dlock.New(f, opts...), f}
+	l.Cleanup(func() {
+		f.end()
+		if err := p.Client.Close(); err != nil {
+			l.Errorf("Client.Close: %v", err)
+		}
+		f.late.Wait()
+		for _, b := range f.broken() {
+			l.Errorf("the client broke the contract: %s", b)
+		}
+	})
+	return p
+}
+
+// calm returns a lease that plays no part in the case.
+func (l *lab) calm() time.Duration {
+	if l.h.Virtual {
+		return l.lease()
+	}
+	return l.longLease()
+}
+
+// brisk returns a lease that is renewed during the case. On a busy machine a renewal takes its time, so it is
+// not as short as one that is to run out.
+func (l *lab) brisk() time.Duration {
+	if l.h.Virtual {
+		return l.lease()
+	}
+	return l.legal(2500 * time.Millisecond)
+}
+
+// settle lets happen what happens by itself. In a bubble it is exact; elsewhere it is a guess, and
+// nothing may fail because it was too short.
+func (l *lab) settle() {
+	if l.h.Virtual {
+		synctest.Wait()
+		return
+	}
+	time.Sleep(20 * time.Millisecond)
+}
+
+// A call is something that goes on in a goroutine of its own.
+type call struct {
+	lab  *lab
+	what string
+	done chan struct{}
+	err  error
+}
+
+// start begins a call. f must not touch the test; what it returns is for [call.result].
+func (l *lab) start(what string, f func() error) *call {
+	c := &call{lab: l, what: what, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		defer func() {
+			if p := recover(); p != nil {
+				c.err = fmt.Errorf("panic: %v", p)
+			}
+		}()
+		c.err = f()
+	}()
+	return c
+}
+
+// over says whether the call has returned.
+func (c *call) over() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// result waits for the call and returns its error.
+func (c *call) result() error {
+	c.lab.Helper()
+	c.lab.eventuallyOver(c.what+" returns", c.done)
+	return c.err
+}
+
+// ok fails the test if the call fails.
+func (c *call) ok() {
+	c.lab.Helper()
+	c.lab.noError(c.result(), c.what)
+}
+
+// waits fails the test if the call is over.
+func (c *call) waits() {
+	c.lab.Helper()
+	c.lab.settle()
+	if c.over() {
+		c.lab.Fatalf("%s: is over (error %v), and should wait", c.what, c.err)
+	}
+}
+
+// noError fails the test on an error.
+func (l *lab) noError(err error, what string) {
+	l.Helper()
+	if err != nil {
+		l.Fatalf("%s: %v", what, err)
+	}
+}
+
+// wantError fails the test if err isn't an *Error that wraps each of the targets.
+func (l *lab) wantError(err error, what string, targets ...error) {
+	l.Helper()
+	if _, ok := errors.AsType[*dlock.Error](err); !ok {
+		l.Fatalf("%s: got %v, want a *dlock.Error", what, err)
+	}
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			l.Fatalf("%s: got %q, want one that is %q", what, err, target)
+		}
+	}
+}
+
+// not fails the test if err is the target.
+func (l *lab) not(err error, what string, target error) {
+	l.Helper()
+	if errors.Is(err, target) {
+		l.Fatalf("%s: got %q, which should not be %q", what, err, target)
+	}
+}
+
+// tryLock is TryLock that must not fail.
+func (l *lab) tryLock(lk *dlock.Locker, opts ...dlock.AcquireOption) bool {
+	l.Helper()
+	ok, err := lk.TryLock(l.ctx, opts...)
+	l.noError(err, "TryLock")
+	return ok
+}
+
+// lock acquires, and unlock releases, without an error.
+func (l *lab) lock(lk *dlock.Locker, opts ...dlock.AcquireOption) {
+	l.Helper()
+	l.noError(lk.LockContext(l.ctx, opts...), "LockContext")
+}
+
+func (l *lab) unlock(lk *dlock.Locker) {
+	l.Helper()
+	l.noError(lk.UnlockContext(l.ctx), "UnlockContext")
+}
+
+// pass locks and unlocks, as code does that knows only sync.Locker.
+func pass(lk sync.Locker) {
+	lk.Lock()
+	defer lk.Unlock()
+}
+
+// wantPanic fails the test if f doesn't panic, and returns what it panicked with.
+func (l *lab) wantPanic(what string, f func()) (value any) {
+	l.Helper()
+	defer func() {
+		if value = recover(); value == nil {
+			l.Fatalf("%s: didn't panic", what)
+		}
+	}()
+	f()
+	return nil
+}
+
+// wantPanicError is wantPanic with an *Error that wraps the target.
+func (l *lab) wantPanicError(what string, target error, f func()) {
+	l.Helper()
+	err, _ := l.wantPanic(what, f).(error)
+	l.wantError(err, what+" panicked", target)
+}
+
+// look asks the store.
+func (l *lab) look(name, owner string) backend.LookResult {
+	l.Helper()
+	res, err := l.other.Look(l.ctx, backend.LookRequest{Name: name, Owner: owner})
+	l.noError(err, "Look")
+	return res
+}
+
+// wantFree fails the test if the lock isn't free in the store now.
+func (l *lab) wantFree(name, when string) {
+	l.Helper()
+	if res := l.look(name, ""); res.Held {
+		l.Fatalf("%s: the store still holds %q, for %v", when, name, res.Remaining)
+	}
+}
+
+// wantHeld fails the test if the lock is free in the store.
+func (l *lab) wantHeld(name, when string) {
+	l.Helper()
+	if !l.look(name, "").Held {
+		l.Fatalf("%s: %q is free in the store", when, name)
+	}
+}
+
+// eventuallyFree waits until the lock is free in the store.
+func (l *lab) eventuallyFree(name string) {
+	l.Helper()
+	l.eventually(name+" is free in the store", func() bool { return !l.look(name, "").Held })
+}
+
+// vanish lets a lock vanish from the store, as a failover or a deletion does.
+func (l *lab) vanish(name string) {
+	l.Helper()
+	res, err := l.other.ForceRelease(l.ctx, backend.ForceReleaseRequest{Name: name})
+	l.noError(err, "ForceRelease")
+	if !res.Released {
+		l.Fatalf("%q is free, and should be held", name)
+	}
+}
+
+// take lets another process acquire a lock for good.
+func (l *lab) take(name, owner string) {
+	l.Helper()
+	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Name: name, Owner: owner, Lease: l.longLease()})
+	l.noError(err, "Acquire")
+	if !res.Acquired {
+		l.Fatalf("another process can't acquire %q: %+v", name, res)
+	}
+}
+
+// give lets the other process release it. It may be called from a fault, so it returns an error.
+func (l *lab) give(name, owner string) error {
+	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{Name: name, Owner: owner, Lease: l.longLease()})
+	if err == nil && res.Outcome != backend.Freed {
+		err = fmt.Errorf("another process released %q: %v", name, res.Outcome)
+	}
+	return err
+}
+
+// isOver says whether a channel is closed.
+func isOver(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// eventuallyOver waits until a channel is closed.
+func (l *lab) eventuallyOver(what string, c <-chan struct{}) {
+	l.Helper()
+	limit := 30 * time.Second
+	if l.h.Virtual {
+		limit = time.Hour
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-c:
+	case <-timer.C:
+		l.Fatalf("after %v still not: %s", limit, what)
+	}
+}
+
+// took fails the test if, in a bubble, it isn't exactly that long since begin.
+func (l *lab) took(begin time.Time, want time.Duration, what string) {
+	l.Helper()
+	if got := time.Since(begin); l.h.Virtual && got != want {
+		l.Errorf("%s: took %v, want %v", what, got, want)
+	}
+}
+
+// tookBetween is took with some play, for what has jitter. Where time is real only the lower
+// bound counts.
+func (l *lab) tookBetween(begin time.Time, from, to time.Duration, what string) {
+	l.Helper()
+	got := time.Since(begin)
+	if got < from || l.h.Virtual && got > to {
+		l.Errorf("%s: took %v, want %v to %v", what, got, from, to)
+	}
+}
+
+// A presence notices two who are inside at once.
+type presence struct {
+	mu     sync.Mutex
+	inside string
+	clash  error
+	visits int
+}
+
+// enter and leave are called by whoever has the lock.
+func (p *presence) enter(who string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inside != "" && p.clash == nil {
+		p.clash = fmt.Errorf("%s got in while %s is inside", who, p.inside)
+	}
+	p.inside = who
+	p.visits++
+}
+
+func (p *presence) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inside = ""
+}
+
+// check returns the first clash.
+func (p *presence) check() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.clash
+}
+
+// beliefs are the times at which somebody could rely on having the lock, on one clock.
+type beliefs struct {
+	mu    sync.Mutex
+	begin time.Time
+	spans []span
+}
+
+type span struct {
+	who      string
+	from, to time.Duration // both are moments at which it was valid
+}
+
+// hold does the work of who has the lock. valid says whether he may still rely on it.
+func (b *beliefs) hold(who string, valid func() bool, work func()) {
+	now := func() time.Duration { return time.Since(b.begin) }
+	s := span{who: who, from: now()}
+	if !valid() {
+		return
+	}
+	s.to = s.from
+	work()
+	if at := now(); valid() { // the moment first: it is valid then, too
+		s.to = at
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.spans = append(b.spans, s)
+}
+
+// check returns an error if two relied on it at once.
+func (b *beliefs) check() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	spans := slices.SortedFunc(slices.Values(b.spans), func(x, y span) int { return cmp.Compare(x.from, y.from) })
+	var last span
+	for i, s := range spans {
+		if i > 0 && s.from < last.to {
+			return fmt.Errorf("two believed that they had the lock: %+v and %+v", last, s)
+		}
+		if i == 0 || s.to > last.to {
+			last = s
+		}
+	}
+	return nil
+}

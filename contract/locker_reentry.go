@@ -1,0 +1,607 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// reentryCases: who owns a lock, and how often.
+var reentryCases = []testCase{
+	{"an owner's holds are counted", "an owner re-enters, and the lock is free after as many unlocks", locker(counted)},
+	{"a re-entry is flagged", "it is one step that says so, with the number of the hold; a partial release is one step", locker(flagged)},
+	{"WithOwner", "a context's owner is one party in any goroutine, and excludes every other", locker(withOwner)},
+	{"For", "l.For(o) is the same lock, whose plain calls are the owner's", locker(forOwner)},
+	{"unlocks pair last in, first out", "an owner's latest hold is unlocked first, lost or not", locker(lifo)},
+	{"Do and re-entry", "the context of Do carries this hold of this name and nothing else, until fn returns", locker(doOwns)},
+	{"Do in the name of an owner", "Do with an owner's context holds in that owner's name", locker(doWithOwner)},
+	{"goroutine owners", "with that option a goroutine re-enters, excludes other goroutines, and alone unlocks", locker(goroutines)},
+	{"the key vanishes between lock and re-entry", "the re-entry is told that the lock was lost, and leaves nothing behind", locker(vanishedReentry)},
+	{"the key vanishes before a partial unlock", "the partial unlock is told that the lock was lost", locker(vanishedPartial)},
+	{"re-entry and last release of one owner overlap", "steps that count are made one at a time, and a number is dead once its last release has begun", locker(overlap)},
+	{"the same client id twice", "two clients with one id exclude each other, and neither frees the other's lock", locker(sameID)},
+	{"a re-entry behind a queue of waiters", "re-entries never queue", locker(reentryBehindQueue)},
+	{"an owner's waiters re-enter together", "when an owner gets in, what else waits in its name re-enters at once", locker(joins)},
+	{"one lease per hold", "a watched hold stays watched; a fixed one is prolonged, never shortened, by re-entries", locker(oneLease)},
+	{"a watched re-entry into a fixed hold", "from then on the hold is renewed", locker(watchedReentry)},
+}
+
+// ctxOf returns a context of the case in the name of a new owner.
+func (l *lab) ctxOf() context.Context { return dlock.WithOwner(l.ctx, dlock.NewOwner()) }
+
+// counted: etcd's Mutex and redislock let an owner in twice, and its first unlock frees the lock.
+func counted(l *lab) {
+	p, q := l.process(), l.process()
+	ctx := l.ctxOf()
+	lk := p.Locker("a")
+	const depth = 5
+	for i := range depth {
+		if i%2 == 0 {
+			l.noError(lk.LockContext(ctx), "LockContext")
+		} else if ok, err := lk.TryLock(ctx); err != nil || !ok {
+			l.Fatalf("TryLock of a re-entry: %v, %v", ok, err)
+		}
+		n, err := lk.HoldCount(ctx)
+		if err != nil || n != i+1 {
+			l.Fatalf("HoldCount after %d locks: %d, %v", i+1, n, err)
+		}
+	}
+	if n := l.look("a", p.owner("a")).Count; n != depth {
+		l.Fatalf("the store counts %d holds, want %d", n, depth)
+	}
+	if n, err := lk.HoldCount(l.ctxOf()); err != nil || n != 0 {
+		l.Fatalf("HoldCount of another owner: %d, %v", n, err)
+	}
+	for i := range depth {
+		if l.tryLock(q.Locker("a")) {
+			l.Fatalf("another got in after %d of %d unlocks", i, depth)
+		}
+		l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	}
+	l.wantFree("a", "after the last unlock")
+	l.wantError(lk.UnlockContext(ctx), "one unlock too many", dlock.ErrNotHeld)
+}
+
+func flagged(l *lab) {
+	p := l.process()
+	ctx := l.ctxOf()
+	lk := p.Locker("a")
+	for range 3 {
+		l.noError(lk.LockContext(ctx), "LockContext")
+	}
+	for range 3 {
+		l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	}
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	l.settle()
+	want := []stepKind{acquireStep, reentryStep, reentryStep, releaseStep, releaseStep, releaseStep, acquireStep, releaseStep}
+	if got := p.kinds(); !slices.Equal(got, want) {
+		l.Fatalf("sent %v\nwant %v", got, want)
+	}
+	steps := p.steps(which{})
+	for i, s := range steps {
+		if s.lease != l.calm() {
+			l.Errorf("step %d, %v, asks for a lease of %v, want %v", i, s.kind, s.lease, l.calm())
+		}
+		if hold := i / 6; s.owner != steps[hold*6].owner {
+			l.Errorf("step %d, %v, is by %q, and the hold is %q's", i, s.kind, s.owner, steps[hold*6].owner)
+		}
+	}
+	if steps[0].owner == steps[6].owner {
+		l.Error("two outermost acquisitions have one number")
+	}
+}
+
+func withOwner(l *lab) {
+	p := l.process()
+	ctx, other := l.ctxOf(), l.ctxOf()
+	lk := p.Locker("a")
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.start("a re-entry in another goroutine", func() error { return lk.LockContext(ctx) }).ok()
+	l.noError(p.Locker("a").LockContext(ctx), "a re-entry by another Locker")
+	if ok, err := lk.TryLock(other); err != nil || ok {
+		l.Fatalf("another owner's TryLock: %v, %v", ok, err)
+	}
+	if l.tryLock(lk) {
+		l.Fatal("a plain TryLock got in while an owner is inside")
+	}
+	l.wantError(lk.UnlockContext(other), "another owner's unlock", dlock.ErrNotHeld)
+	l.wantError(lk.UnlockContext(l.ctx), "a plain unlock", dlock.ErrNotHeld)
+	if !isOver(lk.Lost(other)) || isOver(lk.Lost(ctx)) {
+		l.Error("Lost is closed for whoever holds nothing, and for nobody else")
+	}
+	inner := dlock.WithOwner(ctx, dlock.NewOwner())
+	if ok, err := lk.TryLock(inner); err != nil || ok {
+		l.Fatalf("the innermost owner of a context counts: %v, %v", ok, err)
+	}
+	wait := l.start("another owner's LockContext", func() error { return lk.LockContext(other) })
+	for range 3 {
+		wait.waits()
+		l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	}
+	wait.ok()
+	l.noError(lk.UnlockContext(other), "UnlockContext")
+	l.wantFree("a", "in the end")
+}
+
+func forOwner(l *lab) {
+	p := l.process()
+	o := dlock.NewOwner()
+	lk := p.Locker("a")
+	mine := lk.For(o)
+	if mine.Name() != "a" {
+		l.Errorf("Name() is %q", mine.Name())
+	}
+	mine.Lock()
+	mine.Lock()
+	if ok, err := lk.For(o).TryLock(l.ctx); err != nil || !ok {
+		l.Fatalf("TryLock of another For of the same owner: %v, %v", ok, err)
+	}
+	l.noError(lk.LockContext(dlock.WithOwner(l.ctx, o)), "LockContext with the owner's context")
+	if n, err := mine.HoldCount(l.ctx); err != nil || n != 4 {
+		l.Fatalf("HoldCount: %d, %v", n, err)
+	}
+	if ok, err := lk.For(dlock.NewOwner()).TryLock(l.ctx); err != nil || ok {
+		l.Fatalf("For another owner: %v, %v", ok, err)
+	}
+	l.wantPanicError("Unlock of a plain Locker while an owner is inside", dlock.ErrNotHeld, lk.Unlock)
+	for range 4 {
+		l.wantHeld("a", "before the last Unlock")
+		mine.Unlock()
+	}
+	l.wantFree("a", "after the last Unlock")
+	l.wantPanicError("one Unlock too many", dlock.ErrNotHeld, mine.Unlock)
+}
+
+func lifo(l *lab) {
+	p := l.process()
+	ctx := l.ctxOf()
+	lk := p.Locker("a")
+	l.noError(lk.LockContext(ctx, dlock.Lease(l.shortLease())), "the first lock")
+	l.eventuallyOver("the first hold is lost", lk.Lost(ctx))
+	l.eventuallyFree("a")
+	l.noError(lk.LockContext(ctx), "the second lock")
+	l.noError(lk.LockContext(ctx), "its re-entry")
+	if n, err := lk.HoldCount(ctx); err != nil || n != 2 {
+		l.Errorf("HoldCount of the second hold: %d, %v", n, err)
+	}
+	l.noError(lk.UnlockContext(ctx), "the unlock of the re-entry")
+	l.noError(lk.UnlockContext(ctx), "the unlock of the second hold")
+	l.wantFree("a", "after that")
+	l.wantError(lk.UnlockContext(ctx), "the unlock of the first hold", dlock.ErrLost)
+	err := lk.UnlockContext(ctx)
+	l.wantError(err, "one unlock too many", dlock.ErrNotHeld)
+	l.not(err, "one unlock too many", dlock.ErrLost)
+}
+
+func doOwns(l *lab) {
+	p, q := l.process(), l.process()
+	lk, same, another := p.Locker("a"), p.Locker("a"), p.Locker("b")
+	var kept context.Context
+	err := lk.Do(l.ctx, func(ctx context.Context) error {
+		kept = ctx
+		if err := lk.Do(ctx, func(ctx context.Context) error {
+			return same.Do(ctx, func(ctx context.Context) error {
+				if n, err := lk.HoldCount(ctx); err != nil || n != 3 {
+					l.Errorf("HoldCount in two nested Do: %d, %v", n, err)
+				}
+				return nil
+			})
+		}); err != nil {
+			return err
+		}
+		if err := l.start("a re-entry in another goroutine", func() error { return same.LockContext(ctx) }).result(); err != nil {
+			return err
+		}
+		if err := same.UnlockContext(ctx); err != nil {
+			return err
+		}
+		if ok, err := lk.TryLock(l.ctx); ok || err != nil {
+			l.Errorf("TryLock with the context from outside: %v, %v", ok, err)
+		}
+		if ok, err := q.Locker("a").TryLock(ctx); ok || err != nil {
+			l.Errorf("TryLock by another client, with the context of Do: %v, %v", ok, err)
+		}
+		// Another name: the context owns nothing there.
+		if err := another.LockContext(ctx); err != nil {
+			return err
+		}
+		if ok, err := p.Locker("b").TryLock(ctx); ok || err != nil {
+			l.Errorf("TryLock of another name with the context of Do, while it is held: %v, %v", ok, err)
+		}
+		if ok, err := another.TryLock(ctx); ok || err != nil {
+			l.Errorf("a plain Locker was locked twice with the context of a Do of another name: %v, %v", ok, err)
+		}
+		return another.UnlockContext(l.ctx)
+	})
+	l.noError(err, "Do")
+	l.wantFree("a", "after Do")
+	if kept.Err() == nil {
+		l.Error("the context of Do goes on after Do")
+	}
+	// What is left of the context is nobody.
+	after := context.WithoutCancel(kept)
+	l.wantError(lk.UnlockContext(after), "an unlock with the context of a Do that is over", dlock.ErrNotHeld)
+	l.take("a", "other:1")
+	if ok, err := lk.TryLock(after); ok || err != nil {
+		l.Errorf("TryLock with the context of a Do that is over: %v, %v", ok, err)
+	}
+	l.noError(l.give("a", "other:1"), "release")
+}
+
+func doWithOwner(l *lab) {
+	p := l.process()
+	ctx, other := l.ctxOf(), l.ctxOf()
+	lk := p.Locker("a")
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.noError(lk.Do(ctx, func(inside context.Context) error {
+		if n, err := lk.HoldCount(ctx); err != nil || n != 2 {
+			l.Errorf("HoldCount of the owner inside Do: %d, %v", n, err)
+		}
+		if err := lk.LockContext(inside); err != nil {
+			return err
+		}
+		return lk.UnlockContext(ctx)
+	}), "Do")
+	if n, err := lk.HoldCount(ctx); err != nil || n != 1 {
+		l.Errorf("HoldCount after Do: %d, %v", n, err)
+	}
+	if err := lk.Do(other, func(context.Context) error { return nil }, dlock.Wait(0)); !errors.Is(err, dlock.ErrNotAcquired) {
+		l.Errorf("Do of another owner: %v", err)
+	}
+	l.noError(p.Locker("b").LockContext(ctx), "LockContext")
+	l.noError(lk.Do(ctx, func(inside context.Context) error {
+		if ok, err := p.Locker("b").TryLock(inside); err != nil || ok {
+			l.Errorf("the context of Do re-entered what its owner holds of another name: %v, %v", ok, err)
+		}
+		return nil
+	}), "Do")
+	l.noError(p.Locker("b").UnlockContext(ctx), "UnlockContext")
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	l.noError(lk.Do(ctx, func(context.Context) error {
+		// The owner's own context counts inside, too: its hold is the owner's.
+		if ok, err := lk.TryLock(ctx); err != nil || !ok {
+			l.Errorf("TryLock of the owner inside its Do: %v, %v", ok, err)
+		}
+		return lk.UnlockContext(ctx)
+	}), "Do as the outermost")
+	l.wantFree("a", "in the end")
+}
+
+func goroutines(l *lab) {
+	p := l.process(dlock.WithGoroutineOwners())
+	lk := p.Locker("a")
+	lk.Lock()
+	lk.Lock()
+	p.Locker("a").Lock()
+	if n, err := lk.HoldCount(l.ctx); err != nil || n != 3 {
+		l.Fatalf("HoldCount: %d, %v", n, err)
+	}
+	err := l.start("another goroutine's unlock", func() error { return lk.UnlockContext(l.ctx) }).result()
+	l.wantError(err, "another goroutine's unlock", dlock.ErrNotHeld)
+	l.start("another goroutine's TryLock", func() error {
+		ok, err := lk.TryLock(l.ctx)
+		if ok {
+			return errors.New("true")
+		}
+		return err
+	}).ok()
+	other := l.start("another goroutine's Lock", func() error {
+		pass(lk)
+		return nil
+	})
+	for range 3 {
+		other.waits()
+		lk.Unlock()
+	}
+	other.ok()
+	l.wantFree("a", "in the end")
+	l.noError(lk.Do(l.ctx, func(ctx context.Context) error {
+		pass(lk) // the goroutine is inside
+		return l.start("a re-entry with the context of Do in another goroutine", func() error {
+			return lk.Do(ctx, func(context.Context) error { return nil })
+		}).result()
+	}), "Do")
+	l.wantFree("a", "after Do")
+}
+
+func vanishedReentry(l *lab) {
+	p := l.process()
+	for _, taken := range []bool{false, true} {
+		name := "a" + strconv.FormatBool(taken)
+		ctx := l.ctxOf()
+		lk := p.Locker(name)
+		l.noError(lk.LockContext(ctx), "LockContext")
+		lost := lk.Lost(ctx)
+		l.vanish(name)
+		if taken {
+			l.take(name, "other:1")
+		}
+		l.wantError(lk.LockContext(ctx), "the re-entry", dlock.ErrLost)
+		if !isOver(lost) {
+			l.Error("Lost is open after a re-entry was told so")
+		}
+		if !taken {
+			l.eventuallyFree(name) // the re-entry had begun a fresh hold
+		}
+		l.wantError(lk.UnlockContext(ctx), "the unlock", dlock.ErrLost)
+		l.wantError(lk.UnlockContext(ctx), "one unlock too many", dlock.ErrNotHeld)
+		if taken {
+			l.settle()
+			l.wantHeld(name, "after the unlock of who was lost")
+			l.noError(l.give(name, "other:1"), "release")
+		}
+		l.noError(lk.LockContext(ctx), "a new lock after the loss")
+		l.noError(lk.UnlockContext(ctx), "its unlock")
+	}
+}
+
+func vanishedPartial(l *lab) {
+	p := l.process()
+	lk := p.Locker("a")
+	ctx := l.ctxOf()
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.noError(lk.LockContext(ctx), "the re-entry")
+	l.vanish("a")
+	l.wantError(lk.UnlockContext(ctx), "the partial unlock", dlock.ErrLost)
+	if !isOver(lk.Lost(ctx)) {
+		l.Error("Lost is open after a partial unlock was told so")
+	}
+	l.wantError(lk.UnlockContext(ctx), "the last unlock", dlock.ErrLost)
+
+	// The same when a re-entry, of whose answer nobody knew, brought it back.
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.noError(lk.LockContext(ctx), "the re-entry")
+	l.vanish("a")
+	_, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Name: "a", Owner: p.owner("a"), Lease: l.calm()})
+	l.noError(err, "Acquire")
+	l.wantError(lk.UnlockContext(ctx), "the partial unlock that freed the lock", dlock.ErrLost)
+	l.wantError(lk.UnlockContext(ctx), "the last unlock", dlock.ErrLost)
+	l.eventuallyFree("a")
+}
+
+func overlap(l *lab) {
+	p := l.process()
+	lk := p.Locker("a")
+	ctx := l.ctxOf()
+
+	// The unlock comes while a re-entry is under way: it waits for that.
+	l.noError(lk.LockContext(ctx), "LockContext")
+	open := make(chan struct{})
+	r := p.next(1, which{kind: reentryStep}, hangs(open))
+	reentry := l.start("the re-entry", func() error { return lk.LockContext(ctx) })
+	l.eventually("the re-entry is sent", func() bool { return r.hits() == 1 })
+	unlock := l.start("the unlock", func() error { return lk.UnlockContext(ctx) })
+	unlock.waits()
+	if n := p.count(which{kind: releaseStep}); n != 0 {
+		l.Fatal("a release was sent while a re-entry of the same hold had no answer")
+	}
+	close(open)
+	reentry.ok()
+	unlock.ok()
+	if n := l.look("a", p.owner("a")).Count; n != 1 {
+		l.Fatalf("the store counts %d holds, want 1", n)
+	}
+
+	// The re-entry comes while the last release is under way: it must not have that number any more.
+	first := p.owner("a")
+	open = make(chan struct{})
+	r = p.next(1, which{kind: releaseStep}, hangs(open))
+	unlock = l.start("the last unlock", func() error { return lk.UnlockContext(ctx) })
+	l.eventually("the release is sent", func() bool { return r.hits() == 1 })
+	again := l.start("the next lock", func() error { return lk.LockContext(ctx) })
+	again.waits()
+	close(open)
+	unlock.ok()
+	again.ok()
+	if p.owner("a") == first {
+		l.Error("a number was used again after its last release began")
+	}
+	if n := p.count(which{kind: reentryStep}); n != 1 {
+		l.Errorf("sent %d re-entries, want 1", n)
+	}
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+
+	// Many at once.
+	var calls []*call
+	const goroutines, rounds = 8, 10
+	for range goroutines {
+		calls = append(calls, l.start("an overlapping user", func() error {
+			for range rounds {
+				if err := lk.LockContext(ctx); err != nil {
+					return err
+				}
+				if n, err := lk.HoldCount(ctx); err != nil || n == 0 {
+					return errors.Join(err, errors.New("HoldCount of who is inside is 0"))
+				}
+				if err := lk.UnlockContext(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	for _, c := range calls {
+		c.ok()
+	}
+	l.wantFree("a", "in the end")
+}
+
+func sameID(l *lab) {
+	p, q := l.process(dlock.WithClientID("host")), l.process(dlock.WithClientID("host"))
+	o := dlock.NewOwner()
+	ctx := dlock.WithOwner(l.ctx, o)
+	a, b := p.Locker("a"), q.Locker("a")
+	l.noError(a.LockContext(ctx), "LockContext")
+	if ok, err := b.TryLock(ctx); err != nil || ok {
+		l.Fatalf("TryLock by the other client with that id: %v, %v", ok, err)
+	}
+	if l.tryLock(b) {
+		l.Fatal("two clients with one id have the lock")
+	}
+	wait := l.start("the other client", func() error { return b.LockContext(ctx) })
+	wait.waits()
+	l.wantError(q.Locker("a").UnlockContext(l.ctx), "an unlock by the other client", dlock.ErrNotHeld)
+	l.noError(a.LockContext(ctx), "a re-entry")
+	l.noError(a.UnlockContext(ctx), "UnlockContext")
+	wait.waits()
+	l.noError(a.UnlockContext(ctx), "UnlockContext")
+	wait.ok()
+	if n, err := b.HoldCount(ctx); err != nil || n != 1 {
+		l.Errorf("HoldCount of the other client: %d, %v", n, err)
+	}
+	l.noError(b.UnlockContext(ctx), "UnlockContext")
+	l.wantFree("a", "in the end")
+}
+
+func reentryBehindQueue(l *lab) {
+	p := l.process()
+	lk := p.Locker("a")
+	ctx := l.ctxOf()
+	l.noError(lk.LockContext(ctx), "LockContext")
+	var waiters []*call
+	for i := range 20 {
+		waiter, other := p.Locker("a"), l.ctx
+		if i%2 == 0 {
+			other = l.ctxOf()
+		}
+		waiters = append(waiters, l.start("a waiter", func() error {
+			if err := waiter.LockContext(other); err != nil {
+				return err
+			}
+			return waiter.UnlockContext(other)
+		}))
+	}
+	foreign := l.process().Locker("a")
+	waiters = append(waiters, l.start("a waiter of another client", func() error {
+		return errors.Join(foreign.LockContext(l.ctx), foreign.UnlockContext(l.ctx))
+	}))
+	l.settle()
+	for range 3 {
+		again := l.start("a re-entry behind a queue", func() error { return lk.LockContext(ctx) })
+		again.ok()
+		if ok, err := lk.TryLock(ctx); err != nil || !ok {
+			l.Fatalf("TryLock behind a queue: %v, %v", ok, err)
+		}
+		l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	}
+	for range 4 {
+		for _, w := range waiters {
+			if w.over() {
+				l.Fatalf("a waiter got in: %v", w.err)
+			}
+		}
+		l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	}
+	for _, w := range waiters {
+		w.ok()
+	}
+	l.wantFree("a", "in the end")
+}
+
+func joins(l *lab) {
+	p := l.process()
+	ctx, other := l.ctxOf(), l.ctxOf()
+	l.take("a", "other:1")
+	lk := p.Locker("a")
+	wait := func(what string, ctx context.Context) *call {
+		c := l.start(what, func() error { return lk.LockContext(ctx) })
+		l.settle()
+		return c
+	}
+	mine := []*call{wait("the owner", ctx)}
+	theirs := wait("another owner", other)
+	for range 3 {
+		mine = append(mine, wait("the same owner, behind another", ctx))
+	}
+	// Should the queue stand in another order, the owners change places.
+	l.noError(l.give("a", "other:1"), "release")
+	l.eventually("an owner is in", func() bool { return mine[0].over() || theirs.over() })
+	if theirs.over() {
+		theirs.ok()
+		l.noError(lk.UnlockContext(other), "UnlockContext")
+		theirs = nil
+	}
+	for _, c := range mine {
+		c.ok() // although nobody has unlocked
+	}
+	if theirs != nil {
+		theirs.waits()
+	}
+	if n, err := lk.HoldCount(ctx); err != nil || n != len(mine) {
+		l.Errorf("HoldCount: %d, %v, want %d", n, err, len(mine))
+	}
+	for range mine {
+		l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	}
+	if theirs != nil {
+		theirs.ok()
+		l.noError(lk.UnlockContext(other), "UnlockContext")
+	}
+	l.eventuallyFree("a")
+}
+
+func oneLease(l *lab) {
+	p := l.process()
+	ctx := l.ctxOf()
+	long, longer := l.legal(10*time.Minute), l.legal(20*time.Minute)
+
+	// A lease on a re-entry into a watched hold is ignored.
+	lk := p.Locker("watched")
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.noError(lk.LockContext(ctx, dlock.Lease(l.shortLease())), "a leased re-entry")
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	for _, s := range p.steps(which{name: "watched"}) {
+		if s.lease != l.calm() {
+			l.Errorf("a %v of a watched hold asks for %v, want %v", s.kind, s.lease, l.calm())
+		}
+	}
+	if left := l.look("watched", "").Remaining; left <= l.shortLease() {
+		l.Errorf("a leased re-entry into a watched hold shortened it to %v", left)
+	}
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+
+	// A fixed hold is prolonged by a re-entry, but never shortened.
+	lk = p.Locker("fixed")
+	l.noError(lk.LockContext(ctx, dlock.Lease(long)), "LockContext")
+	l.noError(lk.LockContext(ctx, dlock.Lease(l.shortLease())), "a shorter re-entry")
+	if left := l.look("fixed", "").Remaining; left < long/2 {
+		l.Errorf("a re-entry shortened the hold to %v", left)
+	}
+	l.noError(lk.LockContext(ctx, dlock.Lease(longer)), "a longer re-entry")
+	if left := l.look("fixed", "").Remaining; left < long {
+		l.Errorf("a longer re-entry prolonged the hold to %v only", left)
+	}
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	if left := l.look("fixed", "").Remaining; left < long {
+		l.Errorf("a partial unlock shortened the hold to %v", left)
+	}
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	if n := p.count(which{kind: renewStep, name: "fixed"}); n != 0 {
+		l.Errorf("a fixed hold was renewed %d times", n)
+	}
+}
+
+func watchedReentry(l *lab) {
+	p := l.process(dlock.WithLease(l.brisk()))
+	ctx := l.ctxOf()
+	lk := p.Locker("a")
+	l.noError(lk.LockContext(ctx, dlock.Lease(l.brisk())), "the fixed lock")
+	l.noError(lk.LockContext(ctx), "the watched re-entry")
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	lost := lk.Lost(ctx)
+	l.sleep(l.brisk() * 5 / 4)
+	if isOver(lost) {
+		l.Fatal("the hold was lost, although it was re-entered without a lease")
+	}
+	l.wantHeld("a", "after the fixed lease")
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	l.wantFree("a", "after the last unlock")
+}

@@ -1,0 +1,735 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// stepCases are the cases for the steps of a session.
+var stepCases = slices.Concat(
+	acquireCases, releaseCases, renewCases, forceCases, lookCases, leaseCases,
+	nameCases, concurrencyCases, contextCases,
+	notifierCases, batchCases, closeCases, mishapCases,
+)
+
+var acquireCases = []testCase{
+	{"acquire/free", "Acquire takes the lock if nobody holds it; it expires after the request's lease",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			a.seesFree("lock")
+			start := time.Now()
+			a.acquires("lock", lease)
+			a.has("lock", 1)
+			b.has("lock", 0)
+			b.lasts("lock", lease, start)
+		}},
+	{"acquire/held", "If another holds the lock, Acquire changes nothing and says how long the hold lasts",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			a.acquires("lock", lease)
+			for _, other := range []time.Duration{lease, 2 * lease, e.legal(lease / 2)} {
+				res := b.refused("lock", other)
+				if res.Remaining >= 0 { // negative: the store doesn't know
+					e.checkRemaining("Acquire", res.Remaining, lease, start)
+				}
+			}
+			a.has("lock", 2)
+			b.has("lock", 0)
+			a.lasts("lock", lease, start)
+			a.releases("lock", lease, backend.Left)
+			a.releases("lock", lease, backend.Freed)
+		}},
+	{"acquire/again", "Acquire counts one hold more if the owner holds the lock",
+		func(e *env) {
+			a, lease := e.party("a"), e.longLease()
+			for i := range 5 {
+				a.acquires("lock", lease)
+				a.has("lock", i+1)
+			}
+		}},
+	{"acquire/re-entry", "The result of a re-entry carries Count; otherwise Reentry changes nothing",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			a.reenters("lock", lease, 1) // the lock was free, whatever a believed
+			a.reenters("lock", lease, 2)
+			a.acquires("lock", lease)
+			a.reenters("lock", lease, 4)
+			a.has("lock", 4)
+			b.refused("lock", lease)
+			a.releases("lock", lease, backend.Left)
+			a.reenters("lock", lease, 4)
+		}},
+	{"acquire/lease", "With every Acquire the lock expires after that request's lease, whatever it was before",
+		func(e *env) {
+			a, lease := e.party("a"), e.longLease()
+			for _, l := range []time.Duration{lease, 2 * lease, e.legal(lease / 2), 3 * lease} {
+				start := time.Now()
+				a.acquires("lock", l)
+				a.lasts("lock", l, start)
+			}
+		}},
+	{"acquire/next", "A lock that was freed is free for the next owner, who starts from nothing",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for range 3 {
+				start := time.Now()
+				a.reenters("lock", 2*lease, 1)
+				a.lasts("lock", 2*lease, start)
+				a.releases("lock", lease, backend.Freed)
+				start = time.Now()
+				b.reenters("lock", lease, 1)
+				b.lasts("lock", lease, start)
+				b.reenters("lock", lease, 2)
+				b.releases("lock", lease, backend.Left)
+				b.releases("lock", lease, backend.Freed)
+			}
+		}},
+	{"acquire/token", "Token grows with every acquisition of a name that finds it free, however it became free",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			var last uint64
+			grows := func(res backend.AcquireResult) {
+				e.Helper()
+				if res.Token <= last {
+					e.Fatalf("Token %d after %d; want it to grow", res.Token, last)
+				}
+				last = res.Token
+			}
+			res := a.acquires("lock", lease)
+			e.skipWithout(res.Token != 0, "fencing tokens")
+			grows(res)
+			a.releases("lock", lease, backend.Freed)
+			grows(b.acquires("lock", lease))
+			b.forces("lock", true)
+			grows(b.acquires("lock", e.shortLease()))
+			b.awaitFree("lock")
+			grows(a.acquires("lock", lease))
+		}},
+}
+
+var releaseCases = []testCase{
+	{"release/free", "If the lock is free, Release changes nothing",
+		func(e *env) {
+			a := e.party("a")
+			a.releases("lock", e.longLease(), backend.NotHeld)
+			a.seesFree("lock")
+		}},
+	{"release/another's", "If another holds the lock, Release changes nothing",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			a.acquires("lock", lease)
+			for range 3 {
+				b.releases("lock", 2*lease, backend.NotHeld)
+			}
+			a.has("lock", 2)
+			a.lasts("lock", lease, start)
+			a.releases("lock", lease, backend.Left)
+			b.releases("lock", lease, backend.NotHeld)
+			a.has("lock", 1)
+		}},
+	{"release/count", "Release gives back one hold; with the last one the lock is free",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for range 3 {
+				a.acquires("lock", lease)
+			}
+			a.releases("lock", lease, backend.Left)
+			a.has("lock", 2)
+			b.refused("lock", lease)
+			a.releases("lock", lease, backend.Left)
+			a.has("lock", 1)
+			b.refused("lock", lease)
+			a.releases("lock", lease, backend.Freed)
+			a.seesFree("lock")
+			a.releases("lock", lease, backend.NotHeld)
+			b.acquires("lock", lease)
+			a.releases("lock", lease, backend.NotHeld)
+			b.has("lock", 1)
+		}},
+	{"release/lease", "If holds are left after Release, the lock expires after the request's lease",
+		func(e *env) {
+			a, lease := e.party("a"), e.longLease()
+			for range 4 {
+				a.acquires("lock", lease)
+			}
+			for _, l := range []time.Duration{2 * lease, e.legal(lease / 2), 3 * lease} {
+				start := time.Now()
+				a.releases("lock", l, backend.Left)
+				a.lasts("lock", l, start)
+			}
+		}},
+}
+
+var renewCases = []testCase{
+	{"renew/held", "Renew lets the owner's lock expire after the request's lease, longer or shorter, and changes nothing else",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			a.acquires("lock", lease)
+			a.acquires("lock", lease)
+			for _, l := range []time.Duration{2 * lease, e.legal(lease / 2), 3 * lease} {
+				start := time.Now()
+				a.renews("lock", l, true)
+				a.lasts("lock", l, start)
+				a.has("lock", 2)
+				b.refused("lock", lease)
+			}
+		}},
+	{"renew/free", "If the lock is free, Renew changes nothing",
+		func(e *env) {
+			a, lease := e.party("a"), e.longLease()
+			a.renews("lock", lease, false)
+			a.seesFree("lock")
+			a.acquires("lock", lease)
+			a.releases("lock", lease, backend.Freed)
+			a.renews("lock", lease, false)
+			a.seesFree("lock")
+		}},
+	{"renew/another's", "If another holds the lock, Renew changes nothing",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			b.renews("lock", 2*lease, false)
+			b.renews("lock", e.legal(time.Millisecond), false)
+			a.has("lock", 1)
+			a.lasts("lock", lease, start)
+		}},
+}
+
+var forceCases = []testCase{
+	{"force/held", "ForceRelease frees the lock whoever holds it and however often",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for _, p := range []party{a, b} {
+				p.acquires("lock", lease)
+				p.acquires("lock", lease)
+				b.forces("lock", true)
+				a.seesFree("lock")
+				p.renews("lock", lease, false)
+				p.releases("lock", lease, backend.NotHeld)
+				p.seesFree("lock")
+			}
+			a.reenters("lock", lease, 1)
+		}},
+	{"force/free", "ForceRelease says whether anybody held the lock",
+		func(e *env) {
+			a := e.party("a")
+			a.forces("lock", false)
+			a.seesFree("lock")
+			a.acquires("lock", e.longLease())
+			a.forces("lock", true)
+			a.forces("lock", false)
+		}},
+}
+
+var lookCases = []testCase{
+	{"look/nobody", "Look without an owner says whether the lock is held, and how long it lasts",
+		func(e *env) {
+			a, nobody, lease := e.party("a"), e.party(""), e.longLease()
+			nobody.seesFree("lock")
+			start := time.Now()
+			a.acquires("lock", lease)
+			if res := nobody.look("lock"); !res.Held {
+				e.Fatal("Look without an owner: not held; want held")
+			}
+			nobody.lasts("lock", lease, start)
+			a.releases("lock", lease, backend.Freed)
+			nobody.seesFree("lock")
+		}},
+	{"look/unchanged", "Look changes nothing",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			e.sleep(2 * e.leaseStep())
+			for range 3 {
+				a.has("lock", 1)
+				b.has("lock", 0)
+			}
+			if left := a.look("lock").Remaining; left > lease {
+				e.Fatalf("Look: Remaining %v, of a lease of %v", left, lease)
+			}
+			a.lasts("lock", lease, start)
+			a.releases("lock", lease, backend.Freed)
+			for range 3 {
+				b.seesFree("lock")
+			}
+			b.acquires("lock", lease)
+		}},
+}
+
+var leaseCases = []testCase{
+	{"lease/runs out", "When the lease has run out the lock is free, and the hold is gone with all its counts",
+		func(e *env) {
+			a, b, long := e.party("a"), e.party("b"), e.longLease()
+			a.acquires("lock", long)
+			a.acquires("lock", e.shortLease())
+			b.awaitFree("lock")
+			a.seesFree("lock")
+			a.renews("lock", long, false)
+			a.releases("lock", long, backend.NotHeld)
+			b.forces("lock", false)
+			a.seesFree("lock")
+			b.acquires("lock", long)
+			a.refused("lock", long)
+			a.renews("lock", long, false)
+			a.releases("lock", long, backend.NotHeld)
+			b.has("lock", 1)
+		}},
+	{"lease/runs out for the next", "When the lease has run out another can acquire the lock, though nobody looked in between",
+		func(e *env) {
+			a, b := e.party("a"), e.party("b")
+			a.acquires("lock", e.shortLease())
+			e.eventually("the lock acquired by another", func() bool {
+				res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: b.owner, Lease: e.longLease(), Reentry: true})
+				if err != nil {
+					e.Fatal(err)
+				}
+				if res.Acquired && res.Count != 1 {
+					e.Fatalf("Count %d; want 1", res.Count)
+				}
+				return res.Acquired
+			})
+			b.has("lock", 1)
+			a.has("lock", 0)
+		}},
+	{"lease/same owner afterwards", "When the lease has run out its owner starts from nothing",
+		func(e *env) {
+			a := e.party("a")
+			a.acquires("lock", e.longLease())
+			a.acquires("lock", e.shortLease())
+			a.awaitFree("lock")
+			a.reenters("lock", e.longLease(), 1)
+			a.releases("lock", e.longLease(), backend.Freed)
+		}},
+	{"lease/kept", "The lock is held until its lease has run out, not less",
+		func(e *env) {
+			a, b := e.party("a"), e.party("b")
+			unit := e.leaseStep()
+			for i, lease := range []time.Duration{e.legal(1), e.legal(1) + unit, e.shortLease() + 7*unit} {
+				name := fmt.Sprint("lock", i)
+				start := time.Now()
+				a.acquires(name, lease)
+				for b.look(name).Held {
+					if time.Since(start) > lease+30*time.Second {
+						e.Fatalf("a lock with a lease of %v was held after %v", lease, time.Since(start))
+					}
+					time.Sleep(max(lease/50, time.Millisecond))
+				}
+				// The store's clock may be coarse, or run a little faster than ours.
+				if elapsed := time.Since(start); elapsed < lease-lease/50-2*time.Millisecond {
+					e.Fatalf("a lock with a lease of %v was free after %v", lease, elapsed)
+				}
+			}
+		}},
+	{"lease/prolonged by Renew", "A hold that was renewed outlives its first lease",
+		func(e *env) {
+			prolong(e, func(a party, name string) bool { return a.renew(name, e.longLease()) })
+		}},
+	{"lease/prolonged by re-entry", "A hold that was re-entered outlives its first lease",
+		func(e *env) {
+			prolong(e, func(a party, name string) bool {
+				res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: e.longLease(), Reentry: true})
+				if err != nil {
+					e.Fatal(err)
+				}
+				return res.Acquired && res.Count > 1
+			})
+		}},
+	{"lease/prolonged by Release", "A hold that was released in part outlives its first lease",
+		func(e *env) {
+			prolong(e, func(a party, name string) bool {
+				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: a.owner, Lease: e.longLease()})
+				if err != nil {
+					e.Fatal(err)
+				}
+				return res.Outcome == backend.Left
+			})
+		}},
+	{"lease/cut short", "A hold with a long lease ends early if a later request sets a short one",
+		func(e *env) {
+			a, long, short := e.party("a"), e.longLease(), e.shortLease()
+			for _, name := range []string{"acquire", "renew", "release"} {
+				a.acquires(name, long)
+				a.acquires(name, long)
+			}
+			a.acquires("acquire", short)
+			a.renews("renew", short, true)
+			a.releases("release", short, backend.Left)
+			for _, name := range []string{"acquire", "renew", "release"} {
+				a.awaitFree(name)
+			}
+		}},
+	{"lease/of its own", "Each lock has a lease of its own",
+		func(e *env) {
+			a, b, long := e.party("a"), e.party("b"), e.longLease()
+			a.acquires("long", long)
+			a.acquires("short", e.shortLease())
+			b.awaitFree("short")
+			a.has("long", 1)
+		}},
+	{"limits", "Limits always returns the same value, and no negative one",
+		func(e *env) {
+			limits := e.store.Backend().Limits()
+			if limits.MinLease < 0 || limits.LeaseStep < 0 {
+				e.Fatalf("Limits %+v; want nothing negative", limits)
+			}
+			e.session()
+			if again := e.store.Backend().Limits(); again != limits {
+				e.Fatalf("Limits %+v, then %+v", limits, again)
+			}
+		}},
+}
+
+// prolong checks that a step lets a hold outlive the lease that it had before. The hold, counted
+// twice, has a short lease, so on a slow machine it may be over before the step: then it is tried
+// again with a longer one.
+func prolong(e *env, step func(a party, name string) (held bool)) {
+	e.Helper()
+	a, b := e.party("a"), e.party("b")
+	lease := e.shortLease()
+	for i := 0; ; i++ {
+		name := fmt.Sprint("lock", i)
+		start := time.Now()
+		a.acquires(name, lease)
+		a.acquires(name, lease)
+		if step(a, name) {
+			// Long enough that the first lease is surely over in the store, too.
+			e.sleep(lease + lease/2 + e.leaseStep())
+			b.refused(name, lease)
+			if a.look(name).Count == 0 {
+				e.Fatal("the hold was gone after its first lease")
+			}
+			return
+		}
+		if elapsed := time.Since(start); elapsed < lease-lease/50-2*time.Millisecond {
+			e.Fatalf("%v after an Acquire with a lease of %v the step did not find the hold", elapsed, lease)
+		}
+		lease *= 2
+	}
+}
+
+// oddNames are names and owners that a store could confuse with each other or with its own.
+var oddNames = []string{
+	"lock", "Lock", "LOCK", "lock ", " lock", "lock:1", "lock:", ":", "lock1", "lock/1", "/", "a/../lock", ".", "..",
+	"{lock}", "{lock", "lock}", "{}", "{a}{b}", "x{lock}y",
+	"*", "l?ck", "[a-z]", `\`, `"`, `'`, "`", "a\nb", "a\r\nb", "\n", "\t", "a\x00b", "a", "ab", "\xff\xfe", "%s", "%2F",
+	"mode", "count", "owner", "0", "1", "-1", "nil", "null", "true",
+	"é", "e\u0301", "замок", "锁", "🔒", "\u202elock",
+	strings.Repeat("n", 1000), strings.Repeat("n", 999), strings.Repeat("锁", 333),
+}
+
+var nameCases = []testCase{
+	{"names/of locks", "Any name names a lock of its own: case, blanks and all characters count",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for i, name := range oddNames {
+				a.seesFree(name)
+				// The number of holds tells the locks apart.
+				for range 1 + i%3 {
+					a.acquires(name, lease)
+				}
+			}
+			for i, name := range oddNames {
+				a.has(name, 1+i%3)
+				b.refused(name, lease)
+				a.renews(name, lease, true)
+			}
+			for i, name := range oddNames {
+				for range i % 3 {
+					a.releases(name, lease, backend.Left)
+				}
+				a.releases(name, lease, backend.Freed)
+				a.seesFree(name)
+			}
+		}},
+	{"names/of owners", "Owners are compared for equality only: case, blanks and all characters count",
+		func(e *env) {
+			lease := e.longLease()
+			s := e.session()
+			for i, name := range oddNames {
+				owner := party{e, s, name}
+				other := party{e, s, oddNames[(i+1)%len(oddNames)]}
+				owner.reenters("lock", lease, 1)
+				owner.reenters("lock", lease, 2)
+				owner.has("lock", 2)
+				other.refused("lock", lease)
+				other.renews("lock", lease, false)
+				other.releases("lock", lease, backend.NotHeld)
+				other.has("lock", 0)
+				owner.releases("lock", lease, backend.Left)
+				owner.releases("lock", lease, backend.Freed)
+			}
+			// Each against all others, with one step.
+			holder := party{e, s, "lock:1"}
+			holder.acquires("lock", lease)
+			for _, name := range oddNames {
+				if name != holder.owner {
+					party{e, s, name}.releases("lock", lease, backend.NotHeld)
+				}
+			}
+			holder.has("lock", 1)
+		}},
+	{"names/and owners", "Names and owners don't run together",
+		func(e *env) {
+			lease := e.longLease()
+			s := e.session()
+			pairs := []struct{ name, owner string }{
+				{"ab", "c"}, {"a", "bc"}, {"a:b", "d"}, {"b", "a"}, {"c", "ab"}, {"bc", "a:b"}, {"a:", "b"}, {"{a}:b", "c"}, {"d", "d"},
+			}
+			for _, p := range pairs {
+				party{e, s, p.owner}.reenters(p.name, lease, 1)
+			}
+			for _, p := range pairs {
+				party{e, s, p.owner}.has(p.name, 1)
+				party{e, s, p.owner}.releases(p.name, lease, backend.Freed)
+			}
+		}},
+	{"names/sessions", "An owner is the same in every session, and what one session does another sees",
+		func(e *env) {
+			lease := e.longLease()
+			back := e.store.Backend()
+			first, second, third := e.party("a"), e.party("a"), party{e, back.Open(), "a"}
+			fourth := party{e, back.Open(), "a"} // of the same Backend as the third
+			e.Cleanup(func() { third.s.Close(); fourth.s.Close() })
+			first.reenters("lock", lease, 1)
+			second.reenters("lock", lease, 2)
+			third.reenters("lock", lease, 3)
+			fourth.reenters("lock", lease, 4)
+			first.has("lock", 4)
+			fourth.releases("lock", lease, backend.Left)
+			third.releases("lock", lease, backend.Left)
+			second.releases("lock", lease, backend.Left)
+			first.releases("lock", lease, backend.Freed)
+			fourth.seesFree("lock")
+		}},
+}
+
+var concurrencyCases = []testCase{
+	{"concurrency/one wins", "Of several owners who acquire a free lock at once exactly one gets it",
+		func(e *env) {
+			const sessions, owners, rounds = 6, 4, 15
+			lease := e.longLease()
+			var parties []party
+			for i := range sessions {
+				s := e.session()
+				for j := range owners {
+					parties = append(parties, party{e, s, fmt.Sprintf("%d:%d", i, j)})
+				}
+			}
+			for range rounds {
+				won := make([]bool, len(parties))
+				e.parallel(len(parties), func(i int) error {
+					res, err := parties[i].s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: parties[i].owner, Lease: lease})
+					won[i] = res.Acquired
+					return err
+				})
+				winner := slices.Index(won, true)
+				if winner < 0 || slices.Contains(won[winner+1:], true) {
+					e.Fatalf("acquired, by owner: %v; want exactly one", won)
+				}
+				parties[winner].releases("lock", lease, backend.Freed)
+			}
+		}},
+	{"concurrency/counts", "Steps of one owner that run at once all count, and exactly one release is the last",
+		func(e *env) {
+			const k = 32
+			lease := e.longLease()
+			sessions := []backend.Session{e.session(), e.session(), e.session()}
+			a := party{e, sessions[0], "a"}
+			for range 5 {
+				seen := make([]bool, k+1)
+				counts := make([]int, k)
+				e.parallel(k, func(i int) error {
+					res, err := sessions[i%3].Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: "a", Lease: lease, Reentry: true})
+					if err == nil && !res.Acquired {
+						err = errors.New("re-entry: not acquired")
+					}
+					counts[i] = res.Count
+					return err
+				})
+				a.has("lock", k)
+				// Count may be read a step later, so two can see the same one, but none can see none.
+				for _, n := range counts {
+					if n < 1 || n > k {
+						e.Fatalf("Count %d; want 1 to %d", n, k)
+					}
+					seen[n] = true
+				}
+				if !seen[k] {
+					e.Fatalf("counts %v; the last of all must have seen %d", counts, k)
+				}
+				var freed, left atomic.Int32
+				e.parallel(k, func(i int) error {
+					res, err := sessions[i%3].Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: "a", Lease: lease})
+					switch res.Outcome {
+					case backend.Freed:
+						freed.Add(1)
+					case backend.Left:
+						left.Add(1)
+					}
+					return err
+				})
+				if freed.Load() != 1 || left.Load() != k-1 {
+					e.Fatalf("%d releases: %d freed the lock and %d left holds; want 1 and %d", k, freed.Load(), left.Load(), k-1)
+				}
+				a.seesFree("lock")
+			}
+		}},
+	{"concurrency/exclusion", "Two owners never hold a lock at once, with steps of all kinds going on",
+		func(e *env) {
+			const parties, rounds = 8, 15
+			lease := e.longLease()
+			var inside atomic.Int32
+			counter := 0 // guarded by the lock; inside tells the race detector so
+			sessions := make([]backend.Session, parties)
+			for i := range sessions {
+				sessions[i] = e.session()
+			}
+			e.parallel(parties, func(i int) error {
+				s, owner := sessions[i], fmt.Sprint("owner", i)
+				for range rounds {
+					for start := time.Now(); ; {
+						res, err := s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: owner, Lease: lease})
+						if err != nil {
+							return err
+						}
+						if res.Acquired {
+							break
+						}
+						// Those who don't have it try what they must not be able to do.
+						if res, err := s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Outcome != backend.NotHeld {
+							return fmt.Errorf("Release by %s, who doesn't hold the lock: %v, %v", owner, res.Outcome, err)
+						}
+						if res, err := s.Renew(e.ctx, backend.RenewRequest{Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Held {
+							return fmt.Errorf("Renew by %s, who doesn't hold the lock: %v, %v", owner, res.Held, err)
+						}
+						if time.Since(start) > 30*time.Second {
+							return fmt.Errorf("%s waits too long for others to release the lock", owner)
+						}
+						time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+					}
+					if n := inside.Add(1); n != 1 {
+						return fmt.Errorf("%d owners hold the lock at once", n)
+					}
+					counter++
+					time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
+					if res, err := s.Renew(e.ctx, backend.RenewRequest{Name: "lock", Owner: owner, Lease: lease}); err != nil || !res.Held {
+						return fmt.Errorf("Renew by %s, who holds the lock: %v, %v", owner, res.Held, err)
+					}
+					inside.Add(-1)
+					if res, err := s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Outcome != backend.Freed {
+						return fmt.Errorf("Release by %s, who holds the lock: %v, %v", owner, res.Outcome, err)
+					}
+				}
+				return nil
+			})
+			if counter != parties*rounds {
+				e.Fatalf("counted %d; want %d", counter, parties*rounds)
+			}
+		}},
+	{"concurrency/many locks", "Steps on different locks don't disturb each other",
+		func(e *env) {
+			lease := e.longLease()
+			s := e.session()
+			e.parallel(100, func(i int) error {
+				name, owner := fmt.Sprint("lock", i), fmt.Sprint("owner", i)
+				for range 5 {
+					res, err := s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: owner, Lease: lease, Reentry: true})
+					if err != nil || !res.Acquired || res.Count != 1 {
+						return fmt.Errorf("Acquire(%s): %+v, %v", name, res, err)
+					}
+					rel, err := s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: owner, Lease: lease})
+					if err != nil || rel.Outcome != backend.Freed {
+						return fmt.Errorf("Release(%s): %v, %v", name, rel.Outcome, err)
+					}
+				}
+				return nil
+			})
+		}},
+}
+
+var contextCases = []testCase{
+	{"context/ended", "A step whose context is over already tells the truth: done, or not done (Retry), or perhaps (Unknown)",
+		func(e *env) {
+			a, lease := e.party("a"), e.longLease()
+			over, cancel := context.WithCancel(e.ctx)
+			cancel()
+			late, cancel := context.WithDeadline(e.ctx, time.Now().Add(-time.Hour))
+			defer cancel()
+
+			// truth checks what a step did: err is what it returned, and done what the store says.
+			truth := func(step string, err error, done bool) {
+				e.Helper()
+				switch {
+				case err == nil && !done:
+					e.Fatalf("%s returned no error; want it done", step)
+				case err != nil && backend.KindOf(err) == backend.Refused:
+					e.Fatalf("%s: error %q is of kind Refused; but another step could be carried out", step, err)
+				case err != nil && backend.KindOf(err) == backend.Retry && done:
+					e.Fatalf("%s: error %q is of kind Retry, but the step was carried out", step, err)
+				}
+			}
+			for i, ctx := range []context.Context{over, late} {
+				name := func(step string) string { return fmt.Sprint(step, i) }
+				_, err := a.s.Acquire(ctx, backend.AcquireRequest{Name: name("acquire"), Owner: a.owner, Lease: lease})
+				truth("Acquire", err, a.look(name("acquire")).Held)
+
+				a.acquires(name("release"), lease)
+				_, err = a.s.Release(ctx, backend.ReleaseRequest{Name: name("release"), Owner: a.owner, Lease: lease})
+				truth("Release", err, !a.look(name("release")).Held)
+
+				a.acquires(name("force"), lease)
+				_, err = a.s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: name("force")})
+				truth("ForceRelease", err, !a.look(name("force")).Held)
+
+				a.acquires(name("renew"), lease)
+				_, err = a.s.Renew(ctx, backend.RenewRequest{Name: name("renew"), Owner: a.owner, Lease: 2 * lease})
+				truth("Renew", err, a.look(name("renew")).Remaining > lease)
+
+				if res, err := a.s.Look(ctx, backend.LookRequest{Name: name("renew"), Owner: a.owner}); err == nil && !res.Held {
+					e.Fatal("Look returned no error and a free lock; want held, or an error")
+				} else if err != nil && backend.KindOf(err) == backend.Refused {
+					e.Fatalf("Look: error %q is of kind Refused; but another step could be carried out", err)
+				}
+			}
+			a.acquires("afterwards", lease) // the session has survived it
+		}},
+	{"context/ends meanwhile", "A step whose context ends meanwhile tells the truth, too",
+		func(e *env) {
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for i := range 50 {
+				name := fmt.Sprint("lock", i)
+				ctx, cancel := context.WithCancel(e.ctx)
+				if i%2 == 0 {
+					go cancel()
+				} else {
+					t := time.AfterFunc(time.Duration(rand.IntN(300))*time.Microsecond, cancel)
+					defer t.Stop()
+				}
+				res, err := a.s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: lease})
+				cancel()
+				held := b.look(name).Held
+				switch {
+				case err == nil && (!res.Acquired || !held):
+					e.Fatalf("Acquire: acquired %v, no error; afterwards held %v", res.Acquired, held)
+				case err != nil && backend.KindOf(err) == backend.Retry && held:
+					e.Fatalf("Acquire: error %q is of kind Retry, but the lock was acquired", err)
+				case err != nil && backend.KindOf(err) == backend.Refused:
+					e.Fatalf("Acquire: error %q is of kind Refused; but another step could be carried out", err)
+				}
+			}
+		}},
+}

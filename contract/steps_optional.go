@@ -1,0 +1,719 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+var notifierCases = []testCase{
+	{"notifier/release", "After Subscribe has returned, a release of the lock calls Wake, by whatever session",
+		func(e *env) {
+			e.needNotifier()
+			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
+			rungB, subB := b.subscribe("lock")
+			rungC, subC := c.subscribe("lock")
+			for _, p := range []party{a, b, c} {
+				p.acquires("lock", lease)
+				rungB.reset()
+				rungC.reset()
+				p.releases("lock", lease, backend.Freed)
+				rungB.waits(e, "a release by "+p.owner)
+				rungC.waits(e, "a release by "+p.owner)
+			}
+			subB.Close()
+			a.acquires("lock", lease)
+			rungC.reset()
+			a.releases("lock", lease, backend.Freed)
+			rungC.waits(e, "a release, when another has closed its subscription")
+			subC.Close()
+		}},
+	{"notifier/force", "A forced release of a held lock calls Wake",
+		func(e *env) {
+			e.needNotifier()
+			a, b := e.party("a"), e.party("b")
+			rung, sub := b.subscribe("lock")
+			defer sub.Close()
+			for _, p := range []party{a, b} {
+				a.acquires("lock", e.longLease())
+				rung.reset()
+				p.forces("lock", true)
+				rung.waits(e, "a forced release by "+p.owner)
+			}
+		}},
+	{"notifier/last hold", "The release that frees the lock calls Wake, after others that left holds",
+		func(e *env) {
+			e.needNotifier()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			rung, sub := b.subscribe("lock")
+			defer sub.Close()
+			for range 3 {
+				a.acquires("lock", lease)
+			}
+			a.releases("lock", lease, backend.Left)
+			a.releases("lock", lease, backend.Left)
+			rung.reset()
+			a.releases("lock", lease, backend.Freed)
+			rung.waits(e, "the last release")
+		}},
+	{"notifier/free when woken", "Wake is called when the lock is free, not before",
+		func(e *env) {
+			e.needNotifier()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			rung, sub := b.subscribe("lock")
+			defer sub.Close()
+			for range 50 {
+				a.acquires("lock", lease)
+				rung.reset()
+				go a.s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: a.owner, Lease: lease})
+				for acquired := false; !acquired; {
+					// A Wake without reason may come first, but the last one must find it free.
+					rung.waits(e, "a release")
+					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: b.owner, Lease: lease})
+					if err != nil {
+						e.Fatal(err)
+					}
+					acquired = res.Acquired
+				}
+				b.releases("lock", lease, backend.Freed)
+			}
+		}},
+	{"notifier/at once", "A release that happens right after Subscribe has returned calls Wake",
+		func(e *env) {
+			e.needNotifier()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			// Many at once, so that subscriptions, releases and closings overlap.
+			e.parallel(20, func(i int) error {
+				name := fmt.Sprint("lock", i)
+				for round := range 15 {
+					if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: lease}); err != nil || !res.Acquired {
+						return fmt.Errorf("Acquire(%s): %+v, %v", name, res, err)
+					}
+					rung := newBell()
+					sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Name: name, Wake: rung.ring})
+					if err != nil {
+						return fmt.Errorf("Subscribe(%s): %w", name, err)
+					}
+					if res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: a.owner, Lease: lease}); err != nil || res.Outcome != backend.Freed {
+						return fmt.Errorf("Release(%s): %v, %v", name, res.Outcome, err)
+					}
+					if err := rung.wait(); err != nil {
+						return fmt.Errorf("round %d: after a release of %s, sent when Subscribe had returned: %w", round, name, err)
+					}
+					sub.Close()
+				}
+				return nil
+			})
+		}},
+	{"notifier/closed", "After Subscription.Close has returned, Wake is called at most once more",
+		func(e *env) {
+			e.needNotifier()
+			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
+			first, sub := b.subscribe("lock")
+			sub.Close()
+			before := first.calls()
+			// Another subscription tells when the releases have been noticed: one of the same session,
+			// whose messages come the same way, and one of another.
+			again, sub := b.subscribe("lock")
+			defer sub.Close()
+			witness, sub2 := c.subscribe("lock")
+			defer sub2.Close()
+			for range 10 {
+				a.acquires("lock", lease)
+				again.reset()
+				witness.reset()
+				a.releases("lock", lease, backend.Freed)
+				again.waits(e, "a release")
+				witness.waits(e, "a release")
+			}
+			if n := first.calls() - before; n > 1 {
+				e.Fatalf("Wake of a closed subscription was called %d times", n)
+			}
+		}},
+	{"notifier/again", "A name may be subscribed to again as soon as its last subscription is closed",
+		func(e *env) {
+			e.needNotifier()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for i := range 100 {
+				_, sub := b.subscribe("lock")
+				sub.Close()
+				rung, sub := b.subscribe("lock")
+				if i%2 == 0 {
+					e.sleep(2 * time.Millisecond) // a closing that takes effect late must not hit the next
+				}
+				a.acquires("lock", lease)
+				rung.reset()
+				a.releases("lock", lease, backend.Freed)
+				rung.waits(e, "a release, with a subscription that followed a closed one")
+				sub.Close()
+			}
+		}},
+	{"notifier/closed and again", "Closing and making subscriptions of many names at once loses none",
+		func(e *env) {
+			e.needNotifier()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			const names = 20
+			for range 5 {
+				bells, subs := make([]*bell, names), make([]backend.Subscription, names)
+				e.parallel(names, func(i int) error {
+					for range 1 + rand.IntN(4) {
+						if subs[i] != nil {
+							subs[i].Close()
+						}
+						var err error
+						bells[i] = newBell()
+						subs[i], err = b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
+						if err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				e.sleep(2 * time.Millisecond)
+				for i := range names {
+					name := fmt.Sprint("lock", i)
+					a.acquires(name, lease)
+					bells[i].reset()
+					a.releases(name, lease, backend.Freed)
+					bells[i].waits(e, "a release of "+name)
+					subs[i].Close()
+				}
+			}
+		}},
+	{"notifier/many names", "One session can be subscribed to many names",
+		func(e *env) {
+			e.needNotifier()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			const names = 500
+			bells := make([]*bell, names)
+			subs := make([]backend.Subscription, names)
+			e.parallel(names, func(i int) (err error) {
+				bells[i] = newBell()
+				subs[i], err = b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
+				return err
+			})
+			for i := range names {
+				a.acquires(fmt.Sprint("lock", i), lease)
+				bells[i].reset()
+			}
+			for i := range names {
+				a.releases(fmt.Sprint("lock", i), lease, backend.Freed)
+			}
+			for i := range names {
+				bells[i].waits(e, fmt.Sprintf("a release of lock%d", i))
+				subs[i].Close()
+			}
+		}},
+	{"notifier/names", "Any name can be subscribed to",
+		func(e *env) {
+			e.needNotifier()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for _, name := range oddNames {
+				rung, sub := b.subscribe(name)
+				a.acquires(name, lease)
+				rung.reset()
+				a.releases(name, lease, backend.Freed)
+				rung.waits(e, fmt.Sprintf("a release of %.40q", name))
+				sub.Close()
+			}
+		}},
+	{"notifier/context over", "Subscribe with a context that is over doesn't hang, and the session can subscribe afterwards",
+		func(e *env) {
+			e.needNotifier()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			over, cancel := context.WithCancel(e.ctx)
+			cancel()
+			for range 20 {
+				sub, err := b.s.(backend.Notifier).Subscribe(over, backend.SubscribeRequest{Name: "lock", Wake: newBell().ring})
+				if err == nil {
+					sub.Close()
+				} else if backend.KindOf(err) == backend.Refused {
+					e.Fatalf("Subscribe: error %q is of kind Refused; but another could succeed", err)
+				}
+			}
+			rung, sub := b.subscribe("lock")
+			defer sub.Close()
+			a.acquires("lock", lease)
+			rung.reset()
+			a.releases("lock", lease, backend.Freed)
+			rung.waits(e, "a release")
+		}},
+	{"notifier/broken", "When a broken subscription stands again Wake is called, and later releases call it again",
+		func(e *env) {
+			e.needNotifier()
+			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
+			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
+			names := []string{"lock", "other", "third"}
+			for range 3 {
+				var bells []*bell
+				var subs []backend.Subscription
+				for _, name := range names {
+					for _, p := range []party{b, c} {
+						rung, sub := p.subscribe(name)
+						bells, subs = append(bells, rung), append(subs, sub)
+					}
+				}
+				// No message of before is still under way: whatever rings after the break is due to it.
+				for _, name := range names {
+					a.acquires(name, lease)
+				}
+				for _, rung := range bells {
+					rung.reset()
+				}
+				e.store.BreakSubscriptions()
+				for _, rung := range bells {
+					rung.waits(e, "a break of the connection")
+				}
+				for i, name := range names {
+					bells[2*i].reset()
+					bells[2*i+1].reset()
+					a.releases(name, lease, backend.Freed)
+					bells[2*i].waits(e, "a release after a break of the connection")
+					bells[2*i+1].waits(e, "a release after a break of the connection")
+				}
+				for _, sub := range subs {
+					sub.Close()
+				}
+			}
+		}},
+	{"notifier/broken and released", "A release while the subscription is broken leads to a Wake",
+		func(e *env) {
+			e.needNotifier()
+			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			rung, sub := b.subscribe("lock")
+			defer sub.Close()
+			for range 10 {
+				a.acquires("lock", lease)
+				rung.reset()
+				e.store.BreakSubscriptions()
+				a.releases("lock", lease, backend.Freed)
+				for acquired := false; !acquired; {
+					rung.waits(e, "a break of the connection and a release")
+					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: b.owner, Lease: lease})
+					if err != nil {
+						e.Fatal(err)
+					}
+					acquired = res.Acquired
+				}
+				b.releases("lock", lease, backend.Freed)
+			}
+		}},
+}
+
+// renewBatch calls RenewBatch and checks that each request is answered exactly once.
+func renewBatch(e *env, ctx context.Context, s backend.Session, reqs []backend.RenewRequest) ([]backend.RenewResult, []error) {
+	e.Helper()
+	var mu sync.Mutex
+	returned := false
+	answers, results, errs := make([]int, len(reqs)), make([]backend.RenewResult, len(reqs)), make([]error, len(reqs))
+	s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case returned:
+			e.Errorf("RenewBatch: answer(%d) after it has returned", i)
+		case i < 0 || i >= len(reqs):
+			e.Errorf("RenewBatch: answer(%d); there are %d requests", i, len(reqs))
+		default:
+			answers[i]++
+			results[i], errs[i] = res, err
+		}
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	returned = true
+	for i, n := range answers {
+		if n != 1 {
+			e.Fatalf("RenewBatch: request %d of %d was answered %d times; want once", i, len(reqs), n)
+		}
+	}
+	return results, errs
+}
+
+// renewAll is renewBatch without errors.
+func renewAll(e *env, s backend.Session, reqs []backend.RenewRequest) []backend.RenewResult {
+	e.Helper()
+	results, errs := renewBatch(e, e.ctx, s, reqs)
+	if err := errors.Join(errs...); err != nil {
+		e.Fatalf("RenewBatch: %v", err)
+	}
+	return results
+}
+
+var batchCases = []testCase{
+	{"batch/mixed", "RenewBatch does what Renew does, for each request",
+		func(e *env) {
+			e.needBatchRenewer()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			start := time.Now()
+			a.acquires("mine", lease)
+			a.acquires("mine", lease)
+			a.acquires("mine, shorter", lease)
+			b.acquires("another's", lease)
+			reqs := []backend.RenewRequest{
+				{Name: "another's", Owner: "a", Lease: 2 * lease},
+				{Name: "mine", Owner: "a", Lease: 2 * lease},
+				{Name: "free", Owner: "a", Lease: 2 * lease},
+				{Name: "mine, shorter", Owner: "a", Lease: e.legal(lease / 2)},
+				{Name: "another's", Owner: "b", Lease: 3 * lease},
+			}
+			for i, res := range renewAll(e, a.s, reqs) {
+				if want := i == 1 || i >= 3; res.Held != want {
+					e.Fatalf("RenewBatch: request %d, %+v: held %v; want %v", i, reqs[i], res.Held, want)
+				}
+			}
+			a.lasts("mine", 2*lease, start)
+			a.lasts("mine, shorter", e.legal(lease/2), start)
+			b.lasts("another's", 3*lease, start)
+			a.has("mine", 2)
+			b.has("another's", 1)
+			b.seesFree("free")
+		}},
+	{"batch/many", "RenewBatch answers each of many requests exactly once",
+		func(e *env) {
+			e.needBatchRenewer()
+			const n = 1000
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			reqs := make([]backend.RenewRequest, n)
+			for i := range reqs {
+				reqs[i] = backend.RenewRequest{Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease}
+			}
+			owners := []party{a, b, {}} // the third of every three is free
+			e.parallel(20, func(worker int) error {
+				for i := worker; i < n; i += 20 {
+					if p := owners[i%3]; p.s != nil {
+						if res, err := p.s.Acquire(e.ctx, backend.AcquireRequest{Name: reqs[i].Name, Owner: p.owner, Lease: lease}); err != nil || !res.Acquired {
+							return fmt.Errorf("Acquire: %+v, %v", res, err)
+						}
+					}
+				}
+				return nil
+			})
+			for i, res := range renewAll(e, a.s, reqs) {
+				if want := i%3 == 0; res.Held != want {
+					e.Fatalf("RenewBatch: request %d: held %v; want %v", i, res.Held, want)
+				}
+			}
+		}},
+	{"batch/duplicates", "RenewBatch answers requests for one hold each; and a batch of none, or of one",
+		func(e *env) {
+			e.needBatchRenewer()
+			a, lease := e.party("a"), e.longLease()
+			a.acquires("lock", lease)
+			req := backend.RenewRequest{Name: "lock", Owner: "a", Lease: lease}
+			renewAll(e, a.s, nil)
+			for _, n := range []int{1, 2, 50} {
+				reqs := make([]backend.RenewRequest, n)
+				for i := range reqs {
+					reqs[i] = req
+				}
+				for i, res := range renewAll(e, a.s, reqs) {
+					if !res.Held {
+						e.Fatalf("RenewBatch: request %d of %d for the same hold: not held", i, n)
+					}
+				}
+			}
+			a.has("lock", 1)
+		}},
+	{"batch/names", "RenewBatch keeps names and owners apart, whatever they contain",
+		func(e *env) {
+			e.needBatchRenewer()
+			s, lease := e.session(), e.longLease()
+			var reqs []backend.RenewRequest
+			for i, name := range oddNames {
+				owner := oddNames[(i+1)%len(oddNames)]
+				party{e, s, owner}.acquires(name, lease)
+				reqs = append(reqs,
+					backend.RenewRequest{Name: name, Owner: owner, Lease: 2 * lease},
+					backend.RenewRequest{Name: name, Owner: oddNames[(i+2)%len(oddNames)], Lease: 3 * lease})
+			}
+			start := time.Now()
+			for i, res := range renewAll(e, s, reqs) {
+				if want := i%2 == 0; res.Held != want {
+					e.Fatalf("RenewBatch: %.40q by %.40q: held %v; want %v", reqs[i].Name, reqs[i].Owner, res.Held, want)
+				}
+			}
+			for _, name := range oddNames {
+				party{e, s, "nobody"}.lasts(name, 2*lease, start)
+			}
+		}},
+	{"batch/concurrent", "Several batches at once don't disturb each other",
+		func(e *env) {
+			e.needBatchRenewer()
+			a, lease := e.party("a"), e.longLease()
+			var reqs []backend.RenewRequest
+			for i := range 50 {
+				a.acquires(fmt.Sprint("lock", i), lease)
+				reqs = append(reqs, backend.RenewRequest{Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease})
+			}
+			e.parallel(10, func(int) error {
+				var held atomic.Int32
+				var failed atomic.Pointer[error]
+				a.s.(backend.BatchRenewer).RenewBatch(e.ctx, reqs, func(_ int, res backend.RenewResult, err error) {
+					if res.Held {
+						held.Add(1)
+					}
+					if err != nil {
+						failed.Store(&err)
+					}
+				})
+				if err := failed.Load(); err != nil {
+					return *err
+				}
+				if held.Load() != 50 {
+					return fmt.Errorf("RenewBatch: %d of 50 held; want all", held.Load())
+				}
+				return nil
+			})
+		}},
+	{"batch/context over", "RenewBatch answers each request exactly once though its context is over, and tells the truth",
+		func(e *env) {
+			e.needBatchRenewer()
+			a, lease := e.party("a"), e.longLease()
+			a.acquires("lock", lease)
+			over, cancel := context.WithCancel(e.ctx)
+			cancel()
+			reqs := []backend.RenewRequest{
+				{Name: "lock", Owner: "a", Lease: 2 * lease},
+				{Name: "free", Owner: "a", Lease: 2 * lease},
+			}
+			results, errs := renewBatch(e, over, a.s, reqs)
+			for i, err := range errs {
+				if err != nil && backend.KindOf(err) == backend.Refused {
+					e.Fatalf("RenewBatch: error %q is of kind Refused; but another could succeed", err)
+				}
+				if want := i == 0; err == nil && results[i].Held != want {
+					e.Fatalf("RenewBatch: request %d: held %v; want %v, or an error", i, results[i].Held, want)
+				}
+			}
+			renewed := a.look("lock").Remaining > lease
+			if errs[0] == nil && !renewed {
+				e.Fatal("RenewBatch returned no error; want the hold renewed")
+			}
+			if errs[0] != nil && backend.KindOf(errs[0]) == backend.Retry && renewed {
+				e.Fatalf("RenewBatch: error %q is of kind Retry, but the hold was renewed", errs[0])
+			}
+		}},
+}
+
+var closeCases = []testCase{
+	{"close/release", "After Session.Close locks are still held, Release works, and other sessions go on",
+		func(e *env) {
+			back := e.store.Backend()
+			closed, open := party{e, back.Open(), "a"}, party{e, back.Open(), "b"}
+			e.Cleanup(func() { open.s.Close() })
+			lease := e.longLease()
+			start := time.Now()
+			closed.acquires("lock", lease)
+			closed.acquires("lock", lease)
+			closed.acquires("other", lease)
+			if err := closed.s.Close(); err != nil {
+				e.Fatalf("Session.Close: %v", err)
+			}
+			open.has("lock", 0)
+			open.lasts("lock", lease, start)
+			open.refused("lock", lease)
+			closed.releases("lock", lease, backend.Left)
+			closed.releases("lock", lease, backend.Freed)
+			closed.releases("lock", lease, backend.NotHeld)
+			open.acquires("lock", lease)
+			closed.releases("lock", lease, backend.NotHeld)
+			open.has("lock", 1)
+			closed.releases("other", lease, backend.Freed)
+			open.releases("lock", lease, backend.Freed)
+			fresh := party{e, back.Open(), "c"}
+			fresh.acquires("lock", lease)
+			fresh.s.Close()
+		}},
+	{"close/notifier", "Session.Close ends the session's subscriptions, and no others; its releases still call Wake",
+		func(e *env) {
+			e.needNotifier()
+			back := e.store.Backend()
+			closed, open := party{e, back.Open(), "a"}, party{e, back.Open(), "b"}
+			e.Cleanup(func() { open.s.Close() })
+			lease := e.longLease()
+			ended, _ := closed.subscribe("lock")
+			rung, sub := open.subscribe("lock")
+			defer sub.Close()
+			closed.acquires("lock", lease)
+			rung.reset()
+			closed.s.Close()
+			before := ended.calls()
+			closed.releases("lock", lease, backend.Freed)
+			rung.waits(e, "a release by a session that was closed")
+			for range 5 {
+				open.acquires("lock", lease)
+				rung.reset()
+				open.releases("lock", lease, backend.Freed)
+				rung.waits(e, "a release")
+			}
+			if n := ended.calls() - before; n > 1 {
+				e.Fatalf("Wake was called %d times after Session.Close", n)
+			}
+		}},
+	{"close/goroutines", "Session.Close ends the goroutines of the session, though the store's client stays open",
+		func(e *env) {
+			const sessions = 50
+			back := e.store.Backend()
+			use := func() backend.Session {
+				p := party{e, back.Open(), "a"}
+				p.acquires("lock", e.longLease())
+				p.releases("lock", e.longLease(), backend.Freed)
+				if _, ok := p.s.(backend.Notifier); ok {
+					p.subscribe("lock")
+				}
+				return p.s
+			}
+			use().Close() // what the client starts once for all is none of ours
+			before := runtime.NumGoroutine()
+			for range sessions {
+				use().Close()
+			}
+			// A client may keep a connection more, and a server that lives in this process a
+			// goroutine for it. A session that leaves one leaves one each time.
+			e.eventually("goroutines ended after Session.Close", func() bool {
+				return runtime.NumGoroutine() < before+sessions/2
+			})
+		}},
+	{"close/concurrent", "Session.Close may be called while steps and subscriptions are under way",
+		func(e *env) {
+			for range 10 {
+				s := e.store.Backend().Open()
+				ctx, cancel := context.WithCancel(e.ctx)
+				var wg sync.WaitGroup
+				for i := range 8 {
+					wg.Go(func() {
+						name := fmt.Sprint("lock", i)
+						for ctx.Err() == nil {
+							// Any answer will do: the session is being closed.
+							s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: e.longLease()})
+							if n, ok := s.(backend.Notifier); ok && i%2 == 0 {
+								n.Subscribe(ctx, backend.SubscribeRequest{Name: name, Wake: func(backend.Wakeup) {}})
+							}
+							time.Sleep(time.Millisecond)
+						}
+					})
+				}
+				e.sleep(time.Duration(rand.IntN(5)) * time.Millisecond)
+				if err := s.Close(); err != nil {
+					e.Errorf("Session.Close: %v", err)
+				}
+				cancel()
+				wg.Wait()
+			}
+		}},
+}
+
+var mishapCases = []testCase{
+	{"conflict", "Every step that finds something that is no lock answers ErrConflict, of kind Refused, and leaves it",
+		func(e *env) {
+			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			const name = "foreign"
+			e.store.PutForeign(name)
+			if !e.store.ForeignIntact(name) {
+				e.Fatal("the harness is wrong: ForeignIntact is false right after PutForeign")
+			}
+			check := func(step string, err error) {
+				e.Helper()
+				if !errors.Is(err, backend.ErrConflict) {
+					e.Errorf("%s: error %v; want ErrConflict", step, err)
+				} else if kind := backend.KindOf(err); kind != backend.Refused {
+					e.Errorf("%s: error %q is of kind %d; want Refused", step, err, kind)
+				}
+				if !e.store.ForeignIntact(name) {
+					e.Fatalf("%s has changed what is no lock", step)
+				}
+			}
+			for range 2 {
+				_, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: lease})
+				check("Acquire", err)
+				_, err = a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: lease, Reentry: true})
+				check("Acquire, a re-entry", err)
+				_, err = a.s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: "a", Lease: lease})
+				check("Release", err)
+				_, err = a.s.Renew(e.ctx, backend.RenewRequest{Name: name, Owner: "a", Lease: lease})
+				check("Renew", err)
+				_, err = a.s.ForceRelease(e.ctx, backend.ForceReleaseRequest{Name: name})
+				check("ForceRelease", err)
+				_, err = a.s.Look(e.ctx, backend.LookRequest{Name: name, Owner: "a"})
+				check("Look", err)
+				_, err = a.s.Look(e.ctx, backend.LookRequest{Name: name})
+				check("Look without an owner", err)
+			}
+			if _, ok := a.s.(backend.BatchRenewer); ok {
+				a.acquires("lock", lease)
+				start := time.Now()
+				results, errs := renewBatch(e, e.ctx, a.s, []backend.RenewRequest{
+					{Name: name, Owner: "a", Lease: lease},
+					{Name: "lock", Owner: "a", Lease: 2 * lease},
+				})
+				check("RenewBatch", errs[0])
+				if errs[1] != nil || !results[1].Held {
+					e.Fatalf("RenewBatch, the request beside the conflict: held %v, %v; want held", results[1].Held, errs[1])
+				}
+				a.lasts("lock", 2*lease, start)
+			}
+			b.acquires("another name", lease)
+		}},
+	{"wipe", "After the store has lost its data every lock is free, and former holders start from nothing",
+		func(e *env) {
+			e.skipWithout(e.store.Wipe != nil, "Wipe")
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for _, name := range []string{"released", "renewed", "re-entered", "acquired"} {
+				a.acquires(name, lease)
+				a.acquires(name, lease)
+			}
+			e.store.Wipe()
+			for _, p := range []party{a, b} {
+				e.eventually("a step without an error after Wipe", func() bool {
+					_, err := p.s.Look(e.ctx, backend.LookRequest{Name: "released", Owner: p.owner})
+					return err == nil
+				})
+			}
+			a.seesFree("released")
+			a.releases("released", lease, backend.NotHeld)
+			a.renews("renewed", lease, false)
+			a.seesFree("renewed")
+			a.reenters("re-entered", lease, 1)
+			a.releases("re-entered", lease, backend.Freed)
+			b.reenters("acquired", lease, 1)
+			a.releases("acquired", lease, backend.NotHeld)
+			a.refused("acquired", lease)
+			b.has("acquired", 1)
+		}},
+	{"wipe/notifier", "After the store has lost its data releases call Wake again, with no new subscription",
+		func(e *env) {
+			e.needNotifier()
+			e.skipWithout(e.store.Wipe != nil, "Wipe")
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			rung, sub := b.subscribe("lock")
+			defer sub.Close()
+			a.acquires("lock", lease)
+			e.store.Wipe()
+			// Releases may go unnoticed until the subscription stands again, but not for ever.
+			e.eventually("Wake after a release after Wipe", func() bool {
+				rung.reset()
+				if _, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: "a", Lease: lease}); err != nil {
+					return false
+				}
+				if _, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: "a", Lease: lease}); err != nil {
+					return false
+				}
+				select {
+				case <-rung.rung:
+					return true
+				case <-time.After(100 * time.Millisecond):
+					return false
+				}
+			})
+		}},
+}
