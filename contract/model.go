@@ -20,7 +20,7 @@ const modelRule = "every sequence of steps gets the answers that the table in pa
 func runModel(t *testing.T, h Harness) {
 	if h.Virtual {
 		rapid.Check(t, func(rt *rapid.T) {
-			steps := drawSteps(rt, virtualLeases, 2*time.Minute)
+			steps := drawSteps(rt, virtualLeases, virtualPauses)
 			// rapid must stay outside the bubble: it reads the clock and unwinds by panics.
 			var err error
 			synctest.Test(t, func(t *testing.T) {
@@ -37,10 +37,11 @@ func runModel(t *testing.T, h Harness) {
 	// a shorter one that fails as well, and has to be told the truth about each.
 	runCase(t, h, testCase{rule: modelRule, run: func(e *env) {
 		leases := []time.Duration{e.shortLease(), e.longLease(), 2 * e.longLease()}
+		pauses := []time.Duration{e.shortLease() / 4, e.shortLease() * 3 / 4, e.shortLease() * 5 / 4}
 		start, failed, runs := time.Now(), false, 0
 		enough := func() bool { return !failed && time.Since(start) > 4*time.Second }
 		rapid.Check(e.T, func(rt *rapid.T) {
-			steps := drawSteps(rt, leases, e.shortLease()*5/4)
+			steps := drawSteps(rt, leases, pauses)
 			if enough() {
 				return
 			}
@@ -53,7 +54,14 @@ func runModel(t *testing.T, h Harness) {
 	}})
 }
 
-var virtualLeases = []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second}
+// In virtual time leases end one after the other, and pauses end around them.
+var (
+	virtualLeases = []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second}
+	virtualPauses = []time.Duration{
+		time.Millisecond, time.Second, 9990 * time.Millisecond, 10 * time.Second, 10010 * time.Millisecond,
+		20 * time.Second, 31 * time.Second, 69 * time.Second, 101 * time.Second,
+	}
+)
 
 // modelStep is one step of a sequence: a step of a session, or time that passes.
 type modelStep struct {
@@ -102,7 +110,7 @@ func (s modelStep) String() string {
 func (s modelStep) GoString() string { return s.String() }
 
 // drawSteps draws a sequence. The simplest values come first, since failures shrink towards them.
-func drawSteps(rt *rapid.T, leases []time.Duration, longestPause time.Duration) []modelStep {
+func drawSteps(rt *rapid.T, leases, pauses []time.Duration) []modelStep {
 	ops := []modelOp{
 		opAcquire, opAcquire, opAcquire, opReenter, opReenter, opRelease, opRelease, opRelease, opRelease,
 		opRenew, opRenew, opLook, opLook, opForce, opPause, opAwait,
@@ -113,7 +121,7 @@ func drawSteps(rt *rapid.T, leases []time.Duration, longestPause time.Duration) 
 			owner: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "owner"),
 			name:  rapid.SampledFrom([]string{"lock", "other"}).Draw(rt, "name"),
 			lease: rapid.SampledFrom(leases).Draw(rt, "lease"),
-			pause: time.Duration(rapid.IntRange(1, int(longestPause/time.Millisecond)).Draw(rt, "ms")) * time.Millisecond,
+			pause: rapid.SampledFrom(pauses).Draw(rt, "pause"),
 		}
 	})
 	// rapid's slices have about six elements; a slice of slices makes sequences long enough.
