@@ -78,7 +78,7 @@ type Session interface {
 // answer a request of a kind that it doesn't know with an error of kind [Refused].
 type Kind uint8
 
-// Exclusive is a lock that one owner has at a time, as often as it likes.
+// Exclusive is a lock held by one owner at a time, who may hold it several times.
 const Exclusive Kind = 0
 
 // AcquireRequest asks for a lock, once.
@@ -108,7 +108,7 @@ type AcquireResult struct {
 	Remaining time.Duration
 
 	// Token is a fencing token: it grows with every acquisition of a name that finds it free.
-	// Zero where the store has none.
+	// Zero where the store has none. Package dlock doesn't pass it on yet.
 	Token uint64
 }
 

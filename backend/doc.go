@@ -1,4 +1,4 @@
-// Package backend is what a store must do to hold distributed locks.
+// Package backend describes what a store must do to hold distributed locks.
 //
 // Application code uses package [github.com/seed951563bd/distsync/dlock] and the constructor of one
 // of the backends. This package is for those who write a backend: implement [Backend] and
@@ -24,6 +24,5 @@
 //	the lease runs out                           free; nobody need be woken
 //
 // Requests and results are structs so that they can grow fields without breaking backends written
-// elsewhere. Fields that a backend does not know have a zero value that means what there was
-// before.
+// elsewhere. The zero value of a new field means the earlier behaviour.
 package backend

@@ -6,9 +6,9 @@ import "context"
 // become free. Without it waiters poll.
 type Notifier interface {
 	// Subscribe arranges for req.Wake to be called whenever the named lock is released or
-	// force-released in the store, by whatever session. It returns when the subscription stands:
-	// a release that happens after Subscribe has returned must lead to a call of Wake, unless the
-	// message is lost. A store may lose messages; waiters look again now and then.
+	// force-released in the store, by whatever session. It returns when the subscription is
+	// established: a release that happens after Subscribe has returned must lead to a call of Wake,
+	// unless the message is lost. A store may lose messages; waiters look again now and then.
 	//
 	// When the subscription breaks, the session restores it by itself, and calls Wake once when it
 	// stands again, since a release may have gone unnoticed in between. Wake may be called without
@@ -32,10 +32,10 @@ type SubscribeRequest struct {
 	Wake  func(Wakeup)
 }
 
-// Wakeup says whom a wake-up is meant for.
+// Wakeup is a kind of wake-up: whom it is meant for.
 type Wakeup uint8
 
-// The wake-ups.
+// Kinds of Wakeup.
 const (
 	WakeOne Wakeup = iota // one waiter of this client may get in
 	WakeAll               // every waiter of this client may
@@ -48,7 +48,7 @@ type Subscription interface {
 	Close()
 }
 
-// BatchRenewer is an optional interface of a [Session] that can renew many holds at the cost of
+// BatchRenewer is an optional interface of a [Session] that can renew many holds for the price of
 // few. Without it every hold is renewed by a call of Renew, and these run concurrently.
 type BatchRenewer interface {
 	// RenewBatch does what Renew does, for each request. It calls answer once for each, with the

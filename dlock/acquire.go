@@ -122,7 +122,7 @@ func (a *acquisition) giveUp(why error) error {
 	if why == errHeld {
 		why = ErrNotAcquired // whether another holds it is not known
 	}
-	return endError{errors.Join(why, a.failure)}
+	return endError{both(why, a.failure)}
 }
 
 // waitContext returns a context that ends with the call's wait, cause errHeld.

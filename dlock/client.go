@@ -13,9 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Client makes Lockers on one store and looks after what they hold: one watchdog renews every lock,
-// and those who wait for the same name stand in one queue. Most programs need one. It is safe
-// for concurrent use.
+// Client makes Lockers on one store and manages their holds: one watchdog renews them all, and
+// waiters for one name share a queue. Most programs need one. It is safe for concurrent use.
 type Client struct {
 	session         backend.Session
 	notifier        backend.Notifier     // nil if the store has none
@@ -49,8 +48,8 @@ type Client struct {
 type instant = time.Duration
 
 // New returns a client of the store b. Close it when it is no longer needed. It does no I/O. It
-// panics if b is nil and if an option cannot be used, as [time.NewTicker] does: an empty client id,
-// a lease under 1 ms, or one that is shorter than the store allows.
+// panics if b is nil or an option is invalid, as [time.NewTicker] does: an empty client id, a lease
+// under 1 ms, or one that is shorter than the store allows.
 func New(b backend.Backend, opts ...Option) *Client {
 	if b == nil {
 		panic("dlock: New: the backend is nil")
@@ -89,17 +88,19 @@ func New(b backend.Backend, opts ...Option) *Client {
 func (c *Client) ID() string { return c.id }
 
 // Locker returns a Locker for the lock of that name. Each call returns a new one, and each is a
-// mutex of its own (see [Locker]); the name is not checked before the Locker is used.
+// mutex of its own (see [Locker]). A name may be any text that isn't empty, and case matters;
+// stores may refuse some. It is checked when the Locker is used.
 func (c *Client) Locker(name string) *Locker {
 	return &Locker{client: c, name: name, gate: make(chan struct{}, 1)}
 }
 
 // Close ends the client: whoever waits gets [ErrClosed], [Locker.Lost] channels are closed,
 // contexts of [Locker.Do] end with that cause, and nothing is renewed any more. What is held is not
-// released, since someone may be inside; it ends with its lease, or when its holder unlocks it,
-// which still works. The store's client stays open. Close returns once the goroutines of this
-// client have ended; one that is stuck in the store's client ends with that client's own timeout,
-// and isn't waited for longer than a second. Further calls do nothing.
+// released, since its holder may still be in its critical section; it ends with its lease, or when
+// its holder unlocks it, which still works. The store's client stays open, and may be closed after
+// this. An error is the session's. Close returns once the goroutines of this client have ended; one
+// that is stuck in the store's client ends with that client's own timeout, and isn't waited for
+// longer than a second. Further calls do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {

@@ -5,17 +5,22 @@ import (
 	"errors"
 )
 
-// Do locks, calls fn, and unlocks, also when fn panics or ends its goroutine. Waiting for the lock
-// is as in [Locker.LockContext].
+// Do locks, calls fn, and unlocks, also when fn panics or ends its goroutine. It waits for the lock
+// as [Locker.LockContext] does; with Wait(0) it gives up with [ErrNotAcquired] if another is at it
+// already.
 //
 // The context that fn gets ends, with cause [ErrLost], when the lock is lost, at the latest when
-// the lease has run out on this machine's clock: after a pause of the process the first look at its
-// Err tells. It ends with cause [ErrClosed] when the client is closed, with ctx, and when fn
-// returns. It carries this hold and nothing else: Do and LockContext of the same lock re-enter with
-// it, in any goroutine; for other locks it names no owner, whatever ctx does.
+// the lease has run out on this machine's clock. After a pause of the process the first call of its
+// Err reports it; its Done channel, and contexts derived from it, follow a moment later. It also
+// ends with cause [ErrClosed] when the client is closed, with ctx, and when fn returns. It carries
+// this hold and nothing else. Do and LockContext of the same lock re-enter with it, in any
+// goroutine. For any other lock it names no owner, whatever ctx does: within a Do of y inside a Do
+// of x, use the context of the outer one to re-enter x, or it waits for ever.
 //
-// Do returns fn's error, joined with [ErrLost] if the lock was lost meanwhile, even if fn returned
-// nil, and with an [*Error] whose Op is "unlock" if the release failed.
+// Do returns fn's error, joined with an [*Error] whose Op is "unlock" if the lock was lost
+// meanwhile, even if fn returned nil (it wraps [ErrLost]: test for that first, since fn's error may
+// be that of its context), or if the release failed. If the lock was not acquired it is an *Error
+// whose Op is "do".
 func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
 	if fn == nil {
 		return l.wrap("do", errors.New("the function is nil"))
@@ -41,7 +46,7 @@ func (l *Locker) run(ctx context.Context, h *hold, fn func(context.Context) erro
 			e = ErrNotHeld // fn gave back more than it took
 		}
 		if e != nil {
-			err = errors.Join(err, l.wrap("unlock", e))
+			err = both(err, l.wrap("unlock", e))
 		}
 	}()
 	return fn(inside)

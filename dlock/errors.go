@@ -7,29 +7,30 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// What can be wrong with a call, besides what the store or the context say. Test with [errors.Is].
+// Errors of this package; calls also return those of the store and the context. Test with
+// [errors.Is].
 var (
 	// ErrNotAcquired says that the lock was not acquired within the time given with [Wait].
 	ErrNotAcquired = errors.New("not acquired in time")
 
-	// ErrNotHeld says that the caller gave back a lock that it doesn't hold.
+	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
 	ErrNotHeld = errors.New("not held")
 
-	// ErrLost says that the caller had the lock, and that it ended before it was given back: its
-	// lease ran out, or the store says that it is gone or another's.
+	// ErrLost says that the caller had the lock, and that it ended before it was unlocked: its
+	// lease ran out, or the store reports it gone, or held by another.
 	ErrLost = errors.New("lost")
 
 	// ErrClosed says that the client is closed.
 	ErrClosed = errors.New("client closed")
 
-	// ErrConflict says that something which is no lock is stored under the lock's name.
+	// ErrConflict says that the lock's name holds something that is not a lock.
 	ErrConflict = backend.ErrConflict
 )
 
 // Error is the error of every call in this package that returns one. It wraps one or more of the
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
-	Op   string // "lock", "trylock", "unlock", "do", "forceunlock", …
+	Op   string // lock, trylock, unlock, do, forceunlock, islocked, isheld, holdcount or ttl
 	Name string // the lock's
 	Err  error
 }
@@ -47,3 +48,15 @@ var (
 	errUnanswered  = errors.New("the store has not answered")
 	errNotUnlocked = errors.New("the last hold of this Locker is over, but not unlocked")
 )
+
+// both returns an error that is each of two, one of which may be nil, in one line.
+func both(a, b error) error {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	default:
+		return fmt.Errorf("%w; %w", a, b)
+	}
+}

@@ -14,11 +14,15 @@ import (
 // Calls that name no owner are plain calls: one hold at a time, from a lock to its unlock, whoever
 // makes either. A second Lock waits, in the same goroutine too, and any goroutine may unlock. Once
 // locked, a Locker stays shut until it is unlocked, even when the hold has been lost meanwhile:
-// otherwise who comes late would unlock what another goroutine took after him. Another Locker for
-// the same name, from the same client or not, is another contender and doesn't wait for that.
+// otherwise a late unlock would release a hold that another goroutine has since taken. Another
+// Locker for the same name, from the same client or not, is a separate contender and isn't kept
+// waiting by that.
+//
+// Making a Locker is cheap and does no I/O: in a handler make one per request.
 //
 // Calls whose context names an owner (see [WithOwner]), or comes from a [Locker.Do] of the same
-// lock, are made in that owner's name, and re-enter what it holds.
+// lock, are made in that owner's name, and re-enter what it holds. Unlock with the context that you
+// locked with.
 //
 // A Locker is safe for concurrent use. It must not be copied.
 type Locker struct {
@@ -42,10 +46,9 @@ func (l *Locker) For(o Owner) *Locker {
 }
 
 // Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store
-// can't be reached or answers with errors it goes on trying, and logs. It panics where waiting
-// can't help: with an [*Error] that wraps [ErrClosed] if the client is or gets closed,
-// [ErrConflict] if something that is no lock is stored under the name, or says that the name is
-// empty.
+// can't be reached or returns errors, it keeps trying and logs. It panics where waiting can't help,
+// with an [*Error]: one that wraps [ErrClosed] if the client is or gets closed, [ErrConflict] if
+// the lock's name holds something that is not a lock, or one that says that the name is empty.
 func (l *Locker) Lock() {
 	var tries backoff
 	ctx := context.Background()
@@ -62,9 +65,9 @@ func (l *Locker) Lock() {
 	}
 }
 
-// Unlock gives back the lock. It panics, with an [*Error] that wraps [ErrNotHeld], if the caller
-// never had it. If it was lost, or the store can't be reached, that is logged; the lock then ends
-// with its lease.
+// Unlock releases the lock. It panics, with an [*Error] that wraps [ErrNotHeld], if the caller
+// never had it. If it was lost, or the store can't be reached within 5 s, that is logged; in the
+// latter case the release continues in the background.
 func (l *Locker) Unlock() {
 	err := l.unlock(context.Background())
 	switch {
@@ -78,18 +81,19 @@ func (l *Locker) Unlock() {
 // LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
 // until it is unlocked, unless [Lease] is given.
 //
-// Its errors are those of ctx, and its cause if it has another; [ErrNotAcquired] after the wait;
-// [ErrLost] if the caller's owner held the lock and lost it while the call re-entered it;
-// [ErrClosed]; [ErrConflict]; and what the store refuses for good. Where the store was failing
-// while the call waited, the error wraps the last of its errors too.
+// Its errors are that of ctx, and its cause if it has another; [ErrNotAcquired] after the wait;
+// [ErrLost] if the caller's owner held the lock and lost it while the call re-entered it, or if the
+// wait ends on a Locker whose last hold was lost and nobody has unlocked it; [ErrClosed];
+// [ErrConflict]; and what the store refuses for good. Where the store was failing while the call
+// waited, the error wraps the last of its errors too.
 func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	_, err := l.acquire(ctx, acquireOptions{}, opts)
 	return l.wrap("lock", err)
 }
 
-// TryLock takes the lock if that is possible now, or within [Wait]. False without an error says
-// that another holds it, and nothing else. The lock is renewed until it is unlocked, unless [Lease]
-// is given. Errors are those of [Locker.LockContext], and [ErrLost] if the last hold of this Locker
+// TryLock takes the lock if that is possible now, or within [Wait]. False with a nil error means
+// exactly one thing: another holds it. The lock is renewed until it is unlocked, unless [Lease] is
+// given. Errors are those of [Locker.LockContext], and [ErrLost] if the last hold of this Locker
 // was lost, and nobody has unlocked it yet.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	_, err := l.acquire(ctx, acquireOptions{bounded: true}, opts)
@@ -99,21 +103,23 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 	return err == nil, l.wrap("trylock", err)
 }
 
-// UnlockContext gives back the lock, or one hold of an owner that has several. If ctx is over
-// already, it does so all the same. It tries for at most 5 s or what is left of the lease, and not
-// longer than ctx allows; if the store hasn't answered by then the error says so, the caller has
-// the lock no more, and the releasing goes on in the background.
+// UnlockContext releases the lock, or one hold of an owner that has several. It does so even if ctx
+// has ended before the call. It tries for at most 5 s or what is left of the lease, and no longer
+// than ctx allows; if the store hasn't answered by then the error says so, the caller no longer has
+// the lock, and the release continues in the background.
 //
 // It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold was over
-// before. Losses of owners are remembered for ten leases (of the client), and 1,024 of them.
+// before. The client remembers at most 1,024 losses of owners, for ten of its leases each; after
+// that the error is ErrNotHeld.
 func (l *Locker) UnlockContext(ctx context.Context) error {
 	return l.wrap("unlock", l.unlock(ctx))
 }
 
 // ForceUnlock frees the lock in the store, whoever holds it, and says whether anybody did. It is
-// for operators: its holder may be inside. If it is this client's, the holder is told at once,
-// another client's when it next renews; until it knows, nothing excludes it. It sends one request;
-// after an error of the store it is unknown whether that was carried out.
+// for operators: the holder may still be in its critical section. A holder of this client is told
+// at once, one of another client when it next renews, and one with a fixed [Lease] when that ends;
+// until then nothing keeps it apart from the next. It sends one request; after an error of the
+// store it is unknown whether that was carried out.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := l.usable(ctx); err != nil {
 		return false, l.wrap("forceunlock", err)
@@ -135,27 +141,29 @@ func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	return res.Released, nil
 }
 
-// IsLocked asks the store whether anybody holds the lock.
+// IsLocked asks the store whether anybody holds the lock: one round trip. Like those of the other
+// questions its errors are that of ctx, [ErrClosed], [ErrConflict], and what the store says.
 func (l *Locker) IsLocked(ctx context.Context) (bool, error) {
 	res, err := l.look(ctx, "")
 	return res.Held, l.wrap("islocked", err)
 }
 
 // TTL asks the store how long the lock lasts if nobody renews it: 0 if it is free, negative if it
-// never ends.
+// never ends or the store doesn't know.
 func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
 	res, err := l.look(ctx, "")
 	return res.Remaining, l.wrap("ttl", err)
 }
 
-// IsHeld says whether the caller holds the lock: by this client's own clock, and in the store.
+// IsHeld says whether the caller holds the lock, both by this client's own clock and in the store.
+// With an error it is false.
 func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 	n, err := l.held(ctx)
 	return n > 0, l.wrap("isheld", err)
 }
 
-// HoldCount returns how often the caller must unlock the lock to be rid of it: 0 if it doesn't hold
-// it, by this client's own clock and in the store.
+// HoldCount returns how often the caller must unlock the lock to release it fully: 0 if it isn't
+// held, either by this client's own clock or in the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 	n, err := l.held(ctx)
 	return n, l.wrap("holdcount", err)
@@ -308,7 +316,7 @@ func (l *Locker) look(ctx context.Context, owner string) (backend.LookResult, er
 // stepError is the error of a single step: with the end of ctx, if that is why.
 func (l *Locker) stepError(ctx context.Context, err error) error {
 	if why := l.client.over(ctx); why != nil {
-		return errors.Join(why, err)
+		return both(why, err)
 	}
 	return err
 }

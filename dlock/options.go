@@ -8,7 +8,7 @@ import (
 )
 
 // DefaultLease is the lease of locks that are taken without [Lease], unless [WithLease] says
-// otherwise. They are renewed every third of it.
+// otherwise. They are renewed each time a third of it has passed.
 const DefaultLease = 30 * time.Second
 
 // Option configures a [Client].
@@ -16,8 +16,9 @@ type Option func(*Client) error
 
 // WithLease sets the lease of locks that are taken without [Lease]: how long such a lock outlives a
 // holder that crashes, and how long a holder that is cut off from the store may believe in it. They
-// are renewed every third of it. The default is [DefaultLease]. It is counted in whole milliseconds
-// and may not be shorter than the store allows.
+// are renewed each time a third of it has passed, so it should be many round trips and well above
+// the pauses of a process: seconds. The default is [DefaultLease], the minimum 1 ms or what the
+// store allows; fractions of a millisecond are dropped.
 func WithLease(d time.Duration) Option {
 	return func(c *Client) error {
 		if err := checkLease(d); err != nil {
@@ -29,8 +30,9 @@ func WithLease(d time.Duration) Option {
 }
 
 // WithClientID sets the client's id, the first half of what the store knows a holder by. The
-// default is a random UUID. Two clients may have one id, by mistake or not: they exclude each other
-// all the same.
+// default is a random UUID. A name of one's own makes it easier to see in the store who holds a
+// lock; any text that isn't empty will do. Two clients may have one id, by mistake or not: they
+// exclude each other all the same.
 func WithClientID(id string) Option {
 	return func(c *Client) error {
 		if id == "" {
@@ -75,16 +77,17 @@ type acquireOptions struct {
 	patient bool // the call can't return an error, and logs instead
 }
 
-// Lease sets a fixed lease, at least 1 ms and counted in whole milliseconds: the lock ends by
-// itself after it, and is not renewed. Where the caller's owner holds the lock already and it is
-// being renewed, the lease is ignored: one hold has one lease.
+// Lease sets a fixed lease: the lock ends by itself after it, and is not renewed. Less than 1 ms is
+// an error of the call; fractions of a millisecond are dropped. One hold has one lease: if the
+// caller's owner holds the lock already and it is being renewed, d is ignored; if it has a fixed
+// lease, that becomes the longer of d and what is left.
 func Lease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.fixed = d, true }
 }
 
-// Wait bounds how long an acquiring call waits for the lock; 0 is a single attempt.
-// [Locker.TryLock] then answers false, the others [ErrNotAcquired]. The default is 0 for TryLock
-// and no bound for the others.
+// Wait bounds how long an acquiring call waits for the lock, counted from the call; 0 is a single
+// attempt, and a negative wait is an error of the call. When it is over [Locker.TryLock] answers
+// false, the others [ErrNotAcquired]. The default is 0 for TryLock and no bound for the others.
 func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }

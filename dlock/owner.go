@@ -18,8 +18,8 @@ var owners atomic.Uint64
 func NewOwner() Owner { return Owner{owners.Add(1)} }
 
 // WithOwner returns a context in which everything is done in the name of o, in whatever goroutine:
-// calls that are given it re-enter what o holds, and unlocks pair with locks last in, first out. It
-// panics if o is zero.
+// calls that are given it re-enter what o holds, and unlocks pair with locks last in, first out.
+// The context of a [Locker.Do] names that Do's hold instead. It panics if o is zero.
 //
 // Goroutines that share an owner don't exclude each other, so it doesn't belong in middleware that
 // wraps whole requests unless each request really is one party.

@@ -198,13 +198,13 @@ func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration) (freed
 func (c *Client) undrained(ctx context.Context, err error) error {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
-		return errors.Join(ErrClosed, err)
+		return both(ErrClosed, err)
 	case cause == err:
 		return err
 	case cause == errUnanswered:
-		return errors.Join(errUnanswered, err)
+		return both(errUnanswered, err)
 	default:
-		return errors.Join(ended(ctx), err)
+		return both(ended(ctx), err)
 	}
 }
 

@@ -76,7 +76,7 @@ func ended(ctx context.Context) error {
 	if cause == nil || errors.Is(cause, err) {
 		return cause
 	}
-	return errors.Join(err, cause)
+	return both(err, cause)
 }
 
 // pause waits for d, and says whether it did: not if ctx or the client ended meanwhile.

@@ -1,12 +1,12 @@
-// Package membackend keeps distributed locks in the memory of this process. It is for tests, for
-// programs that run in one process now and in several later, and the model that the other backends
-// are held against.
+// Package membackend keeps distributed locks in the memory of this process. It is for tests, and
+// for programs that run in one process now and in several later; the other backends are tested
+// against it.
 //
 // Clients made with the same [Backend] exclude each other as separate processes do that share a
 // store; clients of different Backends have nothing to do with each other.
 //
-// Leases follow this process's clock, so that in a bubble of testing/synctest they are virtual. Make
-// the Backend inside the bubble then.
+// Leases follow this process's clock, so that in a bubble of testing/synctest they are virtual.
+// Make the Backend inside the bubble then.
 package membackend
 
 import (
