@@ -1,0 +1,127 @@
+package etcdbackend_test
+
+import (
+	"context"
+	"flag"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/etcdbackend"
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+// contractParts are patterns for go test -run. Most cases wait for leases, of two seconds at least, one case
+// after the other since each looks for goroutines that are left. Processes of their own can wait side by side.
+var contractParts = []string{
+	"^TestContract$/^(steps|model)$",
+	"^TestContract$/^locker$/^a",
+	"^TestContract$/^locker$/^[^a]",
+}
+
+const contractPart = "DISTSYNC_TEST_CONTRACT" // set in the environment of a process that runs a part
+
+func TestContract(t *testing.T) {
+	server := testservers.Etcd(t) // skips where there is no etcd
+	if os.Getenv(contractPart) == "" && !strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+		runContractParts(t)
+		return
+	}
+	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
+		return store(t, server.Addr)
+	}})
+}
+
+func runContractParts(t *testing.T) {
+	var all sync.WaitGroup
+	for _, part := range contractParts {
+		all.Go(func() {
+			cmd := exec.Command(os.Args[0], "-test.run="+part, "-test.v")
+			cmd.Env = append(os.Environ(), contractPart+"=1")
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "--- PASS: TestContract/") {
+				t.Errorf("%s: %v\n%s", part, err, out)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// store is what the suite needs, on an etcd without locks.
+func store(t *testing.T, addr string) contract.Store {
+	ctx := context.Background()
+	admin := connect(t, addr)
+	var breaker watchBreaker
+	wipe := func() {
+		must[*clientv3.DeleteResponse](t)(admin.Delete(ctx, "", clientv3.WithPrefix()))
+	}
+	wipe()
+	return contract.Store{
+		Backend:    func() backend.Backend { return etcdbackend.New(connect(t, addr, breaker.install)) },
+		PutForeign: func(name string) { must[*clientv3.PutResponse](t)(admin.Put(ctx, key(name), "foreign")) },
+		ForeignIntact: func(name string) bool {
+			res, err := admin.Get(ctx, key(name))
+			return err == nil && res.Count == 1 && string(res.Kvs[0].Value) == "foreign"
+		},
+		Wipe:               wipe,
+		BreakSubscriptions: breaker.cut,
+	}
+}
+
+// A watchBreaker breaks the streams of watches of the clients that it is installed in, and nothing else.
+type watchBreaker struct {
+	mu      sync.Mutex
+	cancels map[int]context.CancelFunc
+	next    int
+}
+
+func (b *watchBreaker) install(c *clientv3.Config) {
+	c.DialOptions = append(c.DialOptions, grpc.WithChainStreamInterceptor(b.stream))
+}
+
+func (b *watchBreaker) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if method == "/etcdserverpb.Watch/Watch" {
+		ctx = b.add(ctx)
+	}
+	return streamer(ctx, desc, cc, method, opts...)
+}
+
+func (b *watchBreaker) add(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cancels == nil {
+		b.cancels = make(map[int]context.CancelFunc)
+	}
+	id := b.next
+	b.next++
+	b.cancels[id] = cancel
+	context.AfterFunc(ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.cancels, id)
+	})
+	return ctx
+}
+
+func (b *watchBreaker) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, cancel := range b.cancels {
+		cancel()
+	}
+}
+
+// opened returns how many streams were opened so far.
+func (b *watchBreaker) opened() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.next
+}

@@ -1,0 +1,88 @@
+package etcdbackend
+
+import (
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+var (
+	errKind   = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: no such kind of lock")}
+	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: session closed")}
+	errSilent = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: no answer on a stream")}
+)
+
+// withKind gives an error of a request its kind. sent says whether the request may have reached a
+// server.
+//
+// An error of etcd's own comes before anything was done only where that is said here: a proposal
+// may be agreed on after the member that made it has given up on it, or has stopped.
+func withKind(err error, sent bool) *backend.Error {
+	if kinded, ok := errors.AsType[*backend.Error](err); ok {
+		return kinded
+	}
+	kind := backend.Unknown
+	switch etcd := rpctypes.Error(err); {
+	case isAny(etcd, refusals):
+		kind = backend.Refused
+	case isAny(etcd, delays), !sent:
+		kind = backend.Retry
+	}
+	if status.Code(err) == codes.Canceled && !sent && errors.Is(err, errClientClosed) {
+		kind = backend.Refused
+	}
+	return &backend.Error{Kind: kind, Err: err}
+}
+
+// errClientClosed is what a request gets when the client was closed.
+var errClientClosed = status.Error(codes.Canceled, "grpc: the client connection is closing")
+
+// refusals are answers to a request that would get the same answer again.
+var refusals = []error{
+	rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrUserNotFound,
+	rpctypes.ErrRoleNotFound, rpctypes.ErrPermissionNotGranted, rpctypes.ErrAuthNotEnabled, rpctypes.ErrInvalidAuthMgmt,
+	rpctypes.ErrEmptyKey, rpctypes.ErrTooManyOps, rpctypes.ErrRequestTooLarge,
+}
+
+// delays are answers to a request that was not carried out, and may be another time. The requests
+// ask for a leader, so ErrNoLeader is said before anything was proposed.
+var delays = []error{
+	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrNoSpace, rpctypes.ErrLeaseNotFound,
+	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
+}
+
+func isAny(err error, list []error) bool {
+	for _, e := range list {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// notDone returns the error of a step that has come to nothing: it failed while it was being
+// prepared, so whether that request was carried out does not matter.
+func notDone(err error) error {
+	if backend.KindOf(err) == backend.Refused {
+		return err
+	}
+	return &backend.Error{Kind: backend.Retry, Err: err}
+}
+
+// inDoubt returns the error of a step that may have been carried out, at least in part.
+func inDoubt(err error) error {
+	return &backend.Error{Kind: backend.Unknown, Err: err}
+}
+
+// ended returns the error of a context that has ended before anything was sent, or nil.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return &backend.Error{Kind: backend.Retry, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,305 @@
+package etcdbackend
+
+import (
+	"context"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A keeper keeps the leases of a session alive, all of them over one stream. The client library
+// spends a goroutine on every lease, or a stream on every message.
+//
+// The stream is opened when it is first needed. When it breaks, who waits for an answer is told so, and
+// the next one who asks opens another.
+type keeper struct {
+	client pb.LeaseClient
+	ctx    context.Context // ends with the session
+	stop   context.CancelFunc
+
+	mu    sync.Mutex // never held while anything is sent, received or called
+	pulse *pulse     // the present stream, or nil
+}
+
+// A pulse is one stream. One goroutine opens it and sends, another receives.
+type pulse struct {
+	keeper *keeper
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	kick   chan struct{} // there is something to send
+
+	// Guarded by the keeper's mutex.
+	queue    []*message           // to be sent
+	pending  map[int64][]*message // without an answer, by lease, in the order of sending
+	waiting  int                  // how many these are
+	unread   int                  // those that were sent
+	patience time.Duration        // for how long nothing may be heard while somebody waits
+	timer    *time.Timer          // ends the stream then
+}
+
+// A message is one message, and who waits for its answer. Who asks before it is sent may join.
+type message struct {
+	lease int64
+	asks  []*ask
+	sent  bool
+}
+
+// An ask is what is to be done with an answer. It is answered once.
+type ask struct {
+	lease  int64
+	answer func(ttl int64, err error) // ttl is what the lease began anew with; 0 if there is no lease
+	over   bool
+}
+
+// maxUnread is how many messages are sent ahead of the answers. The server works on one at a time. If it is slow, and
+// the renewals of the same leases come again, they join those that were not sent.
+const maxUnread = 256
+
+// A stream on which nothing is heard for a sixth of a lease is replaced: another may lead to a member
+// that works, and there is still time.
+const (
+	patienceShare    = 6
+	shortestPatience = 500 * time.Millisecond
+	longestPatience  = 5 * time.Second
+)
+
+func newKeeper(client pb.LeaseClient) *keeper {
+	ctx, stop := context.WithCancel(context.Background())
+	return &keeper{client: client, ctx: ctx, stop: stop}
+}
+
+func (k *keeper) closed() bool { return k.ctx.Err() != nil }
+
+// close ends everything, and waits for nothing.
+func (k *keeper) close() { k.stop() }
+
+// keepAlive lets a lease of ttl seconds begin anew, and returns the number of seconds that it begins
+// with: 0 if there is no such lease.
+func (k *keeper) keepAlive(ctx context.Context, lease, ttl int64) (int64, error) {
+	type answer struct {
+		ttl int64
+		err error
+	}
+	answers := make(chan answer, 1)
+	asks := []*ask{{lease: lease, answer: func(ttl int64, err error) { answers <- answer{ttl, err} }}}
+	k.send(asks, ttl)
+	select {
+	case a := <-answers:
+		return a.ttl, a.err
+	case <-ctx.Done():
+		k.abandon(asks, ctx.Err())
+		a := <-answers
+		return a.ttl, a.err
+	}
+}
+
+// send sends messages for leases of at least ttl seconds. The answers come from any goroutine, perhaps
+// before send returns.
+func (k *keeper) send(asks []*ask, ttl int64) {
+	if len(asks) == 0 {
+		return
+	}
+	if k.closed() {
+		for _, a := range asks {
+			a.answer(0, errClosed)
+		}
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := k.pulse
+	if p == nil {
+		p = &pulse{
+			keeper:   k,
+			kick:     make(chan struct{}, 1),
+			pending:  make(map[int64][]*message),
+			patience: longestPatience,
+		}
+		p.ctx, p.cancel = context.WithCancelCause(clientv3.WithRequireLeader(k.ctx))
+		k.pulse = p
+		go p.run()
+	}
+	p.patience = min(p.patience, max(time.Duration(ttl)*time.Second/patienceShare, shortestPatience))
+	for _, a := range asks {
+		p.add(a)
+	}
+	p.wake()
+}
+
+// add lets an ask wait for a message that has still to be sent. The keeper's mutex is held.
+func (p *pulse) add(a *ask) {
+	messages := p.pending[a.lease]
+	if n := len(messages); n > 0 && !messages[n-1].sent {
+		messages[n-1].asks = append(messages[n-1].asks, a)
+		return
+	}
+	m := &message{lease: a.lease, asks: []*ask{a}}
+	p.pending[a.lease] = append(messages, m)
+	p.queue = append(p.queue, m)
+	if p.waiting == 0 {
+		p.beginWaiting()
+	}
+	p.waiting++
+}
+
+func (p *pulse) wake() {
+	select {
+	case p.kick <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// abandon answers what has no answer yet with an error. What comes after that is ignored.
+func (k *keeper) abandon(asks []*ask, err error) {
+	k.mu.Lock()
+	open := finish(asks)
+	k.mu.Unlock()
+	for _, a := range open {
+		a.answer(0, withKind(err, true))
+	}
+}
+
+// finish marks as answered what is not, and returns that. The keeper's mutex is held.
+func finish(asks []*ask) (open []*ask) {
+	for _, a := range asks {
+		if !a.over {
+			a.over = true
+			open = append(open, a)
+		}
+	}
+	return open
+}
+
+// beginWaiting lets the time run until the stream is given up. The keeper's mutex is held.
+func (p *pulse) beginWaiting() {
+	if p.timer == nil {
+		p.timer = time.AfterFunc(p.patience, func() { p.cancel(errSilent) })
+	} else {
+		p.timer.Reset(p.patience)
+	}
+}
+
+// run opens the stream and sends.
+func (p *pulse) run() {
+	stream, err := p.keeper.client.LeaseKeepAlive(p.ctx)
+	if err != nil {
+		p.fail(err)
+		return
+	}
+	go p.receive(stream)
+	for {
+		for _, m := range p.next() {
+			if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: m.lease}); err != nil {
+				if err != io.EOF { // the stream has broken, and receive knows why
+					p.fail(err)
+				}
+				return
+			}
+		}
+		select {
+		case <-p.kick:
+		case <-p.ctx.Done():
+			return
+		}
+	}
+}
+
+// next returns what is to be sent now: what somebody still waits for, as far as there is room.
+func (p *pulse) next() []*message {
+	p.keeper.mu.Lock()
+	defer p.keeper.mu.Unlock()
+	var now []*message
+	for len(p.queue) > 0 && p.unread < maxUnread {
+		m := p.queue[0]
+		p.queue = p.queue[1:]
+		if !slices.ContainsFunc(m.asks, func(a *ask) bool { return !a.over }) {
+			p.remove(m)
+			continue
+		}
+		m.sent = true
+		p.unread++
+		now = append(now, m)
+	}
+	return now
+}
+
+// remove takes a message out of those that have no answer. The keeper's mutex is held.
+func (p *pulse) remove(m *message) {
+	messages := p.pending[m.lease]
+	if len(messages) == 1 {
+		delete(p.pending, m.lease)
+	} else {
+		i := slices.Index(messages, m)
+		p.pending[m.lease] = slices.Delete(messages, i, i+1)
+	}
+	if p.waiting--; p.waiting == 0 {
+		p.timer.Stop()
+	}
+}
+
+func (p *pulse) receive(stream pb.Lease_LeaseKeepAliveClient) {
+	for {
+		res, err := stream.Recv()
+		if err != nil {
+			p.fail(err)
+			return
+		}
+		for _, a := range p.answered(res.ID) {
+			a.answer(res.TTL, nil)
+		}
+	}
+}
+
+// answered returns who waits for an answer.
+func (p *pulse) answered(lease int64) []*ask {
+	p.keeper.mu.Lock()
+	defer p.keeper.mu.Unlock()
+	messages := p.pending[lease]
+	if len(messages) == 0 || !messages[0].sent {
+		return nil
+	}
+	p.unread--
+	m := messages[0]
+	if p.remove(m); p.waiting > 0 {
+		p.beginWaiting()
+	}
+	if p.unread <= maxUnread/2 && len(p.queue) > 0 {
+		p.wake()
+	}
+	return finish(m.asks)
+}
+
+// fail ends the stream.
+func (p *pulse) fail(err error) {
+	if context.Cause(p.ctx) == errSilent {
+		err = errSilent
+	}
+	p.cancel(nil)
+	type failure struct {
+		*ask
+		sent bool
+	}
+	var open []failure
+	k := p.keeper
+	k.mu.Lock()
+	if k.pulse == p {
+		k.pulse = nil
+	}
+	p.timer.Stop()
+	for _, messages := range p.pending {
+		for _, m := range messages {
+			for _, a := range finish(m.asks) {
+				open = append(open, failure{a, m.sent})
+			}
+		}
+	}
+	p.pending, p.queue, p.waiting = nil, nil, 0
+	k.mu.Unlock()
+	for _, f := range open {
+		f.answer(0, withKind(err, f.sent))
+	}
+}

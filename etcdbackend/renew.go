@@ -1,0 +1,178 @@
+package etcdbackend
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+const (
+	maxReads     = 128 // keys in one transaction: what a server allows if it isn't told otherwise
+	readsAtOnce  = 4   // transactions
+	writesAtOnce = 8   // of the few holds of a batch that must be written
+)
+
+// A batch is a call of RenewBatch.
+type batch struct {
+	*session
+	ctx     context.Context
+	reqs    []backend.RenewRequest
+	answer  func(int, backend.RenewResult, error)
+	running sync.WaitGroup // requests without an answer
+	writes  chan struct{}  // limits how many writes go on
+
+	mu   sync.Mutex
+	asks []*ask // all that were sent
+}
+
+func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
+	s.RenewBatch(ctx, []backend.RenewRequest{req}, func(_ int, r backend.RenewResult, e error) { res, err = r, e })
+	return res, err
+}
+
+// RenewBatch looks who has the locks, and lets the leases of those begin anew to which they belong. So
+// it notices also that a key was deleted, though the hold's lease lives.
+func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	b := &batch{session: s, ctx: ctx, reqs: reqs, answer: answer, writes: make(chan struct{}, writesAtOnce)}
+	b.running.Add(len(reqs))
+	all := make([]int, 0, len(reqs))
+	for i, req := range reqs {
+		if err := check(ctx, req.Kind); err != nil {
+			b.done(i, false, err)
+			continue
+		}
+		all = append(all, i)
+	}
+	stop := context.AfterFunc(ctx, b.abandon)
+	defer stop()
+	var readers sync.WaitGroup
+	free := make(chan struct{}, readsAtOnce)
+	for some := range slices.Chunk(all, maxReads) {
+		free <- struct{}{}
+		readers.Go(func() {
+			b.read(some)
+			<-free
+		})
+	}
+	readers.Wait()
+	b.running.Wait()
+}
+
+func (b *batch) done(i int, held bool, err error) {
+	b.answer(i, backend.RenewResult{Held: held}, err)
+	b.running.Done()
+}
+
+// read looks at the locks of some requests. What must be sent for them is sent before it returns.
+func (b *batch) read(some []int) {
+	names := make([]string, len(some))
+	for i, r := range some {
+		names[i] = b.reqs[r].Name
+	}
+	kvs, err := b.store.readAll(b.ctx, names)
+	switch {
+	case err == nil:
+		b.keep(some, kvs)
+	case len(some) > 1 && backend.KindOf(err) == backend.Refused:
+		// Too many for this server, or one of them is not for us to read.
+		b.read(some[:len(some)/2])
+		b.read(some[len(some)/2:])
+	default:
+		for _, r := range some {
+			b.done(r, false, err)
+		}
+	}
+}
+
+// keep lets leases begin anew.
+func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
+	var asks []*ask
+	shortest := int64(0)
+	for i, r := range some {
+		req := &b.reqs[r]
+		key, err := b.own(req, kvs[i])
+		if err != nil || key.free() {
+			b.done(r, false, err)
+			continue
+		}
+		ttl := b.store.ttl(req.Lease)
+		if key.lease == 0 || b.keeper.closed() {
+			b.rewrite(r, key, ttl)
+			continue
+		}
+		asks = append(asks, &ask{lease: key.lease, answer: func(granted int64, err error) { b.kept(r, key, ttl, granted, err) }})
+		if shortest == 0 || ttl < shortest {
+			shortest = ttl
+		}
+	}
+	b.mu.Lock()
+	b.asks = append(b.asks, asks...)
+	b.mu.Unlock()
+	b.keeper.send(asks, shortest)
+	if b.ctx.Err() != nil {
+		b.abandon() // it may have been called just before these were there
+	}
+}
+
+// own returns the record of a key if it is of the request's owner; else a free one.
+func (b *batch) own(req *backend.RenewRequest, kv *mvccpb.KeyValue) (record, error) {
+	if kv == nil {
+		return record{}, nil
+	}
+	if guess := b.holds.guess(holdID{req.Name, req.Owner}); guess.rev == kv.ModRevision {
+		return guess, nil // what we wrote needn't be decoded
+	}
+	key, err := decode(kv)
+	if err != nil || key.owner != req.Owner {
+		return record{}, err
+	}
+	return key, nil
+}
+
+// kept notes the answer for a lease.
+func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
+	switch {
+	case err != nil:
+		b.done(r, false, err)
+	case granted != ttl:
+		b.rewrite(r, key, ttl)
+	default:
+		b.holds.renewed(holdID{b.reqs[r].Name, b.reqs[r].Owner}, ttl)
+		b.done(r, true, nil)
+	}
+}
+
+// rewrite moves a key to another lease, where a hold is to be prolonged by another time than so far.
+// If its lease has ended, it finds out whether that was the end of the hold.
+func (b *batch) rewrite(r int, key record, ttl int64) {
+	go func() {
+		b.writes <- struct{}{}
+		defer func() { <-b.writes }()
+		req := &b.reqs[r]
+		id := holdID{req.Name, req.Owner}
+		var err error
+		for err == nil {
+			if key.free() || key.owner != req.Owner {
+				break
+			}
+			var done bool
+			if done, key, err = b.write(b.ctx, id, key, key, ttl); done {
+				b.done(r, true, nil)
+				return
+			}
+		}
+		b.done(r, false, err)
+	}()
+}
+
+// abandon answers all that waits for an answer about its lease.
+func (b *batch) abandon() {
+	b.mu.Lock()
+	asks := b.asks
+	b.mu.Unlock()
+	b.keeper.abandon(asks, b.ctx.Err())
+}

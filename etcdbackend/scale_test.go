@@ -1,0 +1,176 @@
+package etcdbackend_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+// counts is what a client sends.
+type counts struct {
+	mu      sync.Mutex
+	unary   map[string]int
+	streams map[string]int
+}
+
+func (c *counts) install(cfg *clientv3.Config) {
+	c.reset()
+	cfg.DialOptions = append(cfg.DialOptions,
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, res any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			c.mu.Lock()
+			c.unary[method]++
+			c.mu.Unlock()
+			return invoke(ctx, method, req, res, cc, opts...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			c.mu.Lock()
+			c.streams[method]++
+			c.mu.Unlock()
+			return streamer(ctx, desc, cc, method, opts...)
+		}))
+}
+
+func (c *counts) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unary, c.streams = make(map[string]int), make(map[string]int)
+}
+
+func (c *counts) get() (unary, streams string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprint(c.unary), fmt.Sprint(c.streams)
+}
+
+const (
+	rpcRange  = "/etcdserverpb.KV/Range"
+	rpcTxn    = "/etcdserverpb.KV/Txn"
+	rpcGrant  = "/etcdserverpb.Lease/LeaseGrant"
+	rpcRevoke = "/etcdserverpb.Lease/LeaseRevoke"
+	rpcAlive  = "/etcdserverpb.Lease/LeaseKeepAlive"
+)
+
+// TestRoundTrips: what a step sends.
+func TestRoundTrips(t *testing.T) {
+	var sent counts
+	server := testservers.Etcd(t)
+	s := open(t, connect(t, server.Addr, sent.install))
+	ctx := t.Context()
+	check := func(what string, want map[string]int) {
+		t.Helper()
+		if got, _ := sent.get(); got != fmt.Sprint(want) {
+			t.Errorf("%s sent %v, want %v", what, got, want)
+		}
+		sent.reset()
+	}
+	must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+	check("an acquisition", map[string]int{rpcRange: 1, rpcGrant: 1, rpcTxn: 1})
+	must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
+	check("a re-entry", map[string]int{rpcTxn: 1})
+	must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
+	check("a renewal", map[string]int{rpcTxn: 1})
+	must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
+	check("a release of one of two", map[string]int{rpcTxn: 1})
+	must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
+	check("a release", map[string]int{rpcTxn: 1, rpcRevoke: 1})
+}
+
+// TestTenThousandHeldLocks are renewed over one stream.
+func TestTenThousandHeldLocks(t *testing.T) {
+	n := 10_000
+	if testing.Short() {
+		n = 1000
+	}
+	server := testservers.Etcd(t)
+	var sent counts
+	cli := connect(t, server.Addr, sent.install)
+	s := open(t, cli)
+	ctx := t.Context()
+	reqs := make([]backend.RenewRequest, n)
+	for i := range reqs {
+		reqs[i] = backend.RenewRequest{Name: fmt.Sprint("lock", i), Owner: fmt.Sprintf("11111111-1111-1111-1111-111111111111:%d", i), Lease: 10 * time.Minute}
+	}
+	must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n"})) // connects
+	idle, heap := runtime.NumGoroutine(), heapInUse()
+	begin := time.Now()
+	var all sync.WaitGroup
+	var next atomic.Int64
+	for range 64 {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				req := backend.AcquireRequest{Name: reqs[i].Name, Owner: reqs[i].Owner, Lease: reqs[i].Lease}
+				if res, err := s.Acquire(ctx, req); err != nil || !res.Acquired {
+					t.Errorf("acquire: %+v, %v", res, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("acquired in %v", time.Since(begin))
+
+	sent.reset()
+	const rounds = 3
+	var most atomic.Int64
+	var total time.Duration
+	cpu := cpuTime()
+	for range rounds {
+		begin = time.Now()
+		var held atomic.Int64
+		s.RenewBatch(ctx, reqs, func(_ int, res backend.RenewResult, err error) {
+			switch {
+			case err != nil:
+				t.Errorf("renew: %v", err)
+			case res.Held:
+				if held.Add(1)%1000 == 0 {
+					most.Store(max(most.Load(), int64(runtime.NumGoroutine())))
+				}
+			}
+		})
+		total += time.Since(begin)
+		if held.Load() != int64(n) {
+			t.Errorf("%d of %d renewed", held.Load(), n)
+		}
+	}
+	cpu = cpuTime() - cpu
+	unary, streams := sent.get()
+	reads := (n + 127) / 128 * rounds
+	if want := fmt.Sprint(map[string]int{rpcTxn: reads}); unary != want {
+		t.Errorf("the renewals sent %v, want %v", unary, want)
+	}
+	if want := fmt.Sprint(map[string]int{rpcAlive: 1}); streams != want {
+		t.Errorf("the renewals opened the streams %v, want %v", streams, want)
+	}
+	if extra := most.Load() - int64(idle); extra > 20 {
+		t.Errorf("the renewals took %d goroutines", extra)
+	}
+	t.Logf("%d renewals: %v and %v of CPU of this process; at most %d goroutines more than when idle; %d bytes a lock",
+		n, total/rounds, cpu/rounds, most.Load()-int64(idle), (heapInUse()-heap)/int64(n))
+	runtime.KeepAlive(reqs)
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,180 @@
+package etcdbackend
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// store sends requests to etcd. It speaks to the connection of the client without what the client's
+// own KV, Lease and Watcher add: they repeat reads and grants for seconds while no server can be
+// reached, wait for a connection without saying why there is none, and renew and watch at the cost of
+// goroutines for each key.
+type store struct {
+	kv      pb.KVClient
+	lease   pb.LeaseClient
+	watch   pb.WatchClient
+	options options
+
+	// floor is the shortest lease that the server was seen to grant to one who asked for less.
+	floor atomic.Int64
+}
+
+func newStore(cli *clientv3.Client, o options) *store {
+	conn := cli.ActiveConnection()
+	return &store{
+		kv:      pb.NewKVClient(conn),
+		lease:   pb.NewLeaseClient(conn),
+		watch:   pb.NewWatchClient(conn),
+		options: o,
+	}
+}
+
+func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
+
+// ttl returns a lease in seconds, as the server will grant it.
+func (st *store) ttl(lease time.Duration) int64 {
+	return max(int64((lease+time.Second-1)/time.Second), st.floor.Load())
+}
+
+// send sends one request. The error that it returns has a kind.
+func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req) (Res, error) {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	var to peer.Peer // is set as soon as there is a connection to send the request on
+	res, err := do(ctx, req, grpc.Peer(&to), grpc.OnFinish(func(err error) {
+		// The client repeats what was cancelled or timed out without the context's doing, as if
+		// it could not have been carried out. It doesn't if the context is over.
+		if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded {
+			cancel()
+		}
+	}))
+	if err != nil {
+		return res, withKind(err, to.Addr != nil)
+	}
+	return res, nil
+}
+
+// read reads a lock's key.
+func (st *store) read(ctx context.Context, name string) (record, error) {
+	res, err := send(ctx, st.kv.Range, &pb.RangeRequest{Key: st.key(name)})
+	if err != nil {
+		return record{}, notDone(err)
+	}
+	return decode(first(res.Kvs))
+}
+
+func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
+	if len(kvs) == 0 {
+		return nil
+	}
+	return kvs[0]
+}
+
+// readAll reads the keys of several locks at one moment. A nil element stands for none.
+func (st *store) readAll(ctx context.Context, names []string) ([]*mvccpb.KeyValue, error) {
+	ops := make([]*pb.RequestOp, len(names))
+	for i, name := range names {
+		ops[i] = rangeOp(st.key(name))
+	}
+	res, err := send(ctx, st.kv.Txn, &pb.TxnRequest{Success: ops})
+	if err != nil {
+		return nil, notDone(err)
+	}
+	kvs := make([]*mvccpb.KeyValue, len(names))
+	for i := range kvs {
+		kvs[i] = first(res.Responses[i].GetResponseRange().Kvs)
+	}
+	return kvs, nil
+}
+
+// swap carries out op if the lock's key is still as old says. If it isn't, swap returns how it is,
+// and nothing else was done. Otherwise it returns the revision of the change.
+func (st *store) swap(ctx context.Context, name string, old record, op *pb.RequestOp) (rev int64, now record, err error) {
+	key := st.key(name)
+	// A key that does not exist has the revision 0.
+	same := &pb.Compare{
+		Key: key, Result: pb.Compare_EQUAL,
+		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: old.rev},
+	}
+	res, err := send(ctx, st.kv.Txn, &pb.TxnRequest{
+		Compare: []*pb.Compare{same},
+		Success: []*pb.RequestOp{op},
+		Failure: []*pb.RequestOp{rangeOp(key)},
+	})
+	switch {
+	case err != nil:
+		return 0, record{}, err
+	case res.Succeeded:
+		return res.Header.Revision, record{}, nil
+	}
+	now, err = decode(first(res.Responses[0].GetResponseRange().Kvs))
+	return 0, now, err
+}
+
+func rangeOp(key []byte) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: key}}}
+}
+
+func (st *store) put(name string, r record) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{
+		Key: st.key(name), Value: encode(r.owner, r.count), Lease: r.lease,
+	}}}
+}
+
+func (st *store) del(name string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{
+		Key: st.key(name),
+	}}}
+}
+
+// grant makes a lease.
+func (st *store) grant(ctx context.Context, ttl int64) (int64, error) {
+	res, err := send(ctx, st.lease.LeaseGrant, &pb.LeaseGrantRequest{TTL: ttl})
+	if err != nil {
+		return 0, notDone(err) // a lease that nobody knows is attached to nothing, and runs out
+	}
+	if res.TTL > ttl {
+		st.floor.Store(res.TTL)
+	}
+	return res.ID, nil
+}
+
+// revoke ends a lease. It is no error if there is none.
+func (st *store) revoke(ctx context.Context, lease int64) error {
+	_, err := send(ctx, st.lease.LeaseRevoke, &pb.LeaseRevokeRequest{ID: lease})
+	if gone(err) {
+		return nil
+	}
+	return err
+}
+
+// remaining returns how many seconds of a lease are left, rounded down; -1 if there is no lease.
+func (st *store) remaining(ctx context.Context, lease int64) (int64, error) {
+	res, err := send(ctx, st.lease.LeaseTimeToLive, &pb.LeaseTimeToLiveRequest{ID: lease})
+	switch {
+	case gone(err):
+		return -1, nil
+	case err != nil:
+		return 0, notDone(err)
+	}
+	return res.TTL, nil
+}
+
+// gone says whether a request failed because its lease does not exist any more.
+func gone(err error) bool {
+	kinded, ok := errors.AsType[*backend.Error](err)
+	return ok && errors.Is(rpctypes.Error(kinded.Err), rpctypes.ErrLeaseNotFound)
+}

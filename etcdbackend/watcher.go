@@ -1,0 +1,398 @@
+package etcdbackend
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A watcher keeps all subscriptions of a session, on one stream of watches. The client library would
+// restore a broken stream by itself, but not tell, and it spends two goroutines on every watch.
+//
+// Watches begin in the present: a server serves those that begin in the past from a loop that runs ten
+// times a second. What was missed while there was no stream is made up for by a wake-up.
+//
+// One goroutine, run, opens streams and sends; receive receives; check looks whether anything was
+// received. A stream is used until its first error.
+type watcher struct {
+	client     pb.WatchClient
+	checkEvery time.Duration
+	ctx        context.Context // ends with the session
+	stop       context.CancelFunc
+	kick       chan struct{} // tells run that there is something to do
+
+	mu       sync.Mutex // never held while anything is sent, received or called
+	started  bool       // run
+	lastID   int64      // of a watch; none is used twice
+	subs     map[*subscription]struct{}
+	watches  map[int64]*subscription // those that the server was told of on the present stream
+	queue    []*pb.WatchRequest      // to be sent on the present stream
+	asked    []int64                 // watches whose creation it has not answered yet, in order
+	heard    bool                    // something was received since the last check
+	failures int                     // streams in a row that served nobody
+	failed   error                   // of the last of them
+	pause    time.Time               // no new stream before
+}
+
+type subscription struct {
+	watcher *watcher
+	key     []byte
+	wake    func(backend.Wakeup)
+
+	// Guarded by the watcher's mutex.
+	watch  int64      // on the present stream; 0: none
+	stands bool       // Subscribe has its answer
+	answer chan error // what Subscribe returns
+}
+
+const (
+	minPause = 20 * time.Millisecond
+	maxPause = 2 * time.Second
+)
+
+func newWatcher(client pb.WatchClient, checkEvery time.Duration) *watcher {
+	ctx, stop := context.WithCancel(context.Background())
+	return &watcher{
+		client:     client,
+		checkEvery: checkEvery,
+		ctx:        ctx,
+		stop:       stop,
+		kick:       make(chan struct{}, 1),
+		subs:       make(map[*subscription]struct{}),
+		watches:    make(map[int64]*subscription),
+		heard:      true,
+	}
+}
+
+// close ends everything, and waits for nothing.
+func (w *watcher) close() { w.stop() }
+
+// Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called when
+// the key is deleted, also when its lease has run out.
+func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if err := check(ctx, req.Kind); err != nil {
+		return nil, err
+	}
+	sub, err := s.watcher.add(s.store.key(req.Name), req.Wake)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case err = <-sub.answer:
+	case <-ctx.Done():
+		err = inDoubt(ctx.Err())
+	case <-s.watcher.ctx.Done():
+		err = errClosed
+	}
+	if err != nil {
+		sub.Close()
+		return nil, err
+	}
+	return sub, nil
+}
+
+// add returns a subscription that will be answered, or an error while no stream can be had.
+func (w *watcher) add(key []byte, wake func(backend.Wakeup)) (*subscription, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failures > 0 && time.Now().Before(w.pause) {
+		return nil, w.failed
+	}
+	sub := &subscription{watcher: w, key: key, wake: wake, answer: make(chan error, 1)}
+	w.subs[sub] = struct{}{}
+	w.create(sub)
+	if !w.started {
+		w.started = true
+		go w.run()
+	}
+	w.wakeRun()
+	return sub, nil
+}
+
+// create lets the server be told of a subscription. w.mu is held.
+func (w *watcher) create(sub *subscription) {
+	w.lastID++
+	sub.watch = w.lastID
+	w.watches[sub.watch] = sub
+	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
+		Key:     sub.key,
+		WatchId: sub.watch,
+		Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT},
+	}}})
+}
+
+// Close gives the subscription up.
+func (sub *subscription) Close() {
+	w := sub.watcher
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.subs, sub)
+	if sub.watch == 0 {
+		return
+	}
+	delete(w.watches, sub.watch)
+	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{
+		WatchId: sub.watch,
+	}}})
+	sub.watch = 0
+	w.wakeRun()
+}
+
+func (w *watcher) wakeRun() {
+	select {
+	case w.kick <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// run opens streams, one after the other.
+func (w *watcher) run() {
+	for w.needed() {
+		served, err := w.serve()
+		w.lost(err, served)
+	}
+}
+
+// needed waits until a stream is needed and may be opened. It returns false when the session is
+// closed.
+func (w *watcher) needed() bool {
+	for {
+		w.mu.Lock()
+		wanted, pause := len(w.subs) > 0, time.Until(w.pause)
+		w.mu.Unlock()
+		if w.ctx.Err() != nil {
+			return false
+		}
+		if wanted && pause <= 0 {
+			return true
+		}
+		var timer <-chan time.Time
+		if wanted {
+			timer = time.After(pause)
+		}
+		select {
+		case <-timer:
+		case <-w.kick:
+		case <-w.ctx.Done():
+		}
+	}
+}
+
+// serve opens a stream and sends on it, until it breaks or the session is closed. It says whether a
+// watch stood.
+func (w *watcher) serve() (served bool, err error) {
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(w.ctx))
+	defer cancel(nil)
+	go w.check(ctx, cancel)
+	stream, err := w.client.Watch(ctx)
+	if err != nil {
+		return false, why(ctx, err)
+	}
+	broken := make(chan error, 1)
+	go func() { broken <- w.receive(stream, &served) }()
+	for {
+		for _, req := range w.next() {
+			if stream.Send(req) != nil {
+				// The stream has broken. Receiving tells why.
+				break
+			}
+		}
+		select {
+		case <-w.kick:
+		case err := <-broken:
+			return served, why(ctx, err)
+		}
+	}
+}
+
+// why returns why a stream has ended.
+func why(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// next returns what is to be sent.
+func (w *watcher) next() []*pb.WatchRequest {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	requests := w.queue
+	w.queue = nil
+	for _, req := range requests {
+		if create := req.GetCreateRequest(); create != nil {
+			w.asked = append(w.asked, create.WatchId)
+		}
+	}
+	return requests
+}
+
+// check ends a stream on which nothing is heard. It has a goroutine of its own, since opening a stream,
+// and sending on it, may wait for a server that does not answer.
+func (w *watcher) check(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(w.checkEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if !w.alive() {
+				cancel(errSilent)
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// alive asks for a sign of life if nothing was heard since the last call. It returns false if there
+// was none since it has asked.
+func (w *watcher) alive() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.watches) == 0 {
+		w.heard = true // nobody cares
+		return true
+	}
+	if !w.heard {
+		return false
+	}
+	w.heard = false
+	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
+	w.wakeRun()
+	return true
+}
+
+func (w *watcher) receive(stream pb.Watch_WatchClient, served *bool) error {
+	for {
+		res, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		wake, wakeup, err := w.received(res, served)
+		if wake != nil {
+			wake(wakeup)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// received notes a message, and returns whom to wake. An error says that the stream is of no use.
+func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backend.Wakeup), wakeup backend.Wakeup, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard = true
+	id := res.WatchId
+	if res.Created && len(w.asked) > 0 {
+		// A watch that is refused has no id in the answer. But answers come in order.
+		id = w.asked[0]
+		w.asked = w.asked[1:]
+	}
+	sub := w.watches[id]
+	switch {
+	case sub == nil: // closed meanwhile; or a sign of life
+	case res.Canceled:
+		wake, err = w.canceled(sub, res)
+		return wake, backend.WakeAll, err
+	case res.Created:
+		*served = true
+		if sub.stands {
+			return sub.wake, backend.WakeAll, nil // it has missed what happened meanwhile
+		}
+		sub.stands = true
+		sub.answer <- nil
+	case deletes(res.Events):
+		return sub.wake, backend.WakeOne, nil
+	}
+	return nil, 0, nil
+}
+
+func deletes(events []*mvccpb.Event) bool {
+	for _, e := range events {
+		if e.Type == mvccpb.DELETE {
+			return true
+		}
+	}
+	return false
+}
+
+// canceled notes that the server has ended a watch. w.mu is held.
+func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(backend.Wakeup), err error) {
+	delete(w.watches, sub.watch)
+	sub.watch = 0
+	refused := withKind(reason(res), false)
+	switch {
+	case isAny(refused.Err, staleToken):
+		// The stream belongs to a log-in that has run out. Another will have its own.
+		return nil, refused
+	case !sub.stands:
+		delete(w.subs, sub)
+		sub.answer <- refused
+	case !res.Created:
+		// It was too slow: what it should have been told next is compacted. It begins anew, from now.
+		w.create(sub)
+		w.wakeRun()
+	default:
+		// It may not watch any more. The next stream tries again; until then waiters look by themselves.
+		return sub.wake, nil
+	}
+	return nil, nil
+}
+
+var staleToken = []error{rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision}
+
+// reason returns why a watch was canceled. The server says it in the words of an error of gRPC's.
+func reason(res *pb.WatchResponse) error {
+	text := res.CancelReason
+	if _, desc, ok := strings.Cut(text, " desc = "); ok {
+		text = desc
+	}
+	return rpctypes.Error(errors.New(text))
+}
+
+// lost notes that a stream, and with it all the server knew, is gone. Those who are subscribed stay so,
+// and will be when there is another; those who wait are told, so that they need not.
+func (w *watcher) lost(err error, served bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		err = io.EOF
+	}
+	w.failed = notDone(withKind(err, true))
+	w.failures++
+	if served {
+		w.failures = 0
+	}
+	w.pause = time.Now().Add(backoff(w.failures))
+	w.queue, w.asked, w.heard = nil, nil, true
+	clear(w.watches)
+	for sub := range w.subs {
+		sub.watch = 0
+		if !sub.stands {
+			delete(w.subs, sub)
+			sub.answer <- w.failed
+			continue
+		}
+		w.create(sub)
+	}
+}
+
+// backoff is how long to wait after so many failures, jittered so that the clients of a server that
+// comes back don't come all at once.
+func backoff(failures int) time.Duration {
+	pause := min(minPause<<min(failures, 10), maxPause)
+	return pause/2 + rand.N(pause/2)
+}
