@@ -69,8 +69,9 @@ type Session interface {
 
 	// Close ends what the session started: its subscriptions, connections of its own, goroutines.
 	// It must not release locks, must not wait for the store, and leaves the client that the
-	// backend was made with open: that belongs to the user. It is called once. After it Release
-	// may still be called and must work where the store can be reached; nothing else will be.
+	// backend was made with open: that belongs to the user. It is called once,
+	// perhaps while steps are under way, whose contexts have ended by then. After it Release may
+	// still be called and must work where the store can be reached.
 	Close() error
 }
 

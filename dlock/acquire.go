@@ -22,7 +22,9 @@ type acquisition struct {
 	signal     chan struct{} // look again: at the head of the queue, woken, or joined
 	fresh      bool          // at the head, and not tried since
 	joined     bool          // the same party got in elsewhere: it can re-enter
+	cut        func()        // ends the attempt under way, if a joined one need not wait for it
 
+	within   *hold // what the call began to re-enter
 	answered bool  // an attempt was
 	failure  error // why the last attempt failed; nil if it was answered
 	tries    backoff
@@ -45,7 +47,7 @@ func (c *Client) acquire(ctx context.Context, name string, p party, o acquireOpt
 		switch {
 		case err == nil:
 			return h, nil
-		case errors.Is(err, errAgain):
+		case err == errAgain:
 			continue
 		case !c.retries(ctx, a, err):
 			return nil, err
@@ -64,7 +66,11 @@ const firstBackoff = 50 * time.Millisecond
 // acquireOnce re-enters, or acquires afresh, and waits for that if it may.
 func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error) {
 	if h := c.current(a.name, a.party); h != nil {
-		return h, c.reenter(ctx, h, a.o)
+		a.within = h
+		return h, c.reenter(ctx, h, a)
+	}
+	if a.within != nil && c.isLost(a.within) {
+		return nil, ErrLost // a fresh acquisition is not what the call began as
 	}
 	if a.single() {
 		return c.tryNow(ctx, a)
@@ -91,8 +97,21 @@ func (a *acquisition) fail(ctx context.Context, err error) {
 	}
 }
 
-// errHeld says that the wait is over and another has the lock.
+// errHeld says that another has the lock.
 var errHeld = fmt.Errorf("held by another: %w", ErrNotAcquired)
+
+// isHeld says whether a call ended with errHeld, and not with an error of the caller's that wraps
+// it, such as the cause of its context.
+func isHeld(err error) bool {
+	if end, ok := err.(endError); ok {
+		err = end.error
+	}
+	return err == errHeld
+}
+
+// errWaited is the cause of a context whose wait is over. No caller ever sees it, so that none can
+// bring it back as the cause of a context of its own.
+var errWaited = errors.New("the wait is over")
 
 // An endError ended a wait: no further attempt follows.
 type endError struct{ error }
@@ -107,30 +126,33 @@ func (c *Client) over(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	if errors.Is(context.Cause(ctx), errHeld) {
-		return errHeld
+	if context.Cause(ctx) == errWaited {
+		return errWaited
 	}
 	return ended(ctx)
 }
 
 // giveUp returns the error of a call that ends because of why: with what failed last, if anything
-// did.
+// did. That the wait is over means that another holds the lock only if the store said so.
 func (a *acquisition) giveUp(why error) error {
-	if a.failure == nil {
-		return endError{why}
-	}
-	if why == errHeld {
-		why = ErrNotAcquired // whether another holds it is not known
+	if why == errWaited {
+		if a.answered && a.failure == nil {
+			return endError{errHeld}
+		}
+		why = ErrNotAcquired
+		if a.failure == nil {
+			a.failure = errUnanswered
+		}
 	}
 	return endError{both(why, a.failure)}
 }
 
-// waitContext returns a context that ends with the call's wait, cause errHeld.
+// waitContext returns a context that ends with the call's wait, cause errWaited.
 func waitContext(ctx context.Context, o acquireOptions) (context.Context, context.CancelFunc) {
 	if !o.bounded || o.wait == 0 {
 		return ctx, func() {}
 	}
-	return context.WithTimeoutCause(ctx, o.wait, errHeld)
+	return context.WithTimeoutCause(ctx, o.wait, errWaited)
 }
 
 // logPatience logs a failed attempt of a call that cannot return it.
@@ -150,11 +172,14 @@ func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 		return nil, errHeld
 	}
 	_, err := c.attempt(ctx, a)
-	if err != nil {
-		c.abandon(a)
-		return nil, err
+	if err == nil {
+		return a.h, nil
 	}
-	return a.h, nil
+	c.abandon(a)
+	if err == errHeld && c.current(a.name, a.party) != nil {
+		err = errAgain // held by another goroutine in the same party's name
+	}
+	return nil, err
 }
 
 // attempt asks the store for the lock once. A nil error means that a.h is held now. If it is
@@ -226,35 +251,34 @@ func (c *Client) abandon(a *acquisition) {
 }
 
 // reenter counts one hold more. Steps that count are made one at a time.
-func (c *Client) reenter(ctx context.Context, h *hold, o acquireOptions) error {
+func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	select {
 	case h.slot <- struct{}{}:
 		defer func() { <-h.slot }()
 	case <-ctx.Done():
-		return endError{c.over(ctx)}
+		return a.giveUp(c.over(ctx))
 	case <-c.ctx.Done():
 		return ErrClosed
 	}
 	c.mu.Lock()
-	if h.state != live || !c.check(h) {
+	if !c.check(h) {
 		c.unlock()
 		return errAgain
 	}
-	lease := h.reentryLease(o, c.now())
-	h.count++
-	count, sent := h.count, c.now()
-	h.sending(sent, c.stored(lease))
+	now := c.now()
+	lease, count := h.reentryLease(a.o, now), h.count+1
+	h.sending(now, c.stored(lease))
 	c.unlock()
 
 	res, err := step(ctx, c, c.session.Acquire, h.acquireRequest(c.stored(lease), true))
 
 	c.mu.Lock()
 	defer c.unlock()
-	if err == nil && res.Acquired && res.Count >= count && h.state == live {
-		c.prolong(h, sent, lease, !o.fixed)
+	if err == nil && res.Acquired && res.Count >= count && c.check(h) {
+		h.count = count
+		c.prolong(h, now, lease, !a.o.fixed)
 		return nil
 	}
-	h.count--
 	return c.failReentry(h, lease, res, err)
 }
 
@@ -267,9 +291,11 @@ func (h *hold) reentryLease(o acquireOptions, now instant) time.Duration {
 	return max(h.remaining(now), o.lease)
 }
 
-// remaining returns how long the hold is still promised, in whole milliseconds, rounded up.
+// remaining returns the lease, in whole milliseconds, whose promise lasts no shorter than the one
+// that the hold has.
 func (h *hold) remaining(now instant) time.Duration {
 	left := instant(h.deadline.Load()) - now
+	left += left / (driftShare - 1)
 	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 

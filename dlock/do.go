@@ -25,15 +25,15 @@ func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ..
 	if fn == nil {
 		return l.wrap("do", errors.New("the function is nil"))
 	}
-	work := l
-	if l.acquirer(ctx) == party(l) {
-		work = l.For(NewOwner()) // its hold is its own: it needs no gate
+	p := l.caller(ctx)
+	if p == party(l) {
+		p = NewOwner() // its hold is its own: it needs no gate
 	}
-	h, err := work.acquire(ctx, acquireOptions{}, opts)
+	h, err := l.acquire(ctx, p, acquireOptions{}, opts)
 	if err != nil {
 		return l.wrap("do", err)
 	}
-	return work.run(ctx, h, fn)
+	return l.run(ctx, h, fn)
 }
 
 // run calls fn while h is held, and releases it.
@@ -56,6 +56,7 @@ func (l *Locker) run(ctx context.Context, h *hold, fn func(context.Context) erro
 // timer has run since the process was paused.
 type doContext struct {
 	context.Context // ends with the caller's, with the hold, and when fn returns
+	cancel          context.CancelCauseFunc
 	client          *Client
 	hold            *hold
 }
@@ -65,41 +66,33 @@ func (d *doContext) Err() error {
 	if err := d.Context.Err(); err != nil || d.client.now() < instant(d.hold.deadline.Load()) {
 		return err
 	}
-	d.client.mu.Lock()
-	if d.hold.state == live {
-		d.client.check(d.hold)
+	if d.client.isLost(d.hold) {
+		d.cancel(ErrLost)
 	}
-	d.client.unlock()
 	return d.Context.Err()
 }
 
 // inside returns the context for what is done while h is held, and what ends it.
 func (c *Client) inside(ctx context.Context, h *hold) (context.Context, func()) {
-	ctx = context.WithValue(ctx, identityKey{}, c.identify(h))
+	ctx = context.WithValue(ctx, identityKey{}, &identity{party: h.party, client: c, name: h.name})
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &doContext{ctx, c, h}
+	d := &doContext{ctx, cancel, c, h}
 	c.mu.Lock()
 	defer c.unlock()
+	if h.inside == nil {
+		h.inside = make(map[*doContext]struct{})
+	}
+	h.inside[d] = struct{}{}
 	switch h.state {
-	case live:
-		if h.cancels == nil {
-			h.cancels = make(map[*doContext]context.CancelCauseFunc)
-		}
-		h.cancels[d] = cancel
+	case lost:
+		c.endContexts(h, ErrLost)
 	case forsaken:
-		cancel(ErrClosed)
-	default:
-		cancel(ErrLost)
+		c.endContexts(h, ErrClosed)
 	}
 	return d, func() {
 		cancel(nil)
 		c.mu.Lock()
-		delete(h.cancels, d)
+		delete(h.inside, d)
 		c.mu.Unlock()
 	}
-}
-
-// identify returns what a context says of who holds h.
-func (c *Client) identify(h *hold) *identity {
-	return &identity{party: h.party, client: c, name: h.name}
 }

@@ -46,6 +46,7 @@ var (
 	errEmptyName   = errors.New("the name is empty")
 	errLate        = errors.New("the answer came after the lease that it promised had passed")
 	errUnanswered  = errors.New("the store has not answered")
+	errBusy        = errors.New("another goroutine is locking or unlocking this Locker")
 	errNotUnlocked = errors.New("the last hold of this Locker is over, but not unlocked")
 )
 

@@ -1,7 +1,6 @@
 package dlock
 
 import (
-	"context"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -31,7 +30,7 @@ type hold struct {
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
 	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
 	over    chan struct{} // closed when it is lost; made when somebody asks
-	cancels map[*doContext]context.CancelCauseFunc
+	inside  map[*doContext]struct{}
 }
 
 type holdState uint8
@@ -105,6 +104,13 @@ func (c *Client) currentLocked(name string, p party) *hold {
 	return h
 }
 
+// isLost says whether a hold was lost.
+func (c *Client) isLost(h *hold) bool {
+	c.mu.Lock()
+	defer c.unlock()
+	return !c.check(h) && h.state == lost
+}
+
 // check says whether a hold can be relied on now, and ends it if its time is over. c.mu is held.
 func (c *Client) check(h *hold) bool {
 	if h.valid(c.now()) {
@@ -154,10 +160,16 @@ func (c *Client) tell(h *hold, cause error) {
 	if h.over != nil {
 		close(h.over)
 	}
-	for _, cancel := range h.cancels {
-		cancel(cause)
+	c.endContexts(h, cause)
+}
+
+// endContexts ends the contexts of the Dos that a hold is for. c.mu is held, and contexts call code
+// that isn't ours.
+func (c *Client) endContexts(h *hold, cause error) {
+	for d := range h.inside {
+		c.later(func() { d.cancel(cause) })
 	}
-	h.cancels = nil
+	h.inside = nil
 }
 
 // A lostKey is what an unlock of an owner names.

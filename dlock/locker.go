@@ -53,7 +53,7 @@ func (l *Locker) Lock() {
 	var tries backoff
 	ctx := context.Background()
 	for {
-		_, err := l.acquire(ctx, acquireOptions{patient: true}, nil)
+		_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{patient: true}, nil)
 		if err == nil {
 			return
 		}
@@ -87,7 +87,7 @@ func (l *Locker) Unlock() {
 // [ErrConflict]; and what the store refuses for good. Where the store was failing while the call
 // waited, the error wraps the last of its errors too.
 func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
-	_, err := l.acquire(ctx, acquireOptions{}, opts)
+	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{}, opts)
 	return l.wrap("lock", err)
 }
 
@@ -96,8 +96,8 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 // given. Errors are those of [Locker.LockContext], and [ErrLost] if the last hold of this Locker
 // was lost, and nobody has unlocked it yet.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
-	_, err := l.acquire(ctx, acquireOptions{bounded: true}, opts)
-	if errors.Is(err, errHeld) {
+	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{bounded: true}, opts)
+	if isHeld(err) {
 		return false, nil
 	}
 	return err == nil, l.wrap("trylock", err)
@@ -137,6 +137,9 @@ func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	if mine != nil {
 		c.lose(mine, ErrLost)
 	}
+	if h := c.holds[l.name]; h != nil && h.watched {
+		c.schedule(&h.alarm, c.now()) // granted meanwhile: it may have been struck
+	}
 	c.wake(l.name)
 	return res.Released, nil
 }
@@ -172,7 +175,7 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 // Lost returns a channel that is closed when the caller's present hold is lost or the client is
 // closed. It is closed already if the caller doesn't hold the lock, and never closed by an unlock.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
-	p := l.holder(ctx)
+	p := l.caller(ctx)
 	c := l.client
 	c.mu.Lock()
 	defer c.unlock()
@@ -188,8 +191,8 @@ func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	return h.over
 }
 
-// acquire gets the lock for whoever calls.
-func (l *Locker) acquire(ctx context.Context, o acquireOptions, opts []AcquireOption) (*hold, error) {
+// acquire gets the lock for a party.
+func (l *Locker) acquire(ctx context.Context, p party, o acquireOptions, opts []AcquireOption) (*hold, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
 	}
@@ -199,7 +202,6 @@ func (l *Locker) acquire(ctx context.Context, o acquireOptions, opts []AcquireOp
 	}
 	ctx, cancel := waitContext(ctx, o)
 	defer cancel()
-	p := l.acquirer(ctx)
 	if p != party(l) {
 		return l.client.acquire(ctx, l.name, p, o)
 	}
@@ -224,13 +226,11 @@ func (l *Locker) acquirePlain(ctx context.Context, o acquireOptions) (*hold, err
 
 // enter waits for the gate.
 func (l *Locker) enter(ctx context.Context, o acquireOptions) error {
-	select {
-	case l.gate <- struct{}{}:
+	if l.slip() {
 		return nil
-	default:
 	}
 	if o.bounded && o.wait == 0 {
-		return l.shut(ctx)
+		return l.enterNow(ctx)
 	}
 	long := time.NewTimer(o.lease)
 	defer long.Stop()
@@ -241,35 +241,82 @@ func (l *Locker) enter(ctx context.Context, o acquireOptions) error {
 		case <-long.C:
 			l.client.logger.Warn("dlock: waiting for longer than a lease for a Locker that is locked", "name", l.name)
 		case <-ctx.Done():
-			err := l.client.over(ctx)
-			if err == errHeld {
-				err = l.shut(context.WithoutCancel(ctx))
-			}
-			return err
+			return l.giveUp(l.client.over(ctx))
 		case <-l.client.ctx.Done():
 			return ErrClosed
 		}
 	}
 }
 
-// shut says why the gate is shut: errHeld if the lock is held.
-func (l *Locker) shut(ctx context.Context) error {
+// slip goes through the gate if it is open.
+func (l *Locker) slip() bool {
+	select {
+	case l.gate <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// enterNow goes through the gate if it is open, or says why it is shut: errHeld if the lock is
+// held. Where another goroutine is just acquiring or releasing it, only the store knows.
+func (l *Locker) enterNow(ctx context.Context) error {
+	for range 3 {
+		if err := l.shut(); err != nil {
+			return err
+		}
+		res, err := l.look(ctx, "")
+		switch {
+		case err != nil:
+			return err
+		case res.Held:
+			return errHeld
+		case l.slip():
+			return nil
+		}
+	}
+	return errBusy
+}
+
+// giveUp returns the error of a call that ends at the gate because of why.
+func (l *Locker) giveUp(why error) error {
+	shut := l.shut()
+	switch {
+	case why == errWaited && shut == errHeld:
+		return errHeld
+	case why == errWaited && shut == nil:
+		return both(ErrNotAcquired, errBusy)
+	case why == errWaited:
+		return both(ErrNotAcquired, shut)
+	case shut == errHeld:
+		return why
+	default:
+		return both(why, shut)
+	}
+}
+
+// shut says what is known of why the gate is shut: errHeld if the lock is held, nil if nothing is.
+func (l *Locker) shut() error {
 	c := l.client
 	c.mu.Lock()
-	h := l.hold
-	valid := h != nil && h.state == live && c.check(h)
-	c.unlock()
-	switch {
-	case valid:
-		return errHeld
-	case h != nil:
+	defer c.unlock()
+	if h := l.hold; h != nil {
+		if c.check(h) {
+			return errHeld
+		}
 		return fmt.Errorf("%w: %w", errNotUnlocked, ErrLost)
 	}
-	// Another goroutine is acquiring or releasing it: whether anybody has it only the store knows.
-	if _, err := l.look(ctx, ""); err != nil {
-		return err
+	q := c.queues[l.name]
+	switch {
+	case q == nil:
+		return nil
+	case q.failure != nil:
+		return q.failure
+	case q.answered:
+		return errHeld
+	default:
+		return nil
 	}
-	return errHeld
 }
 
 // unlock gives back one hold of whoever calls.
@@ -277,7 +324,7 @@ func (l *Locker) unlock(ctx context.Context) error {
 	if l.name == "" {
 		return errEmptyName
 	}
-	p := l.holder(ctx)
+	p := l.caller(ctx)
 	if p != party(l) {
 		return l.client.releaseParty(ctx, l.name, p)
 	}
@@ -326,7 +373,7 @@ func (l *Locker) held(ctx context.Context) (int, error) {
 	if err := l.usable(ctx); err != nil {
 		return 0, err
 	}
-	p := l.holder(ctx)
+	p := l.caller(ctx)
 	c := l.client
 	c.mu.Lock()
 	h := l.present(p)

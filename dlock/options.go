@@ -113,9 +113,15 @@ func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 	return o, nil
 }
 
+// longestLease keeps sums of leases and instants far from what a Duration holds.
+const longestLease = 10 * 365 * 24 * time.Hour
+
 func checkLease(d time.Duration) error {
-	if d < time.Millisecond {
+	switch {
+	case d < time.Millisecond:
 		return fmt.Errorf("the lease %v is shorter than 1ms", d)
+	case d > longestLease:
+		return fmt.Errorf("the lease %v is longer than ten years", d)
 	}
 	return nil
 }

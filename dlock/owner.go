@@ -48,24 +48,14 @@ type party any
 
 type goroutineOwner uint64
 
-// acquirer returns in whose name a call with ctx acquires.
-func (l *Locker) acquirer(ctx context.Context) party {
-	return l.partyOf(ctx, func(p party) bool { return l.client.current(l.name, p) != nil })
-}
-
-// holder returns whose hold a call with ctx is about.
-func (l *Locker) holder(ctx context.Context) party {
-	return l.partyOf(ctx, func(p party) bool { return l.client.latest(l.name, p) != nil })
-}
-
-// partyOf returns who is calling; counts says whether the owner of a Do that ctx comes from still
-// counts.
-func (l *Locker) partyOf(ctx context.Context, counts func(party) bool) party {
+// caller returns in whose name a call with ctx is made.
+func (l *Locker) caller(ctx context.Context) party {
 	if id, ok := ctx.Value(identityKey{}).(*identity); ok {
 		if id.client == nil {
 			return id.party
 		}
-		if id.client == l.client && id.name == l.name && counts(id.party) {
+		// A Do that is over, and has nothing left to unlock, counts as none.
+		if id.client == l.client && id.name == l.name && l.client.latest(l.name, id.party) != nil {
 			return id.party
 		}
 	}

@@ -93,6 +93,9 @@ func (c *Client) releaseLater(ctx context.Context, h *hold) error {
 			c.logger.Warn("dlock: late unlock", "name", h.name, "err", err)
 		}
 	})
+	if h.count > 1 {
+		return nil // one of several: the caller has given it back
+	}
 	return ended(ctx)
 }
 
@@ -121,7 +124,9 @@ func (c *Client) releaseOne(ctx context.Context, h *hold) error {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
-	case h.state == lost:
+	case h.state == forsaken:
+		return nil
+	case !c.check(h):
 		return ErrLost
 	case err != nil:
 		if backend.KindOf(err) == backend.Unknown {
@@ -131,9 +136,8 @@ func (c *Client) releaseOne(ctx context.Context, h *hold) error {
 	case res.Outcome != backend.Left:
 		c.lose(h, ErrLost) // the store had lost it, and the last re-entry began a fresh one
 		return ErrLost
-	case h.state == live:
-		c.prolong(h, now, lease, false)
 	}
+	c.prolong(h, now, lease, false)
 	return nil
 }
 
@@ -145,9 +149,7 @@ func (c *Client) releaseLast(ctx context.Context, h *hold) error {
 	lease := c.stored(h.lease)
 	h.sending(c.now(), lease)
 	c.drop(h)
-	for _, cancel := range h.cancels {
-		cancel(ErrNotHeld) // fn gave back more than it took
-	}
+	c.endContexts(h, ErrNotHeld) // there are none, unless fn gave back more than it took
 	c.unlock()
 
 	freed, err := c.drain(ctx, h, lease)
@@ -189,6 +191,9 @@ func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration) (freed
 			sent = true
 		}
 		if !c.pause(ctx, tries.next(firstBackoff, lease/3)) {
+			if ctx.Err() == nil {
+				return c.releaseOnce(ctx, h, lease, sent)
+			}
 			return false, c.undrained(ctx, err)
 		}
 	}
@@ -196,10 +201,9 @@ func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration) (freed
 
 // undrained returns why a last release ends without the store's word.
 func (c *Client) undrained(ctx context.Context, err error) error {
-	switch cause := context.Cause(ctx); {
-	case cause == nil:
-		return both(ErrClosed, err)
-	case cause == err:
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(err, cause):
 		return err
 	case cause == errUnanswered:
 		return both(errUnanswered, err)
@@ -208,24 +212,31 @@ func (c *Client) undrained(ctx context.Context, err error) error {
 	}
 }
 
-// releaseForsaken gives back one hold after Close, with one request. c.mu is held; it is
-// unlocked on return.
+// releaseForsaken gives back one hold after Close, with one request. c.mu is held; it is unlocked
+// on return.
 func (c *Client) releaseForsaken(ctx context.Context, h *hold) error {
 	h.count--
 	if h.count <= 0 {
 		h.state = released
 		c.drop(h)
 	}
-	req := h.releaseRequest(c.stored(h.lease))
+	lease := c.stored(h.lease)
 	c.unlock()
-	res, err := leavable(ctx, nil, func() {}, c.session.Release, req)
+	_, err := c.releaseOnce(ctx, h, lease, false)
+	return err
+}
+
+// releaseOnce sends one release, whether the client is closed or not. If one was sent before, it is
+// no surprise that nothing is held.
+func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, sent bool) (freed bool, err error) {
+	res, err := leavable(ctx, nil, func() {}, c.session.Release, h.releaseRequest(lease))
 	switch {
 	case err != nil:
-		return err
-	case res.Outcome == backend.NotHeld:
-		return ErrLost
+		return false, err
+	case res.Outcome == backend.NotHeld && !sent:
+		return false, ErrLost
 	default:
-		return nil
+		return res.Outcome == backend.Freed, nil
 	}
 }
 

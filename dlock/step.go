@@ -10,13 +10,9 @@ import (
 )
 
 // step runs one step of the store so that the caller can leave when its context ends or the client
-// is closed, whatever the store's client does. What it leaves behind has an unknown outcome. A call
-// whose context cannot end runs the step itself.
+// is closed, whatever the store's client does. What it leaves behind has an unknown outcome.
 func step[Req, Res any](ctx context.Context, c *Client, do func(context.Context, Req) (Res, error), req Req) (Res, error) {
 	var none Res
-	if ctx.Done() == nil {
-		return do(closingContext{c.ctx, ctx}, req)
-	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -55,19 +51,6 @@ func leavable[Req, Res any](ctx context.Context, closed <-chan struct{}, done fu
 	default:
 		return none, errUnanswered
 	}
-}
-
-// closingContext ends with the client, and has the values of another context that never ends.
-type closingContext struct {
-	context.Context
-	values context.Context
-}
-
-func (c closingContext) Value(key any) any {
-	if v := c.values.Value(key); v != nil {
-		return v
-	}
-	return c.Context.Value(key)
 }
 
 // ended returns why ctx is over: its error and, where they differ, its cause.

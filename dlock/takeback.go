@@ -47,11 +47,12 @@ func (c *Client) releaseAgain(t *takeBack, now instant) {
 	case err == nil && res.Outcome == backend.Left:
 		c.schedule(&t.alarm, c.now())
 		return
-	case err == nil && res.Outcome == backend.Freed:
-		c.wake(h.name)
+	case err == nil:
+		c.wake(h.name) // if it is free now, that may be our doing
 	}
 	answered := err == nil || backend.KindOf(err) == backend.Refused
 	if answered && (now >= h.horizon || !h.unsure) {
+		h.back = false
 		return
 	}
 	next := c.now() + t.tries.next(firstBackoff, lease/3)

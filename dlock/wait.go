@@ -182,6 +182,9 @@ func (c *Client) join(h *hold) {
 			c.dequeue(a)
 			a.joined = true
 			a.notify()
+			if a.cut != nil {
+				c.later(a.cut)
+			}
 		}
 		a = next
 	}
@@ -214,7 +217,7 @@ func (c *Client) turn(a *acquisition) move {
 // tryInTurn makes the head's next attempt. Without a hold and an error, it is to be repeated after
 // wait.
 func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (h *hold, wait time.Duration, err error) {
-	remaining, err := c.attempt(ctx, a)
+	remaining, err := c.attemptUntilJoined(ctx, a)
 	switch {
 	case err == nil:
 		h = a.h
@@ -240,6 +243,19 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (h *hold, wait t
 		c.abandon(a) // the store may end it at any moment: the next attempt is another acquisition
 	}
 	return nil, a.tries.next(firstBackoff, a.o.lease/3), nil
+}
+
+// attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.
+func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
+	if _, plain := a.party.(*Locker); plain {
+		return c.attempt(ctx, a)
+	}
+	ctx, cut := context.WithCancel(ctx)
+	defer cut()
+	c.mu.Lock()
+	a.cut = cut
+	c.mu.Unlock()
+	return c.attempt(ctx, a)
 }
 
 // held notes that another has the lock, sees to it that the queue is told when that ends, and says
@@ -288,6 +304,10 @@ func (c *Client) leave(ctx context.Context, a *acquisition) error {
 	c.mu.Lock()
 	if q := c.queues[a.name]; q != nil && a.failure == nil {
 		a.failure = q.failure
+		a.answered = a.answered || q.answered
+	}
+	if h := c.holds[a.name]; h != nil && c.check(h) {
+		a.answered = true // we know without asking
 	}
 	c.unlock()
 	return c.quit(a, a.giveUp(c.over(ctx)))
