@@ -113,7 +113,7 @@ func (s modelStep) GoString() string { return s.String() }
 func drawSteps(rt *rapid.T, leases, pauses []time.Duration) []modelStep {
 	ops := []modelOp{
 		opAcquire, opAcquire, opAcquire, opReenter, opReenter, opRelease, opRelease, opRelease, opRelease,
-		opRenew, opRenew, opLook, opLook, opForce, opPause, opAwait,
+		opRenew, opRenew, opLook, opLook, opForce, opPause, opPause, opAwait,
 	}
 	step := rapid.Custom(func(rt *rapid.T) modelStep {
 		return modelStep{
