@@ -38,6 +38,9 @@ type Limits struct {
 // uses: acquiring and releasing count, so a repeated request is a different request. The caller
 // does each of these things, once, for all stores.
 //
+// A lock's name is any text that isn't empty. A store may refuse some names: then every step answers
+// with an error of kind [Refused], before anything is done.
+//
 // A step should return soon after its context ends. Where the request may have reached the store
 // by then, the error is of kind [Unknown]. A step that cannot be interrupted may return later: the
 // caller doesn't wait for it.

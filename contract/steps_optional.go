@@ -215,7 +215,7 @@ var notifierCases = []testCase{
 		func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			for _, name := range oddNames {
+			for _, name := range e.oddLocks() {
 				rung, sub := b.subscribe(name)
 				a.acquires(name, lease)
 				rung.reset()
@@ -428,7 +428,8 @@ var batchCases = []testCase{
 			e.needBatchRenewer()
 			s, lease := e.session(), e.longLease()
 			var reqs []backend.RenewRequest
-			for i, name := range oddNames {
+			names := e.oddLocks()
+			for i, name := range names {
 				owner := oddNames[(i+1)%len(oddNames)]
 				party{e, s, owner}.acquires(name, lease)
 				reqs = append(reqs,
@@ -441,7 +442,7 @@ var batchCases = []testCase{
 					e.Fatalf("RenewBatch: %.40q by %.40q: held %v; want %v", reqs[i].Name, reqs[i].Owner, res.Held, want)
 				}
 			}
-			for _, name := range oddNames {
+			for _, name := range names {
 				party{e, s, "nobody"}.lasts(name, 2*lease, start)
 			}
 		}},
