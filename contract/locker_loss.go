@@ -106,7 +106,7 @@ func lostChannel(l *lab) {
 }
 
 func lostOrNotHeld(l *lab) {
-	lease := l.shortLease()
+	lease := l.legal(200 * time.Millisecond)
 	p := l.process(dlock.WithLease(lease))
 	lk, ctx, plain := p.Locker("a"), l.ctxOf(), p.Locker("b")
 	for range 3 {
@@ -118,7 +118,7 @@ func lostOrNotHeld(l *lab) {
 	l.wantError(err, "the first unlock", dlock.ErrLost)
 	l.not(err, "the first unlock", dlock.ErrNotHeld)
 	l.wantError(lk.UnlockContext(ctx), "the second unlock", dlock.ErrLost)
-	l.sleep(11 * lease)
+	l.sleep(10*lease + time.Second)
 	err = lk.UnlockContext(ctx)
 	l.wantError(err, "an unlock more than ten leases after the loss", dlock.ErrNotHeld)
 	l.not(err, "an unlock more than ten leases after the loss", dlock.ErrLost)

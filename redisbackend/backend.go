@@ -17,10 +17,12 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// An Option changes how a [Backend] works. There is none so far.
+// An Option changes how a [Backend] works.
 type Option func(*options)
 
 type options struct {
+	replicas   replicas
+	sharded    bool
 	checkEvery time.Duration // how long a silent connection for subscriptions is trusted
 }
 
@@ -28,8 +30,9 @@ type options struct {
 // Sentinel, or a [redis.ClusterClient]. The client stays the caller's, who closes it after the
 // locks are closed.
 //
-// In a cluster a lock and its channel must be in one slot. All names without braces are good, and
-// so are those with one pair of braces around some part; any other that is not is refused.
+// In a cluster a lock and its channel must be in one slot, or it could be taken but never released.
+// Names without braces are good, as are those with one pair of braces around some part; any other
+// whose two slots differ is refused when the lock is used, before anything is sent.
 //
 // New panics if client is nil, or a [redis.Ring]: a Ring stops using a server that this client
 // cannot reach and asks another instead, so two clients would lock one name on two servers.
@@ -45,6 +48,7 @@ func New(client redis.UniversalClient, opts ...Option) *Backend {
 	for _, opt := range opts {
 		opt(&b.options)
 	}
+	b.options.replicas.check(client)
 	return b
 }
 
@@ -59,12 +63,14 @@ func isNil(client redis.UniversalClient) bool {
 
 // Open returns a new session.
 func (b *Backend) Open() backend.Session {
-	cluster, _ := b.client.(*redis.ClusterClient)
-	return &session{
+	s := &session{
 		client:     b.client,
-		cluster:    cluster,
-		subscriber: newSubscriber(b.client, b.options.checkEvery),
+		replicas:   b.options.replicas,
+		subscriber: newSubscriber(b),
 	}
+	s.dialect.Sharded = b.options.sharded
+	s.cluster, _ = b.client.(*redis.ClusterClient)
+	return s
 }
 
 // Limits returns the zero value: Redis counts leases in milliseconds.

@@ -14,16 +14,20 @@ import (
 
 func connectCluster(t *testing.T, nodes []*testservers.Server, change ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	t.Helper()
-	opts := new(redis.ClusterOptions)
-	for _, node := range nodes {
-		opts.Addrs = append(opts.Addrs, node.Addr)
-	}
+	opts := &redis.ClusterOptions{Addrs: addrs(nodes)}
 	for _, c := range change {
 		c(opts)
 	}
 	client := redis.NewClusterClient(opts)
 	t.Cleanup(func() { client.Close() })
 	return client
+}
+
+func addrs(nodes []*testservers.Server) (addrs []string) {
+	for _, node := range nodes {
+		addrs = append(addrs, node.Addr)
+	}
+	return addrs
 }
 
 func TestCluster(t *testing.T) {

@@ -2,6 +2,7 @@ package redisbackend
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/redis/go-redis/v9"
@@ -100,12 +101,14 @@ func (s *session) run(ctx context.Context, call redisson.Call) command {
 		cmd = eval(ctx, call)
 		_ = s.client.Process(ctx, cmd)
 	}
+	s.learn(ctx, cmd)
 	return cmd
 }
 
-// pipeline sends commands together. Each then has its own reply or error.
-func (s *session) pipeline(ctx context.Context, cmds ...command) {
-	pipe := s.client.Pipeline()
+// pipeline sends commands together, by way of the session's client or a node's. Each then has its own
+// reply or error.
+func (s *session) pipeline(ctx context.Context, client redis.UniversalClient, cmds ...command) {
+	pipe := client.Pipeline()
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd) // only queues it
 	}
@@ -116,7 +119,28 @@ func (s *session) pipeline(ctx context.Context, cmds ...command) {
 			cmd.SetErr(err)
 		}
 	}
+	s.learn(ctx, cmds...)
 }
 
 // answered says whether there is a reply or an error.
 func (c command) answered() bool { return c.Val() != nil || c.Err() != nil }
+
+// learn has a ClusterClient ask again which server has what if a command has met a server that does
+// not answer or is not the right one. By itself go-redis does so where it repeats commands, or after
+// minutes.
+func (s *session) learn(ctx context.Context, cmds ...command) {
+	if s.cluster != nil && slices.ContainsFunc(cmds, command.astray) {
+		s.cluster.ReloadState(ctx)
+	}
+}
+
+// astray says whether the command may have gone to the wrong server.
+func (c command) astray() bool {
+	err := c.Err()
+	var reply redis.Error
+	if err == nil || !errors.As(err, &reply) {
+		return err != nil
+	}
+	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "READONLY") ||
+		redis.HasErrorPrefix(err, "CLUSTERDOWN") || redis.HasErrorPrefix(err, "MASTERDOWN")
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,6 +15,7 @@ import (
 
 // A connection is one to the server that is subscribed to channels.
 type connection struct {
+	server *server
 	pubsub *redis.PubSub
 	lost   chan error    // why it cannot be used any more
 	read   chan struct{} // closed when receive has ended; nil until it begins
@@ -46,22 +48,25 @@ const (
 
 var errSilent = errors.New("redis: no answer on the connection for subscriptions")
 
-// run makes connections, one after the other.
-func (s *subscriber) run() {
-	for s.needed() {
-		conn := &connection{pubsub: s.client.Subscribe(s.ctx), lost: make(chan error, 1)}
+// run makes connections to a server, one after the other.
+func (s *subscriber) run(srv *server) {
+	for s.needed(srv) {
+		s.mu.Lock()
+		client := srv.client
+		s.mu.Unlock()
+		conn := &connection{server: srv, pubsub: client.Subscribe(s.ctx), lost: make(chan error, 1)}
 		err := s.serve(conn)
 		conn.close()
-		s.lost(err, conn.served)
+		s.lost(srv, err, conn.served)
 	}
 }
 
 // needed waits until a connection is needed and may be made. It returns false when the session is
 // closed.
-func (s *subscriber) needed() bool {
+func (s *subscriber) needed(srv *server) bool {
 	for {
 		s.mu.Lock()
-		wanted, pause := len(s.todo) > 0, time.Until(s.pause)
+		wanted, pause := len(srv.todo) > 0, time.Until(srv.pause)
 		s.mu.Unlock()
 		if s.ctx.Err() != nil {
 			return false
@@ -75,7 +80,7 @@ func (s *subscriber) needed() bool {
 		}
 		select {
 		case <-timer:
-		case <-s.kick:
+		case <-srv.kick:
 		case <-s.ctx.Done():
 		}
 	}
@@ -87,7 +92,7 @@ func (s *subscriber) serve(conn *connection) error {
 	defer check.Stop()
 	for {
 		if verb, names := s.next(conn); verb != "" {
-			if err := conn.send(s.ctx, verb, names); err != nil {
+			if err := s.send(conn, verb, names); err != nil {
 				return err
 			}
 			if conn.read == nil {
@@ -96,7 +101,7 @@ func (s *subscriber) serve(conn *connection) error {
 			}
 		}
 		select {
-		case <-s.kick:
+		case <-conn.server.kick:
 		case err := <-conn.lost:
 			return err
 		case <-check.C:
@@ -129,14 +134,14 @@ func (s *subscriber) next(conn *connection) (verb string, names []string) {
 		conn.sent = &order{verb: ping}
 		return ping, nil
 	}
-	channels := s.together()
+	channels := s.together(conn.server)
 	if len(channels) == 0 {
 		return "", nil
 	}
 	verb = channels[0].wants()
 	for _, ch := range channels {
 		names = append(names, ch.name)
-		delete(s.todo, ch.name)
+		delete(conn.server.todo, ch.name)
 		ch.state = asked
 		if verb == unsubscribe {
 			ch.state = leaving
@@ -146,11 +151,16 @@ func (s *subscriber) next(conn *connection) (verb string, names []string) {
 	return verb, names
 }
 
-// together picks channels that want the same.
-func (s *subscriber) together() (channels []*channel) {
-	for _, ch := range s.todo {
+// together picks channels that want the same. Sharded ones share no command: those of one command
+// would have to be in one slot.
+func (s *subscriber) together(srv *server) (channels []*channel) {
+	limit := maxOrder
+	if s.sharded {
+		limit = 1
+	}
+	for _, ch := range srv.todo {
 		switch {
-		case len(channels) == maxOrder:
+		case len(channels) == limit:
 			return channels
 		case len(channels) == 0:
 			channels = append(channels, ch)
@@ -166,19 +176,23 @@ func (s *subscriber) together() (channels []*channel) {
 
 // send writes a command. On a connection that stands it must not make go-redis connect again, which
 // would hide the break.
-func (c *connection) send(ctx context.Context, verb string, names []string) error {
-	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+func (s *subscriber) send(conn *connection, verb string, names []string) error {
+	ctx, cancel := context.WithTimeout(s.ctx, sendTimeout)
 	defer cancel()
-	if c.read != nil {
+	if conn.read != nil {
 		cancel() // go-redis heeds a context's end where it connects, its deadline where it writes
 	}
-	switch verb {
-	case subscribe:
-		return c.pubsub.Subscribe(ctx, names...)
-	case unsubscribe:
-		return c.pubsub.Unsubscribe(ctx, names...)
+	switch {
+	case verb == ping:
+		return conn.pubsub.Ping(ctx)
+	case verb == subscribe && s.sharded:
+		return conn.pubsub.SSubscribe(ctx, names...)
+	case verb == subscribe:
+		return conn.pubsub.Subscribe(ctx, names...)
+	case s.sharded:
+		return conn.pubsub.SUnsubscribe(ctx, names...)
 	default:
-		return c.pubsub.Ping(ctx)
+		return conn.pubsub.Unsubscribe(ctx, names...)
 	}
 }
 
@@ -195,7 +209,7 @@ func (s *subscriber) alive(conn *connection) bool {
 		return false
 	}
 	conn.ping = true
-	s.wakeRun()
+	conn.server.wake()
 	return true
 }
 
@@ -238,7 +252,11 @@ func (s *subscriber) handle(conn *connection, msg any) error {
 		s.published(conn, msg)
 		return nil
 	case *redis.Subscription:
-		return s.confirmed(conn, msg.Kind, msg.Channel)
+		verb := msg.Kind
+		if s.sharded {
+			verb = strings.TrimPrefix(verb, "s") // of ssubscribe and sunsubscribe
+		}
+		return s.confirmed(conn, verb, msg.Channel)
 	case *redis.Pong:
 		return s.confirmed(conn, ping, "")
 	default:
@@ -275,14 +293,11 @@ func (s *subscriber) confirmed(conn *connection, verb, name string) error {
 
 func (s *subscriber) confirm(conn *connection, verb, name string) (wakes []func(backend.Wakeup), ok bool) {
 	sent := conn.sent
-	if sent == nil || sent.verb != verb {
-		return nil, false
+	if sent == nil || sent.verb != verb || verb != ping && sent.channels[0].name != name {
+		return nil, s.removed(conn, verb, name)
 	}
 	if verb != ping {
 		ch := sent.channels[0]
-		if ch.name != name {
-			return nil, false
-		}
 		sent.channels = sent.channels[1:]
 		if verb == subscribe {
 			conn.served = true
@@ -294,9 +309,21 @@ func (s *subscriber) confirm(conn *connection, verb, name string) (wakes []func(
 	}
 	if len(sent.channels) == 0 {
 		conn.sent = nil
-		s.wakeRun()
+		conn.server.wake()
 	}
 	return wakes, true
+}
+
+// removed notes that the server has ended a subscription unasked, as it does when the channel's slot
+// goes to another. It returns false if there is no such.
+func (s *subscriber) removed(conn *connection, verb, name string) bool {
+	ch := s.channels[name]
+	if s.shards == nil || verb != unsubscribe || ch == nil || ch.server != conn.server || ch.state != on {
+		return false
+	}
+	ch.state = off
+	s.leave(ch)
+	return true
 }
 
 // refuse does what is to be done when the server refuses what it was told. It returns an error if the
@@ -305,7 +332,8 @@ func (s *subscriber) refuse(conn *connection, err error) error {
 	s.mu.Lock()
 	conn.heard = true
 	sent := conn.sent
-	if sent == nil || backend.KindOf(err) != backend.Refused {
+	moved := s.shards != nil && sent != nil && sent.verb == subscribe && redis.HasErrorPrefix(err, "MOVED")
+	if sent == nil || !moved && backend.KindOf(err) != backend.Refused {
 		s.mu.Unlock()
 		return err
 	}
@@ -313,6 +341,9 @@ func (s *subscriber) refuse(conn *connection, err error) error {
 	var wakes []func(backend.Wakeup)
 	for _, ch := range sent.channels {
 		switch {
+		case moved:
+			ch.state = off
+			s.leave(ch)
 		case sent.verb == unsubscribe:
 			ch.stuck = true
 			wakes = append(wakes, s.stands(ch)...)
@@ -326,7 +357,7 @@ func (s *subscriber) refuse(conn *connection, err error) error {
 			s.settle(ch)
 		}
 	}
-	s.wakeRun()
+	conn.server.wake()
 	s.mu.Unlock()
 	wakeAll(wakes, backend.WakeAll)
 	return nil

@@ -17,8 +17,11 @@ var (
 	errClosed  = &backend.Error{Kind: backend.Refused, Err: errors.New("redis: session closed")}
 )
 
-// withKind gives an error of go-redis its kind.
+// withKind gives an error of go-redis its kind, unless it has one.
 func withKind(err error) error {
+	if kinded, ok := errors.AsType[*backend.Error](err); ok {
+		return kinded
+	}
 	var reply redis.Error
 	if errors.As(err, &reply) {
 		return redisson.ServerError(reply.Error(), err)

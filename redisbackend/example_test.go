@@ -2,6 +2,7 @@ package redisbackend_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -35,4 +37,44 @@ func ExampleNew() {
 	// Output:
 	// alice true <nil>
 	// bob false <nil>
+}
+
+// A lock counts as acquired when one replica has it, or isn't acquired after half a second.
+func ExampleWithReplicas() {
+	client := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName:    "main",
+		SentinelAddrs: []string{"sentinel1:26379", "sentinel2:26379", "sentinel3:26379"},
+	})
+	defer client.Close()
+
+	locks := dlock.New(redisbackend.New(client, redisbackend.WithReplicas(1, 500*time.Millisecond)))
+	defer locks.Close()
+
+	ok, err := locks.Locker("orders:42").TryLock(context.Background())
+	switch {
+	case errors.Is(err, redisbackend.ErrNotReplicated):
+		fmt.Println("no replica has the lock, so nobody has:", err)
+	case err != nil:
+		fmt.Println("the store does not answer:", err)
+	default:
+		fmt.Println("locked:", ok)
+	}
+}
+
+// In a cluster of Redis 7, together with Java programs that use Redisson.
+func ExampleWithShardedPubSub() {
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{"node1:6379", "node2:6379", "node3:6379"},
+	})
+	defer client.Close()
+
+	locks := dlock.New(redisbackend.New(client, redisbackend.WithShardedPubSub()))
+	defer locks.Close()
+
+	err := locks.Locker("orders:42").Do(context.Background(), func(ctx context.Context) error {
+		return nil // the work
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
 }

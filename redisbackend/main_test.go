@@ -173,29 +173,40 @@ func (m *monitor) line() string {
 }
 
 // pubsubClient finds the connections in CLIENT LIST whose last command was about subscriptions.
-var pubsubClient = regexp.MustCompile(` cmd=(un)?subscribe `)
+var pubsubClient = regexp.MustCompile(` cmd=s?(un)?subscribe `)
 
 var monitored = regexp.MustCompile(`^\+[0-9.]+ \[\d+ ([^]]+)\] (.*)$`)
 
 // commands returns the commands since the last call that came from outside of scripts, but for
 // those with which go-redis greets a server.
-func (m *monitor) commands() []string {
+func (m *monitor) commands() (commands []string) {
+	m.t.Helper()
+	for _, line := range m.all() {
+		match := monitored.FindStringSubmatch(line)
+		if match[1] != "lua" && !strings.HasPrefix(match[2], `"hello"`) && !strings.HasPrefix(match[2], `"client"`) {
+			commands = append(commands, match[2])
+		}
+	}
+	return commands
+}
+
+// all returns what the server reports since the last call.
+func (m *monitor) all() (lines []string) {
 	m.t.Helper()
 	const mark = `"ECHO" "mark"`
 	if _, err := testservers.Do(m.addr, "ECHO", "mark"); err != nil {
 		m.t.Fatal(err)
 	}
-	var commands []string
 	for {
-		match := monitored.FindStringSubmatch(m.line())
+		line := m.line()
+		match := monitored.FindStringSubmatch(line)
 		switch {
 		case match == nil:
 			m.t.Fatal("MONITOR speaks differently")
 		case match[2] == mark:
-			return commands
-		case match[1] == "lua", strings.HasPrefix(match[2], `"hello"`), strings.HasPrefix(match[2], `"client"`):
+			return lines
 		default:
-			commands = append(commands, match[2])
+			lines = append(lines, line)
 		}
 	}
 }

@@ -82,6 +82,6 @@ func (s *session) send(ctx context.Context, batch []renewal, script func(context
 	for i, r := range batch {
 		cmds[i] = script(ctx, r.call)
 	}
-	s.pipeline(ctx, cmds...)
+	s.pipeline(ctx, s.client, cmds...)
 	return cmds
 }

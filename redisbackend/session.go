@@ -2,6 +2,7 @@ package redisbackend
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -13,6 +14,9 @@ import (
 type session struct {
 	client     redis.UniversalClient
 	cluster    *redis.ClusterClient // the client, if it is one; else nil
+	dialect    redisson.Dialect
+	replicas   replicas
+	probed     atomic.Bool // see probe
 	subscriber *subscriber
 }
 
@@ -39,40 +43,77 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.AcquireResult{}, err
 	}
-	if req.Reentry {
-		return s.reenter(ctx, req)
+	if err := s.probe(ctx, req.Name); err != nil {
+		return backend.AcquireResult{}, err
 	}
-	return parse(s.run(ctx, redisson.Acquire(req)), redisson.ParseAcquire)
+	call := redisson.Acquire(req)
+	if !req.Reentry && s.replicas.n == 0 {
+		return parse(s.run(ctx, call), redisson.ParseAcquire)
+	}
+	a := s.acquire(ctx, evalSHA(ctx, call), req)
+	if a.script.unknownToServer() {
+		a = s.acquire(ctx, eval(ctx, call), req)
+	}
+	return s.acquired(ctx, a, req)
 }
 
-// reenter acquires and, in the same round trip, asks for the count.
-func (s *session) reenter(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	call := redisson.Acquire(req)
-	acquire, count := s.acquireAndCount(ctx, evalSHA(ctx, call), req)
-	if acquire.unknownToServer() {
-		acquire, count = s.acquireAndCount(ctx, eval(ctx, call), req)
+// An acquisition is what is sent together to acquire a lock.
+type acquisition struct {
+	script command
+	count  *command // of the owner's holds; nil if nobody asks
+	wait   *command // for replicas; nil if nobody asks
+}
+
+// acquire sends the script and, in the same round trip, what else must be known.
+func (s *session) acquire(ctx context.Context, script command, req backend.AcquireRequest) acquisition {
+	a := acquisition{script: script}
+	cmds := []command{script}
+	if req.Reentry {
+		count := newCommand(ctx, 1, "hget", req.Name, req.Owner)
+		a.count = &count
+		cmds = append(cmds, count)
 	}
-	res, err := parse(acquire, redisson.ParseAcquire)
+	client := s.client
+	if s.replicas.n > 0 {
+		wait := s.replicas.command(ctx)
+		a.wait = &wait
+		cmds = append(cmds, wait)
+		var err error
+		if client, err = s.node(ctx, req.Name); err != nil {
+			script.SetErr(err)
+			return a
+		}
+	}
+	s.pipeline(ctx, client, cmds...)
+	return a
+}
+
+// acquired reads the answers to what acquire has sent.
+func (s *session) acquired(ctx context.Context, a acquisition, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	res, err := parse(a.script, redisson.ParseAcquire)
 	if err != nil || !res.Acquired {
 		return res, err
 	}
-	if res.Count, err = parse(count, redisson.ParseCount); err != nil {
-		return backend.AcquireResult{}, asUnknown(err) // it was acquired, after all
+	// From here on it is acquired, and so every error is Unknown.
+	if a.count != nil {
+		if res.Count, err = parse(*a.count, redisson.ParseCount); err != nil {
+			return backend.AcquireResult{}, asUnknown(err)
+		}
+	}
+	if a.wait != nil {
+		reply, err := a.wait.reply()
+		if err := redisson.CheckReplicas(s.replicas.n, reply, err); err != nil {
+			return backend.AcquireResult{}, asUnknown(err)
+		}
 	}
 	return res, nil
-}
-
-func (s *session) acquireAndCount(ctx context.Context, acquire command, req backend.AcquireRequest) (command, command) {
-	count := newCommand(ctx, 1, "hget", req.Name, req.Owner)
-	s.pipeline(ctx, acquire, count)
-	return acquire, count
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
 	}
-	return parse(s.run(ctx, redisson.Release(req)), redisson.ParseRelease)
+	return parse(s.run(ctx, s.dialect.Release(req)), redisson.ParseRelease)
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
@@ -87,12 +128,15 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
+	if err := s.probe(ctx, req.Name); err != nil {
+		return backend.ForceReleaseResult{}, err
+	}
 	fields := s.question(ctx, "hlen", req.Name)
-	s.pipeline(ctx, fields)
+	s.pipeline(ctx, s.client, fields)
 	if _, err := fields.reply(); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
-	return parse(s.run(ctx, redisson.ForceRelease(req)), redisson.ParseForceRelease)
+	return parse(s.run(ctx, s.dialect.ForceRelease(req)), redisson.ParseForceRelease)
 }
 
 // Look asks with plain commands, in one round trip.
@@ -106,7 +150,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 		holds = s.question(ctx, "hlen", req.Name) // minds the key's type too
 	}
 	ttl := s.question(ctx, "pttl", req.Name)
-	s.pipeline(ctx, exists, holds, ttl)
+	s.pipeline(ctx, s.client, exists, holds, ttl)
 
 	var replies [3]any
 	for i, cmd := range []command{exists, holds, ttl} {

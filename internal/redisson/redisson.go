@@ -55,29 +55,16 @@ func Acquire(req backend.AcquireRequest) Call {
 	return Call{acquireScript, []string{req.Name}, []string{millis(req.Lease), req.Owner}}
 }
 
-// Release gives one hold back. [ParseRelease] reads its reply.
-func Release(req backend.ReleaseRequest) Call {
-	return Call{
-		releaseScript,
-		[]string{req.Name, Channel(req.Name)},
-		[]string{unlockMessage, millis(req.Lease), req.Owner},
-	}
-}
+// Release gives one hold back, in the zero [Dialect].
+func Release(req backend.ReleaseRequest) Call { return Dialect{}.Release(req) }
 
 // Renew prolongs a hold. [ParseRenew] reads its reply.
 func Renew(req backend.RenewRequest) Call {
 	return Call{renewScript, []string{req.Name}, []string{millis(req.Lease), req.Owner}}
 }
 
-// ForceRelease frees a lock, whoever holds it. The script deletes a key of any type: ask first
-// whether it is a hash. [ParseForceRelease] reads its reply.
-func ForceRelease(req backend.ForceReleaseRequest) Call {
-	return Call{
-		forceReleaseScript,
-		[]string{req.Name, Channel(req.Name)},
-		[]string{unlockMessage},
-	}
-}
+// ForceRelease frees a lock, in the zero [Dialect].
+func ForceRelease(req backend.ForceReleaseRequest) Call { return Dialect{}.ForceRelease(req) }
 
 // millis is a duration on the wire. The lease of a request is a whole number of milliseconds.
 func millis(d time.Duration) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +22,23 @@ func TestChannel(t *testing.T) {
 	} {
 		if got := Channel(name); got != want {
 			t.Errorf("Channel(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestDialect(t *testing.T) {
+	for _, d := range []Dialect{{}, {Sharded: true}} {
+		for _, call := range []Call{
+			d.Release(backend.ReleaseRequest{Name: "n", Owner: "o", Lease: time.Second}),
+			d.ForceRelease(backend.ForceReleaseRequest{Name: "n"}),
+		} {
+			if strings.Count(call.Script.Text, "'publish'") != map[bool]int{false: 1}[d.Sharded] ||
+				strings.Count(call.Script.Text, "'spublish'") != map[bool]int{true: 1}[d.Sharded] {
+				t.Errorf("%+v: script %s", d, call.Script.Text)
+			}
+			if call.Keys[1] != "redisson_lock__channel:{n}" {
+				t.Errorf("%+v: keys %q", d, call.Keys)
+			}
 		}
 	}
 }
@@ -107,6 +125,32 @@ func TestReplies(t *testing.T) {
 			case !known && backend.KindOf(err) != backend.Unknown:
 				t.Errorf("%s: reply %s: error of kind %v", name, key, backend.KindOf(err))
 			}
+		}
+	}
+}
+
+func TestCheckReplicas(t *testing.T) {
+	cause := errors.New("cause")
+	for _, c := range []struct {
+		reply any
+		err   error
+		says  string
+	}{
+		{int64(2), nil, ""},
+		{int64(3), nil, ""},
+		{int64(1), nil, "1 of 2"},
+		{int64(-1), nil, "-1 of 2"},
+		{"2", nil, "unexpected"},
+		{nil, nil, "unexpected"},
+		{nil, cause, "cause"},
+	} {
+		err := CheckReplicas(2, c.reply, c.err)
+		if c.says == "" && err == nil {
+			continue
+		}
+		if err == nil || c.says == "" || !strings.Contains(err.Error(), c.says) ||
+			!errors.Is(err, ErrNotReplicated) || errors.Is(err, cause) != (c.err != nil) {
+			t.Errorf("reply %v, %v: error %v, want one that says %q", c.reply, c.err, err, c.says)
 		}
 	}
 }

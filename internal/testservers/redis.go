@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,11 +31,13 @@ func redisSpec(program string, args []string) Spec {
 	return Spec{
 		Program: program,
 		Args:    func(port int, dir string) []string { return redisArgs(port, dir, args) },
-		Ready: func(addr string) error {
-			_, err := Do(addr, "PING")
-			return err
-		},
+		Ready:   redisReady,
 	}
+}
+
+func redisReady(addr string) error {
+	_, err := Do(addr, "PING")
+	return err
 }
 
 func redisArgs(port int, dir string, more []string) []string {
@@ -56,16 +60,62 @@ func ValkeyCluster(t testing.TB, n int) []*Server {
 	return cluster(t, Valkey, n)
 }
 
+// RedisClusterReplicas starts replicas that are up to date, one for each master of a cluster.
+func RedisClusterReplicas(t testing.TB, masters []*Server) []*Server {
+	t.Helper()
+	return clusterReplicas(t, Redis, masters)
+}
+
+// ValkeyClusterReplicas is RedisClusterReplicas with valkey-server.
+func ValkeyClusterReplicas(t testing.TB, masters []*Server) []*Server {
+	t.Helper()
+	return clusterReplicas(t, Valkey, masters)
+}
+
+func clusterReplicas(t testing.TB, start func(testing.TB, ...string) *Server, masters []*Server) []*Server {
+	t.Helper()
+	replicas := make([]*Server, len(masters))
+	for i, master := range masters {
+		replica, bus := clusterNode(t, start)
+		master.Do("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(replica.port), bus)
+		replicas[i] = replica
+	}
+	for i, master := range masters {
+		Until(t, "the replica knows its master", func() bool {
+			_, err := Do(replicas[i].Addr, "CLUSTER", "REPLICATE", master.Do("CLUSTER", "MYID"))
+			return err == nil
+		})
+	}
+	for i, replica := range replicas {
+		Until(t, "the replica is up to date, and everybody knows it", func() bool {
+			id := replica.Do("CLUSTER", "MYID")
+			for _, node := range slices.Concat(masters, replicas) {
+				if !regexp.MustCompile(id + `.*slave ` + masters[i].Do("CLUSTER", "MYID")).MatchString(node.Do("CLUSTER", "NODES")) {
+					return false
+				}
+			}
+			return strings.Contains(replica.Do("INFO", "replication"), "master_link_status:up")
+		})
+	}
+	return replicas
+}
+
 const slots = 16384
+
+// clusterNode starts a node that knows no others, and returns the port of its cluster bus.
+func clusterNode(t testing.TB, start func(testing.TB, ...string) *Server) (node *Server, bus string) {
+	t.Helper()
+	bus = strconv.Itoa(FreePort(t))
+	return start(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--repl-diskless-sync-delay", "0",
+		"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000"), bus
+}
 
 func cluster(t testing.TB, start func(testing.TB, ...string) *Server, n int) []*Server {
 	t.Helper()
 	nodes := make([]*Server, n)
 	buses := make([]string, n)
 	for i := range nodes {
-		buses[i] = strconv.Itoa(FreePort(t))
-		nodes[i] = start(t, "--cluster-enabled", "yes", "--cluster-port", buses[i],
-			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
+		nodes[i], buses[i] = clusterNode(t, start)
 		nodes[i].Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 		nodes[i].Do("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*slots/n), strconv.Itoa((i+1)*slots/n-1))
 	}
@@ -80,6 +130,7 @@ func cluster(t testing.TB, start func(testing.TB, ...string) *Server, n int) []*
 				strings.Contains(info, fmt.Sprintf("cluster_size:%d\r\n", n))
 		})
 	}
+	awaitBus(t, nodes)
 	return nodes
 }
 

@@ -1,7 +1,9 @@
 package testservers_test
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
@@ -44,4 +46,17 @@ func TestRedisCluster(t *testing.T) {
 	for _, slot := range []string{"0", "16383"} {
 		nodes[1].Do("CLUSTER", "COUNTKEYSINSLOT", slot)
 	}
+}
+
+func TestRedisSentinel(t *testing.T) {
+	s := testservers.RedisSentinel(t, 2, 500*time.Millisecond)
+	s.Master.Kill()
+	testservers.Until(t, "a replica is master", func() bool {
+		for _, slave := range s.Replicas {
+			if strings.Contains(slave.Do("INFO", "replication"), "role:master") {
+				return true
+			}
+		}
+		return false
+	})
 }

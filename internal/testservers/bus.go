@@ -1,0 +1,41 @@
+package testservers
+
+import (
+	"bufio"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// awaitBus waits until what is published on one node of a cluster reaches subscribers on all others.
+// Nodes that agree on who has which slots may not all be connected yet.
+func awaitBus(t testing.TB, nodes []*Server) {
+	t.Helper()
+	for _, node := range nodes {
+		conn, err := net.Dial("tcp", node.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte("SUBSCRIBE bus\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		r := bufio.NewReader(conn)
+		for _, other := range nodes {
+			Until(t, "what is published on "+other.Addr+" reaches "+node.Addr, func() bool {
+				other.Do("PUBLISH", "bus", other.Addr)
+				conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+				for {
+					line, err := r.ReadString('\n')
+					if err != nil {
+						return false
+					}
+					if strings.TrimSpace(line) == other.Addr {
+						return true
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package redisbackend
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/internal/redisson"
+)
+
+// ErrNotReplicated is wrapped in the error of an attempt to lock that fewer replicas have
+// acknowledged in time than [WithReplicas] asks for.
+var ErrNotReplicated = redisson.ErrNotReplicated
+
+// WithReplicas makes a lock count as acquired only when n replicas have acknowledged it within the
+// timeout: after every acquisition, also one that re-enters, Redis is told to WAIT. If fewer answer,
+// or nothing is heard, the attempt has failed with [ErrNotReplicated], and what the master holds of
+// it is taken back in the background. A call that waits for the lock tries again until its own time
+// is over. The default is not to wait for replicas.
+//
+// What it is good for: a replica that has acknowledged a lock and becomes the master knows the lock.
+// What it does not do:
+//
+//   - A failover to a replica that has not acknowledged loses the lock all the same. With n as large
+//     as the number of replicas there is none such, but then each of them that is down stops all
+//     locking.
+//   - What a replica has acknowledged it has in memory; it may restart empty.
+//   - Renewals and releases don't wait. A new master may know an older end of the lease, and let a
+//     second owner in at that time; and a lock that was released may be held there until its lease
+//     is over.
+//   - An acquisition that too few have acknowledged isn't rolled back anywhere: until it is taken
+//     back others find the lock held.
+//   - A master that is cut off goes on acknowledging with the replicas on its side.
+//
+// So it makes the loss of a lock in a failover less likely; Redis does not become a store that agrees
+// before it answers. The server's min-replicas-to-write refuses writes that WAIT would only report.
+//
+// The timeout is a whole number of milliseconds, and less than the client's ReadTimeout (5 s by
+// default), which covers the answer to the script too. It should be small against the lease: the
+// time that an acquisition takes is lost of it. An attempt that finds the lock held by another may
+// also take that long while replicas lag. In a cluster an attempt for a slot that has just moved
+// fails, and the next one asks the right server.
+//
+// The user that the client logs in as needs the command WAIT. WithReplicas panics if n < 1 or the
+// timeout is not as said; [New] panics if the timeout is not below the client's ReadTimeout.
+func WithReplicas(n int, timeout time.Duration) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("redisbackend: WithReplicas: %d replicas are nothing to wait for", n))
+	}
+	if timeout <= 0 || timeout%time.Millisecond != 0 {
+		panic(fmt.Sprintf("redisbackend: WithReplicas: the timeout %v is not a positive number of whole milliseconds", timeout))
+	}
+	return func(o *options) { o.replicas = replicas{n, timeout} }
+}
+
+// replicas are those to wait for: n within a time, or none if n is zero.
+type replicas struct {
+	n       int
+	timeout time.Duration
+}
+
+// check panics if a client would give up before the server does.
+func (r replicas) check(client redis.UniversalClient) {
+	if limit := readTimeout(client); r.n > 0 && limit > 0 && r.timeout >= limit {
+		panic(fmt.Sprintf("redisbackend: WithReplicas: the timeout %v is not below the client's ReadTimeout of %v", r.timeout, limit))
+	}
+}
+
+// readTimeout is how long a client waits for an answer. Zero or less: for ever, or it isn't known.
+func readTimeout(client redis.UniversalClient) time.Duration {
+	switch client := client.(type) {
+	case *redis.Client:
+		return client.Options().ReadTimeout
+	case *redis.ClusterClient:
+		return client.Options().ReadTimeout
+	default:
+		return 0
+	}
+}
+
+// command is what follows a write on the same connection.
+func (r replicas) command(ctx context.Context) command {
+	return newCommand(ctx, 0, "wait", r.n, r.timeout.Milliseconds())
+}
+
+// node returns the client of the one server that has the key. WAIT has no key by which a cluster's
+// client would send it there.
+func (s *session) node(ctx context.Context, key string) (redis.UniversalClient, error) {
+	if s.cluster == nil {
+		return s.client, nil
+	}
+	return master(ctx, s.cluster, key)
+}
+
+// master returns the client of the master that has the key's slot.
+func master(ctx context.Context, cluster *redis.ClusterClient, key string) (redis.UniversalClient, error) {
+	node, err := cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, notSent(err)
+	}
+	return node, nil
+}

@@ -1,0 +1,60 @@
+package redisbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// WithShardedPubSub publishes releases with SPUBLISH and listens with SSUBSCRIBE, in the place of
+// PUBLISH and SUBSCRIBE, which are the default. In a cluster such a message stays within the shard
+// that has the lock, while others go to every server; a session then has one connection for
+// subscriptions to each master where it waits for a lock, instead of one.
+//
+// All who share locks must agree on it: a message of one kind isn't heard by those who listen for
+// the other, and they find a lock free only when they look again by themselves. Redisson from 3.22
+// on uses sharded channels with a cluster of Redis 7 or later unless it is told otherwise; with all
+// that isn't a cluster it doesn't.
+//
+// It needs Redis 7. An older server is noticed when a lock is first used, and every attempt to lock
+// is refused.
+//
+// The user that the client logs in as needs the commands SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE in the
+// place of those without the S.
+func WithShardedPubSub() Option {
+	return func(o *options) { o.sharded = true }
+}
+
+// probe returns an error if the server is too old for the option. A script would find that out only
+// after it has freed a lock. The server is asked until it has answered.
+func (s *session) probe(ctx context.Context, key string) error {
+	if !s.dialect.Sharded || s.probed.Load() {
+		return nil
+	}
+	node, err := s.node(ctx, key)
+	if err != nil {
+		return err
+	}
+	cmd := newCommand(ctx, 0, "pubsub", "shardnumsub")
+	err = node.Process(ctx, cmd)
+	var reply redis.Error
+	if errors.As(err, &reply) {
+		text := strings.ToLower(reply.Error())
+		if strings.HasPrefix(text, "err unknown subcommand") {
+			return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("WithShardedPubSub needs Redis 7: %w", err)}
+		}
+		if strings.HasPrefix(text, "noperm ") {
+			err = nil // it doesn't say, then
+		}
+	}
+	if err != nil {
+		return notSent(err)
+	}
+	s.probed.Store(true)
+	return nil
+}

@@ -1,0 +1,84 @@
+package valkeybackend
+
+import (
+	"reflect"
+
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Backend keeps locks in the Valkey that a client is connected to. Make it with [New].
+type Backend struct {
+	client  valkey.Client
+	options options
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// An Option changes how a [Backend] works. There is none so far.
+type Option func(*options)
+
+type options struct{}
+
+// New returns a backend on a valkey-go client of any [valkey.ClientMode]. The client stays the
+// caller's, who closes it after the locks are closed.
+//
+// In a cluster a lock and its channel must be in one slot. All names without braces are good, and
+// so are those with one pair of braces around some part; any other that is not is refused.
+//
+// New panics if client is nil, or was made with a ConnLifetime: when a connection's time is over,
+// valkey-go sends what was not answered yet once more, so that one acquisition would count twice. A
+// client inside a wrapper cannot be looked at, and must not have one either.
+func New(client valkey.Client, opts ...Option) *Backend {
+	if isNil(client) {
+		panic("valkeybackend: nil client")
+	}
+	if expires(client) {
+		panic("valkeybackend: a client with a ConnLifetime cannot keep locks: it repeats commands" +
+			" that may have been carried out, so one acquisition would count twice")
+	}
+	b := &Backend{client: client}
+	for _, opt := range opts {
+		opt(&b.options)
+	}
+	return b
+}
+
+// isNil says whether the client is nil or a nil pointer.
+func isNil(client valkey.Client) bool {
+	if client == nil {
+		return true
+	}
+	v := reflect.ValueOf(client)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// expires says whether a client's connections have a limited lifetime, as far as can be seen:
+// valkey-go shows it only in fields of its own, which may change. A test notices that.
+func expires(client valkey.Client) bool {
+	v := reflect.Indirect(reflect.ValueOf(client))
+	if v.Kind() != reflect.Struct {
+		return false
+	}
+	if f := v.FieldByName("hasLftm"); f.IsValid() && f.Kind() == reflect.Bool && f.Bool() {
+		return true
+	}
+	opt := v.FieldByName("opt")
+	if !opt.IsValid() || opt.Type() != reflect.TypeFor[*valkey.ClientOption]() || opt.IsNil() {
+		return false
+	}
+	return opt.Elem().FieldByName("ConnLifetime").Int() > 0
+}
+
+// Open returns a new session.
+func (b *Backend) Open() backend.Session {
+	return &session{
+		client:     b.client,
+		cluster:    b.client.Mode() == valkey.ClientModeCluster,
+		subscriber: newSubscriber(b.client),
+	}
+}
+
+// Limits returns the zero value: Valkey counts leases in milliseconds.
+func (b *Backend) Limits() backend.Limits { return backend.Limits{} }

@@ -1,0 +1,600 @@
+package valkeybackend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/valkeybackend"
+)
+
+func TestNewPanics(t *testing.T) {
+	wantPanic := func(t *testing.T, client valkey.Client, want string) {
+		t.Helper()
+		defer func() {
+			text, _ := recover().(string)
+			if !strings.HasPrefix(text, "valkeybackend: ") || !strings.Contains(text, want) {
+				t.Errorf("panic %q, want one that says %q", text, want)
+			}
+		}()
+		valkeybackend.New(client)
+	}
+	t.Run("nil", func(t *testing.T) { wantPanic(t, nil, "nil client") })
+	t.Run("typed nil", func(t *testing.T) { wantPanic(t, (*oneError)(nil), "nil client") })
+
+	mortal := func(o *valkey.ClientOption) { o.ConnLifetime = time.Hour }
+	t.Run("connections that expire", func(t *testing.T) {
+		wantPanic(t, connect(t, testservers.Valkey(t).Addr, mortal), "ConnLifetime")
+	})
+	t.Run("connections that expire, with redirects", func(t *testing.T) {
+		redirected := func(o *valkey.ClientOption) { o.Standalone.EnableRedirect = true }
+		wantPanic(t, connect(t, testservers.Valkey(t).Addr, mortal, redirected), "ConnLifetime")
+	})
+	t.Run("connections that expire, of a cluster", func(t *testing.T) {
+		wantPanic(t, connect(t, testservers.ValkeyCluster(t, 1)[0].Addr, mortal), "ConnLifetime")
+	})
+}
+
+// Every way to use one server works.
+func TestModes(t *testing.T) {
+	server := testservers.Valkey(t)
+	for name, change := range map[string]option{
+		"single":      func(*valkey.ClientOption) {},
+		"RESP2":       func(o *valkey.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true },
+		"redirects":   func(o *valkey.ClientOption) { o.Standalone.EnableRedirect = true },
+		"no pipeline": func(o *valkey.ClientOption) { o.DisableAutoPipelining = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, connect(t, server.Addr, change))
+			l := subscribe(t, s, "n")
+			for _, step := range steps {
+				if err := step.run(t.Context(), s); err != nil {
+					t.Errorf("%s: %v", step.name, err)
+				}
+			}
+			l.wait()
+		})
+	}
+}
+
+func TestSteps(t *testing.T) {
+	anywhere(t, func(t *testing.T, addr string) {
+		ctx := t.Context()
+		s := open(t, connectSimply(t, addr))
+		look := func(owner string, held bool, count int) {
+			t.Helper()
+			got := must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner}))
+			if got.Held != held || got.Count != count || held != (got.Remaining > 0) || got.Remaining > lease {
+				t.Errorf("look: %+v, want held %v, count %d", got, held, count)
+			}
+		}
+		look(alice, false, 0)
+		look("", false, 0)
+		for count := 1; count <= 2; count++ {
+			res := must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
+			if !res.Acquired || res.Count != count {
+				t.Errorf("acquire: %+v, want the count %d", res, count)
+			}
+		}
+		look(alice, true, 2)
+		look(bob, true, 0)
+		look("", true, 0)
+		if res := must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(bob))); res.Acquired || res.Remaining <= 0 {
+			t.Errorf("acquire by another: %+v", res)
+		}
+		if !must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))).Held {
+			t.Error("renew: lost")
+		}
+		if must[backend.RenewResult](t)(s.Renew(ctx, renew(bob))).Held {
+			t.Error("renew by another: held")
+		}
+		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed, backend.NotHeld} {
+			if res := must[backend.ReleaseResult](t)(s.Release(ctx, release(alice))); res.Outcome != want {
+				t.Errorf("release: %v, want %v", res.Outcome, want)
+			}
+		}
+		must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+		for _, want := range []bool{true, false} {
+			res := must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
+			if res.Released != want {
+				t.Errorf("force-release: %v, want %v", res.Released, want)
+			}
+		}
+
+		admin(t, addr).HSet(ctx, "n", alice, 1) // without an expiry
+		if res := must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(bob))); res.Acquired || res.Remaining >= 0 {
+			t.Errorf("acquire of what never ends: %+v", res)
+		}
+		if res := must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n"})); !res.Held || res.Remaining >= 0 {
+			t.Errorf("look at what never ends: %+v", res)
+		}
+	})
+}
+
+// The session can be closed while its locks are held, and the client stays open.
+func TestReleaseAfterClose(t *testing.T) {
+	anywhere(t, func(t *testing.T, addr string) {
+		s := valkeybackend.New(connectSimply(t, addr)).Open()
+		must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if res := must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice))); res.Outcome != backend.Freed {
+			t.Errorf("release: %v", res.Outcome)
+		}
+	})
+}
+
+// What is under the name and no lock is left alone.
+func TestConflict(t *testing.T) {
+	anywhere(t, func(t *testing.T, addr string) {
+		ctx := t.Context()
+		s, admin := open(t, connectSimply(t, addr)), admin(t, addr)
+		admin.Set(ctx, "n", "precious", 0)
+		for _, step := range steps {
+			err := step.run(ctx, s)
+			if !errors.Is(err, backend.ErrConflict) {
+				t.Errorf("%s: %v, want ErrConflict", step.name, err)
+			}
+			wantKind(t, err, backend.Refused)
+		}
+		if got := admin.Get(ctx, "n").Val(); got != "precious" {
+			t.Errorf("the key holds %q now", got)
+		}
+		if ttl := admin.PTTL(ctx, "n").Val(); ttl != -1 {
+			t.Errorf("the key expires in %v", ttl)
+		}
+	})
+}
+
+func TestKindOfLock(t *testing.T) {
+	s := open(t, connectLater(t, "127.0.0.1:1"))
+	_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: 99, Name: "n", Owner: alice, Lease: lease})
+	wantKind(t, err, backend.Refused)
+}
+
+// A server forgets its scripts when it restarts.
+func TestScriptsForgotten(t *testing.T) {
+	anywhere(t, func(t *testing.T, addr string) {
+		ctx := t.Context()
+		s, admin := open(t, connectSimply(t, addr)), admin(t, addr)
+		for _, step := range steps {
+			admin.ScriptFlush(ctx)
+			if err := step.run(ctx, s); err != nil {
+				t.Errorf("%s: %v", step.name, err)
+			}
+		}
+
+		admin.FlushAll(ctx)
+		admin.ScriptFlush(ctx)
+		if res := must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice))); res.Count != 1 {
+			t.Errorf("acquired %d times at once", res.Count)
+		}
+
+		admin.ScriptFlush(ctx)
+		reqs := make([]backend.RenewRequest, 2500) // more than one pipeline
+		for i := range reqs {
+			reqs[i] = renew(alice)
+			if i%2 == 1 {
+				reqs[i].Owner = bob
+			}
+		}
+		var mu sync.Mutex
+		answers := make([]int, len(reqs))
+		s.RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			answers[i]++
+			if err != nil || res.Held != (i%2 == 0) {
+				t.Errorf("renewal %d: %+v, %v", i, res, err)
+			}
+		})
+		if slices.Min(answers) != 1 || slices.Max(answers) != 1 {
+			t.Error("not every renewal was answered once")
+		}
+	})
+}
+
+// A proxy passes connections on to a server. While it is deaf the server's answers are lost: when
+// one comes the connection is cut.
+type proxy struct {
+	net.Listener
+	server string
+	deaf   atomic.Bool
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+func newProxy(t *testing.T, server string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{Listener: l, server: server, conns: make(map[net.Conn]struct{})}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() { p.pass(conn) })
+		}
+	})
+	t.Cleanup(running.Wait)
+	t.Cleanup(p.cut)
+	t.Cleanup(func() { l.Close() })
+	return p
+}
+
+func (p *proxy) pass(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", p.server)
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	p.conns[client] = struct{}{}
+	p.mu.Unlock()
+	var running sync.WaitGroup
+	running.Go(func() { io.Copy(server, client); server.Close() })
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := server.Read(buf)
+		if err != nil || p.deaf.Load() {
+			break
+		}
+		client.Write(buf[:n])
+	}
+	client.Close()
+	server.Close()
+	running.Wait()
+	p.mu.Lock()
+	delete(p.conns, client)
+	p.mu.Unlock()
+}
+
+// cut breaks all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		conn.Close()
+	}
+}
+
+// A step whose answer is lost has been carried out once, and says that it doesn't know.
+func TestLostReply(t *testing.T) {
+	anywhere(t, func(t *testing.T, addr string) {
+		ctx := t.Context()
+		admin := admin(t, addr)
+		p := newProxy(t, addr)
+		client := connectSimply(t, p.Addr().String(), func(o *valkey.ClientOption) {
+			o.PipelineMultiplex = -1 // one connection
+			o.RetryDelay = func(int, valkey.Completed, error) time.Duration { return 0 }
+		})
+		s := open(t, client)
+		must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice))) // makes the scripts known
+		must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+		must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
+		must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
+		holds := func() string { return admin.HGet(ctx, "n", alice).Val() }
+		for _, step := range []struct {
+			name string
+			run  func() error
+			want string
+		}{
+			{"acquire", func() error { _, err := s.Acquire(ctx, acquire(alice)); return err }, "2"},
+			{"re-enter", func() error { _, err := s.Acquire(ctx, reenter(alice)); return err }, "3"},
+			{"release", func() error { _, err := s.Release(ctx, release(alice)); return err }, "2"},
+		} {
+			testservers.Until(t, "there is a connection", func() bool {
+				return client.Do(ctx, client.B().Arbitrary("PING").Build()).Error() == nil
+			})
+			p.deaf.Store(true)
+			wantKind(t, step.run(), backend.Unknown)
+			p.deaf.Store(false)
+			testservers.Until(t, step.name+" is carried out", func() bool { return holds() == step.want })
+		}
+		// What was repeated would have come before this.
+		testservers.Until(t, "there is a connection", func() bool {
+			return client.Do(ctx, client.B().Arbitrary("PING").Build()).Error() == nil
+		})
+		must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+		if got := holds(); got != "3" {
+			t.Errorf("%s holds at the end, want 3", got)
+		}
+
+		// What only reads isn't repeated either.
+		p.deaf.Store(true)
+		_, err := s.Look(ctx, backend.LookRequest{Name: "n", Owner: alice})
+		wantKind(t, err, backend.Unknown)
+		p.deaf.Store(false)
+	})
+}
+
+// Steps wait for their own contexts only, though they share a connection: one that is given up does
+// not take the others with it.
+func TestContextsOfOthers(t *testing.T) {
+	server := testservers.Valkey(t)
+	patience, cancel := context.WithTimeout(t.Context(), testservers.Patience)
+	defer cancel()
+	for _, step := range steps {
+		t.Run(step.name, func(t *testing.T) {
+			s := open(t, connect(t, server.Addr, func(o *valkey.ClientOption) { o.PipelineMultiplex = -1 }))
+			server.Stop()
+			defer server.Cont()
+			ctx, cancel := context.WithTimeout(patience, 20*time.Millisecond)
+			defer cancel()
+			var others [10]chan error
+			for i := range others {
+				others[i] = make(chan error, 1)
+				time.AfterFunc(time.Duration(i)*time.Millisecond, func() {
+					_, err := s.Renew(patience, renew(alice))
+					others[i] <- err
+				})
+			}
+			if err := step.run(ctx, s); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v, want context.DeadlineExceeded", err)
+			}
+			server.Cont()
+			for _, other := range others {
+				if err := <-other; err != nil {
+					t.Errorf("a step that nobody has given up: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// Replies are read as the server has sent them, which is not how valkey-go passes them on.
+func TestErrorReplies(t *testing.T) {
+	const inScript = "ERR Error running script (call to f_0123456789012345678901234567890123456789): "
+	server := miniredis.RunT(t)
+	s := open(t, connectSimply(t, server.Addr()))
+	for _, test := range []struct {
+		reply string
+		kind  backend.ErrorKind
+	}{
+		{"ERR max number of clients reached", backend.Retry},
+		{inScript + "@user_script:3: @user_script: 3: -READONLY You can't write against a read only replica.", backend.Retry},
+		{inScript + "@user_script:3: @user_script: 3: NOPERM no", backend.Unknown},
+		{"ERR anything else", backend.Unknown},
+		{"LOADING the dataset", backend.Retry},
+		{"CLUSTERDOWN The cluster is down", backend.Retry},
+		{"MOVED 1 127.0.0.1:1", backend.Retry},
+		{"NOAUTH Authentication required.", backend.Refused},
+	} {
+		server.SetError(test.reply)
+		for _, step := range steps {
+			wantKind(t, step.run(t.Context(), s), test.kind)
+		}
+	}
+	server.SetError("")
+}
+
+func TestErrorsOfTheClient(t *testing.T) {
+	t.Run("nobody listens", func(t *testing.T) {
+		s := open(t, connectLater(t, fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t))))
+		for _, step := range steps {
+			wantKind(t, step.run(t.Context(), s), backend.Retry)
+		}
+		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		wantKind(t, err, backend.Retry)
+	})
+	t.Run("closed", func(t *testing.T) {
+		client := connectSimply(t, testservers.Valkey(t).Addr)
+		s := open(t, client)
+		client.Close()
+		for _, step := range steps {
+			err := step.run(t.Context(), s)
+			wantKind(t, err, backend.Refused)
+			if !errors.Is(err, valkey.ErrClosing) {
+				t.Errorf("%s: %v, want ErrClosing in it", step.name, err)
+			}
+		}
+		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		wantKind(t, err, backend.Refused)
+	})
+	t.Run("a connection closed", func(t *testing.T) {
+		client := &oneError{Client: connectSimply(t, testservers.Valkey(t).Addr), err: valkey.ErrClosing}
+		s := open(t, client)
+		_, err := s.Acquire(t.Context(), acquire(alice))
+		wantKind(t, err, backend.Unknown)
+	})
+	t.Run("caching that the server refuses", func(t *testing.T) {
+		server := testservers.Valkey(t)
+		server.Do("ACL", "SETUSER", "some", "on", ">secret", "~*", "&*", "+@all", "-client|tracking")
+		s := open(t, connectLater(t, server.Addr, as("some")))
+		_, err := s.Acquire(t.Context(), acquire(alice))
+		wantKind(t, err, backend.Refused)
+	})
+	t.Run("too late", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		s := open(t, connectLater(t, "127.0.0.1:1"))
+		for _, step := range steps {
+			err := step.run(ctx, s)
+			wantKind(t, err, backend.Retry)
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v, want context.Canceled in it", step.name, err)
+			}
+		}
+	})
+}
+
+// oneError is a client whose first command fails.
+type oneError struct {
+	valkey.Client
+	err error
+}
+
+func (c *oneError) Do(ctx context.Context, cmd valkey.Completed) valkey.ValkeyResult {
+	if err := c.err; err != nil {
+		c.err = nil
+		return valkey.NewErrorResult(err)
+	}
+	return c.Client.Do(ctx, cmd)
+}
+
+func TestServerHangs(t *testing.T) {
+	server := testservers.Valkey(t)
+	s := open(t, connect(t, server.Addr, impatient))
+	for _, step := range steps {
+		if err := step.run(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.Stop()
+	defer server.Cont()
+	for _, step := range steps {
+		wantKind(t, step.run(t.Context(), s), backend.Unknown)
+	}
+}
+
+func TestServerDies(t *testing.T) {
+	server := testservers.Valkey(t)
+	s := open(t, connect(t, server.Addr))
+	must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+	server.Kill()
+	for _, step := range steps {
+		var err error
+		testservers.Until(t, step.name+" says that there is no server", func() bool {
+			err = step.run(t.Context(), s)
+			return isKind(err, backend.Retry)
+		})
+	}
+	server.Restart()
+	testservers.Until(t, "the server is used again", func() bool {
+		_, err := s.Acquire(t.Context(), acquire(alice))
+		return err == nil
+	})
+}
+
+func TestErrorsOfTheServer(t *testing.T) {
+	onServers(t, testErrorsOfTheServer)
+}
+
+func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
+	ctx := t.Context()
+	admin := admin(t, server.Addr)
+	all := open(t, connect(t, server.Addr))
+	allow := func(user string, rules ...string) session {
+		t.Helper()
+		args := append([]string{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all"}, rules...)
+		server.Do(args...)
+		return open(t, connect(t, server.Addr, as(user)))
+	}
+	hold := func() {
+		admin.FlushAll(ctx)
+		must[backend.AcquireResult](t)(all.Acquire(ctx, acquire(alice)))
+	}
+
+	t.Run("no permission for scripts", func(t *testing.T) {
+		s := allow("a", "-evalsha", "-eval")
+		hold()
+		for _, step := range steps[:5] {
+			wantKind(t, step.run(ctx, s), backend.Refused)
+		}
+		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
+	})
+	t.Run("no permission for the key", func(t *testing.T) {
+		s := allow("b", "resetkeys", "~other")
+		hold()
+		for _, step := range steps {
+			wantKind(t, step.run(ctx, s), backend.Refused)
+		}
+		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
+	})
+	t.Run("no permission for the channel as a key", func(t *testing.T) {
+		s := allow("c", "resetkeys", "~n")
+		hold()
+		_, err := s.Release(ctx, release(alice))
+		wantKind(t, err, backend.Refused)
+		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
+	})
+	t.Run("no permission to publish", func(t *testing.T) {
+		s := allow("d", "resetchannels")
+		hold()
+		_, err := s.Release(ctx, release(alice))
+		wantKind(t, err, backend.Unknown)
+		wantHash(t, admin, "n", map[string]string{}, -2) // it is free, although
+	})
+	t.Run("no permission inside the script", func(t *testing.T) {
+		s := allow("e", "-pexpire")
+		admin.FlushAll(ctx)
+		_, err := s.Acquire(ctx, acquire(alice))
+		wantKind(t, err, backend.Unknown)
+		wantHash(t, admin, "n", map[string]string{alice: "1"}, -1) // it is locked, although
+	})
+	t.Run("no permission to count", func(t *testing.T) {
+		s := allow("f", "-hget")
+		hold()
+		_, err := s.Acquire(ctx, reenter(alice))
+		wantKind(t, err, backend.Unknown)
+		wantHash(t, admin, "n", map[string]string{alice: "2"}, lease)
+	})
+	t.Run("wrong password", func(t *testing.T) {
+		if _, err := dial(t, server.Addr, as("nobody")); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+			t.Errorf("a new client: %v", err)
+		}
+		s := open(t, connectLater(t, server.Addr, as("nobody")))
+		for _, step := range steps {
+			wantKind(t, step.run(ctx, s), backend.Refused)
+		}
+		_, err := s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		wantKind(t, err, backend.Refused)
+	})
+	t.Run("no password", func(t *testing.T) {
+		server.Do("CONFIG", "SET", "requirepass", "secret")
+		s := open(t, connectLater(t, server.Addr))
+		for _, step := range steps {
+			wantKind(t, step.run(ctx, s), backend.Refused)
+		}
+		with := redis.NewClient(&redis.Options{Addr: server.Addr, Password: "secret"})
+		defer with.Close()
+		must[string](t)(with.ConfigSet(ctx, "requirepass", "").Result())
+	})
+	t.Run("no memory", func(t *testing.T) {
+		admin.FlushAll(ctx)
+		admin.ConfigSet(ctx, "maxmemory", "1")
+		defer admin.ConfigSet(ctx, "maxmemory", "0")
+		_, err := all.Acquire(ctx, acquire(alice))
+		wantKind(t, err, backend.Retry)
+		wantHash(t, admin, "n", map[string]string{}, -2)
+	})
+	t.Run("no replicas", func(t *testing.T) {
+		hold()
+		admin.ConfigSet(ctx, "min-replicas-to-write", "1")
+		defer admin.ConfigSet(ctx, "min-replicas-to-write", "0")
+		for _, step := range steps[:writing] {
+			wantKind(t, step.run(ctx, all), backend.Retry)
+		}
+		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
+	})
+	t.Run("replica", func(t *testing.T) {
+		hold()
+		server.Do("REPLICAOF", "127.0.0.1", "1")
+		defer server.Do("REPLICAOF", "NO", "ONE")
+		for _, step := range steps[:writing] {
+			wantKind(t, step.run(ctx, all), backend.Retry)
+		}
+		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
+	})
+}

@@ -1,0 +1,92 @@
+package valkeybackend
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/seed951563bd/distsync/internal/redisson"
+)
+
+// All commands are built as arbitrary ones. valkey-go repeats by itself what its builder knows to
+// read only, and may ask a replica; of an arbitrary command it knows nothing, so that it is sent
+// once, to the master of its key. Where that answers that the key has moved, the client follows.
+
+// evalSHA runs a script that the server knows already.
+func (s *session) evalSHA(call redisson.Call) valkey.Completed {
+	return s.script("EVALSHA", call.Script.SHA1, call)
+}
+
+// eval runs a script and makes it known to the server.
+func (s *session) eval(call redisson.Call) valkey.Completed {
+	return s.script("EVAL", call.Script.Text, call)
+}
+
+func (s *session) script(verb, script string, call redisson.Call) valkey.Completed {
+	return s.client.B().Arbitrary(verb, script, strconv.Itoa(len(call.Keys))).
+		Keys(call.Keys...).Args(call.Args...).Build()
+}
+
+// question returns a plain command about a key.
+func (s *session) question(verb, key string, args ...string) valkey.Completed {
+	return s.client.B().Arbitrary(verb).Keys(key).Args(args...).Build()
+}
+
+// An answer is what a command was answered: a reply, nil for a null one, or an error with its kind.
+type answer struct {
+	reply any
+	err   error
+	again bool // the server did not know the script, and did nothing
+}
+
+// parse returns what a parser makes of an answer.
+func parse[T any](a answer, parser func(any) (T, error)) (T, error) {
+	if a.err != nil {
+		var zero T
+		return zero, a.err
+	}
+	return parser(a.reply)
+}
+
+// run carries out one script: one round trip, but for the first time that a server sees it.
+func (s *session) run(ctx context.Context, call redisson.Call) answer {
+	a := s.send(ctx, s.evalSHA(call))[0]
+	if a.again {
+		a = s.send(ctx, s.eval(call))[0]
+	}
+	return a
+}
+
+// send sends commands together and returns the answer to each. In a cluster they are for one slot.
+func (s *session) send(ctx context.Context, cmds ...valkey.Completed) []answer {
+	ctx = withoutDeadline{ctx}
+	var results []valkey.ValkeyResult
+	if len(cmds) == 1 {
+		results = []valkey.ValkeyResult{s.client.Do(ctx, cmds[0])}
+	} else {
+		results = s.client.DoMulti(ctx, cmds...)
+	}
+	clientClosed := sync.OnceValue(func() bool { return isClosed(ctx, s.client) })
+	answers := make([]answer, len(results))
+	for i, result := range results {
+		reply, err := result.ToAny()
+		switch {
+		case err == nil:
+			answers[i].reply = reply
+		case !valkey.IsValkeyNil(err):
+			refusal, ok := valkey.IsValkeyErr(err)
+			answers[i].err = withKind(err, clientClosed)
+			answers[i].again = ok && refusal.IsNoScript()
+		}
+	}
+	return answers
+}
+
+// withoutDeadline hides when a context will end, though not that it has. valkey-go would wait on
+// the connection itself until then and close it, and with it fail what others have sent there.
+type withoutDeadline struct{ context.Context }
+
+func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
