@@ -90,9 +90,9 @@ func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
 }
 
 // fail notes why an attempt failed. One that was cut short by the call's own end says nothing that
-// the attempts before it, if they were answered, did not.
+// the attempts before it, if there were any, did not.
 func (a *acquisition) fail(ctx context.Context, err error) {
-	if ctx.Err() == nil || !a.answered {
+	if ctx.Err() == nil || !a.answered && a.failure == nil {
 		a.failure = err
 	}
 }

@@ -2,7 +2,8 @@
 //
 // A [Locker] is a [sync.Locker] that excludes other processes too. It is made by a [Client], and a
 // Client by [New] from a store: package membackend keeps locks in this process, redisbackend in
-// Redis. No other code depends on which store you chose.
+// Redis, valkeybackend in Valkey, etcdbackend in etcd. No other code depends on which store you
+// chose.
 //
 //	client := dlock.New(redisbackend.New(rdb))
 //	defer client.Close()

@@ -745,3 +745,28 @@ func TestHoldCountLeavesOutWhatIsUnanswered(t *testing.T) {
 		c.Close()
 	})
 }
+
+// An attempt that the call's own end cuts short doesn't hide why those before it failed.
+func TestLastErrorOutlivesAnAttemptCutShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("connection refused")
+		b := &hooked{Backend: membackend.New()}
+		first := true
+		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if first {
+				first = false
+				return backend.AcquireResult{}, &backend.Error{Kind: backend.Retry, Err: down}
+			}
+			<-ctx.Done()
+			return do(ctx)
+		}
+		c := New(b, quiet())
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := c.Locker("x").LockContext(ctx)
+		if !errors.Is(err, down) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the store failed, and then hung: %v", err)
+		}
+	})
+}
