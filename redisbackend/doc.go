@@ -6,21 +6,24 @@
 //
 // # What is promised, and what is not
 //
-// While the Redis server keeps its data, a lock has at most one owner. Every step is one script,
-// which the server runs as a whole, and leases run on the server's clock: clocks of different
-// machines are never compared.
+// While the server keeps its data and its clock doesn't jump, Redis records at most one owner of a
+// lock. A client that was paused may still believe that it is one: see package dlock. Every step is
+// one script, which the server runs as a whole. Leases are durations, and a client never compares
+// its clock with the server's; but Redis itself expires keys by its wall clock, and so does a
+// replica that is promoted: those clocks must agree, and must not be stepped. A server that evicts
+// keys (maxmemory-policy) evicts locks.
 //
 // A server that loses its data lets a second owner in while the first still believes it holds the
-// lock; the first hears of that when it next renews, at the latest.
+// lock; the first hears of that when it next renews or, if its lease is fixed, when that ends.
 //
 // # Replicas and failover
 //
-// Redis copies its data to replicas after it has answered. A master that dies, or is cut off, before
-// it has copied an acquisition is replaced by a replica that doesn't know the lock, and a second
-// owner gets in. [WithReplicas] makes that less likely: a lock then counts as acquired only when so
-// many replicas have it. It doesn't make it impossible, and it says nothing about renewals, so a lock
-// that is held for longer than its lease may end too early on a new master. Where two owners must
-// never be, whatever fails, use a store that agrees before it answers, such as etcd.
+// Redis copies its data to replicas after it has answered. A master that dies, or is cut off,
+// before it has copied an acquisition is replaced by a replica that doesn't know the lock, and a
+// second owner gets in. [WithReplicas] makes that less likely: a lock then counts as acquired only
+// when so many replicas have it. It doesn't make it impossible, and it says nothing about renewals,
+// so a lock that is held for longer than its lease may end too early on a new master. Where two
+// owners must never be, whatever fails, use a store that agrees before it answers, such as etcd.
 //
 // During a failover attempts to lock fail and are repeated, as are renewals and the last unlock; it
 // must be over within a lease (30 s by default), or locks that are held are lost. A client of
@@ -32,19 +35,20 @@
 //
 // Each lock is on the one master that has the slot of its name. While a slot is migrated from one
 // master to another its locks can be neither released nor unlocked in part, since the server finds
-// the lock and its channel on different sides and asks to try again; whoever is about to unlock does
-// so for up to 5 s, and in the background after that. Nobody gets in twice meanwhile. With WithReplicas, nor
-// can new locks be acquired in such a slot. Slots with few keys migrate within milliseconds.
+// the lock and its channel on different sides and asks to try again; whoever is about to unlock
+// does so for up to 5 s, and in the background after that. Nobody gets in twice meanwhile. With
+// WithReplicas, nor can new locks be acquired in such a slot. Slots with few keys migrate within
+// milliseconds.
 //
-// Every release is passed on to every server of a cluster. [WithShardedPubSub] keeps it on the server
-// that has the lock, if all clients agree on that, and it is what Redisson does there.
+// Every release is passed on to every server of a cluster. [WithShardedPubSub] keeps it on the
+// server that has the lock, if all clients agree on that, and it is what Redisson does there.
 //
 // # On the wire
 //
 // The protocol is that of Redisson's RLock: the lock is a hash with one field, and its release is
 // published on a channel. Java programs that use Redisson and Go programs that use this package
-// exclude and wake each other. With a cluster of Redis 7 or later that takes [WithShardedPubSub], or
-// a Redisson that is told not to use sharded channels.
+// exclude and wake each other. With a cluster of Redis 7 or later that takes [WithShardedPubSub],
+// or a Redisson that is told not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
 // HGET, HLEN, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. The names of channels

@@ -7,14 +7,16 @@
 //
 // # What is promised, and what is not
 //
-// While the server keeps its data, a lock has at most one owner. Every step is one script, which
-// the server runs as a whole, and leases run on the server's clock: clocks of different machines
-// are never compared.
+// While the server keeps its data and its clock doesn't jump, Valkey records at most one owner of a
+// lock. A client that was paused may still believe that it is one: see package dlock. Every step is
+// one script, which the server runs as a whole. Leases are durations, and a client never compares
+// its clock with the server's; but Valkey itself expires keys by its wall clock, and so does a
+// replica that is promoted: those clocks must agree, and must not be stepped.
 //
 // Valkey copies its data to replicas after it has answered. A server that dies before it has copied
 // an acquisition, or that loses its data, lets a second owner in while the first still believes it
-// holds the lock; it hears of that when it next renews, at the latest. Where this must not happen
-// use a store that agrees before it answers, such as etcd.
+// holds the lock; the first hears of that when it next renews or, if its lease is fixed, when that
+// ends. Where two owners must never be, use a store that agrees before it answers, such as etcd.
 //
 // # On the wire
 //
