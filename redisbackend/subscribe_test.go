@@ -209,7 +209,7 @@ func TestSubscribeRefused(t *testing.T) {
 	server.Do("ACL", "SETUSER", "some", "on", ">secret", "~*", "+@all", "resetchannels",
 		"&redisson_lock__channel:{good*", "-unsubscribe", "-ping")
 	client := connect(t, server.Addr, as("some"))
-	s := open(t, client, redisbackend.CheckEvery(20*time.Millisecond))
+	s := open(t, client, redisbackend.CheckEvery(250*time.Millisecond))
 	other := open(t, connect(t, server.Addr))
 
 	var running sync.WaitGroup
