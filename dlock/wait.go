@@ -254,6 +254,9 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	defer cut()
 	c.mu.Lock()
 	a.cut = cut
+	if a.joined {
+		cut() // between its turn and now
+	}
 	c.mu.Unlock()
 	return c.attempt(ctx, a)
 }
