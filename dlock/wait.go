@@ -255,9 +255,9 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	c.mu.Lock()
 	a.cut = cut
 	if a.joined {
-		cut() // between its turn and now
+		c.later(cut) // it was, between its turn and now
 	}
-	c.mu.Unlock()
+	c.unlock()
 	return c.attempt(ctx, a)
 }
 
