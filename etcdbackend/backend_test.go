@@ -20,7 +20,9 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/etcdbackend"
+	"github.com/seed951563bd/distsync/internal/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 )
 
 func TestNewPanicsOnNil(t *testing.T) {
@@ -35,7 +37,7 @@ func TestNewPanicsOnNil(t *testing.T) {
 // get returns a key, or nil.
 func get(t *testing.T, cli *clientv3.Client, key string) *mvccpb.KeyValue {
 	t.Helper()
-	res := must[*clientv3.GetResponse](t)(cli.Get(context.Background(), key))
+	res := wiretest.Must[*clientv3.GetResponse](t)(cli.Get(context.Background(), key))
 	if len(res.Kvs) == 0 {
 		return nil
 	}
@@ -44,7 +46,7 @@ func get(t *testing.T, cli *clientv3.Client, key string) *mvccpb.KeyValue {
 
 func leases(t *testing.T, cli *clientv3.Client) int {
 	t.Helper()
-	return len(must[*clientv3.LeaseLeasesResponse](t)(cli.Leases(context.Background())).Leases)
+	return len(wiretest.Must[*clientv3.LeaseLeasesResponse](t)(cli.Leases(context.Background())).Leases)
 }
 
 // TestValue: this is what others read, and what other versions must understand.
@@ -59,19 +61,19 @@ func TestValue(t *testing.T) {
 	} {
 		s := open(t, cli, etcdbackend.WithPrefix("locks:"))
 		for n := 1; n <= 2; n++ {
-			if res := must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(c.owner))); res.Count != n {
+			if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(c.owner))); res.Count != n {
 				t.Errorf("%q: count %d, want %d", c.owner, res.Count, n)
 			}
 			kv := get(t, cli, "locks:n")
 			if want := fmt.Sprintf(c.want, n); kv == nil || string(kv.Value) != want {
 				t.Errorf("%q: value %v, want %s", c.owner, kv, want)
 			}
-			if ttl := must[*clientv3.LeaseTimeToLiveResponse](t)(cli.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))); ttl.GrantedTTL != 30 {
+			if ttl := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(cli.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))); ttl.GrantedTTL != 30 {
 				t.Errorf("%q: a lease of %d s, want 30", c.owner, ttl.GrantedTTL)
 			}
 		}
 		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed} {
-			if res := must[backend.ReleaseResult](t)(s.Release(ctx, release(c.owner))); res.Outcome != want {
+			if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(c.owner))); res.Outcome != want {
 				t.Errorf("%q: release: %v, want %v", c.owner, res.Outcome, want)
 			}
 		}
@@ -89,30 +91,27 @@ func TestForeignValues(t *testing.T) {
 		`{"owner":"a","count":-1}`, `{"owner":"","count":1}`, `{"owner":"a","owner_base64":"//4=","count":1}`,
 		`{"owner":"a","count":1,"kind":"read"}`, `{"owner":"a","count":1} {}`, `{"owner":"a","count":"1"}`,
 	} {
-		must[*clientv3.PutResponse](t)(cli.Put(t.Context(), key("n"), value))
+		wiretest.Must[*clientv3.PutResponse](t)(cli.Put(t.Context(), key("n"), value))
 		s := open(t, cli)
-		for _, step := range steps {
-			if step.name == "subscribe" {
-				continue // what is there doesn't matter
-			}
-			err := step.run(t.Context(), s)
+		for _, step := range wiretest.Steps {
+			err := step.Run(t.Context(), s)
 			wantKind(t, err, backend.Refused)
 			if !errors.Is(err, backend.ErrConflict) {
-				t.Errorf("%s on %q: %v, want ErrConflict", step.name, value, err)
+				t.Errorf("%s on %q: %v, want ErrConflict", step.Name, value, err)
 			}
 			if kv := get(t, cli, key("n")); kv == nil || string(kv.Value) != value {
-				t.Fatalf("%s on %q: changed it to %v", step.name, value, kv)
+				t.Fatalf("%s on %q: changed it to %v", step.Name, value, kv)
 			}
 		}
 	}
 	// What is written otherwise but says the same is a lock.
-	must[*clientv3.PutResponse](t)(cli.Put(t.Context(), key("n"), ` { "count": 2, "owner": "`+alice+`" } `))
+	wiretest.Must[*clientv3.PutResponse](t)(cli.Put(t.Context(), key("n"), ` { "count": 2, "owner": "`+alice+`" } `))
 	s := open(t, cli)
-	look := must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice}))
+	look := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice}))
 	if !look.Held || look.Count != 2 || look.Remaining >= 0 {
 		t.Errorf("a lock without a lease: %+v", look)
 	}
-	if res := must[backend.RenewResult](t)(s.Renew(t.Context(), renew(alice))); !res.Held || get(t, cli, key("n")).Lease == 0 {
+	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), renew(alice))); !res.Held || get(t, cli, key("n")).Lease == 0 {
 		t.Errorf("renewing a lock without a lease: %+v, now %v", res, get(t, cli, key("n")))
 	}
 }
@@ -129,18 +128,18 @@ func TestNoLeaseIsLeft(t *testing.T) {
 	}
 	longer := reenter(alice)
 	longer.Lease = 2 * lease
-	must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
-	must[backend.AcquireResult](t)(other.Acquire(ctx, acquire(bob)))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+	wiretest.Must[backend.AcquireResult](t)(other.Acquire(ctx, acquire(bob)))
 	check("an acquisition, and one in vain", 1)
-	must[backend.AcquireResult](t)(s.Acquire(ctx, longer))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, longer))
 	check("a re-entry with another lease", 1)
-	must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
+	wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
 	check("a renewal with another lease", 1)
-	must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 	check("a release of one of two", 1)
-	must[backend.ForceReleaseResult](t)(other.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
+	wiretest.Must[backend.ForceReleaseResult](t)(other.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 	check("a forced release", 0)
-	must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 	if n := etcdbackend.Remembered(s) + etcdbackend.Remembered(other); n != 0 {
 		t.Errorf("%d holds are remembered", n)
 	}
@@ -158,7 +157,7 @@ func TestNoLeaseIsLeft(t *testing.T) {
 		all.Wait()
 		check("many acquisitions at once", 1)
 		for i := range 10 {
-			must[backend.ReleaseResult](t)(s.Release(ctx, release(fmt.Sprint(i))))
+			wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(fmt.Sprint(i))))
 		}
 		check("their releases", 0)
 	}
@@ -234,11 +233,11 @@ func TestLateRequest(t *testing.T) {
 	if err := late(); err != nil {
 		t.Fatal(err)
 	}
-	if res := must[backend.AcquireResult](t)(s.Acquire(t.Context(), reenter(alice))); res.Count != 2 {
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), reenter(alice))); res.Count != 2 {
 		t.Errorf("count %d after a late acquisition and another", res.Count)
 	}
-	must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
-	must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
 	if n := leases(t, admin); n != 0 || etcdbackend.Remembered(s) != 0 {
 		t.Errorf("%d leases are left, and %d holds remembered", n, etcdbackend.Remembered(s))
 	}
@@ -274,21 +273,21 @@ func TestKeyDeletedUnderLiveLease(t *testing.T) {
 	cli := connect(t, testservers.Etcd(t).Addr)
 	ctx := t.Context()
 	s := open(t, cli)
-	must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 	before := leases(t, cli)
-	must[*clientv3.DeleteResponse](t)(cli.Delete(ctx, key("n")))
+	wiretest.Must[*clientv3.DeleteResponse](t)(cli.Delete(ctx, key("n")))
 	if n := leases(t, cli); n != before {
 		t.Fatalf("%d leases before, and %d after the key was deleted", before, n)
 	}
-	if res := must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))); res.Held {
+	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))); res.Held {
 		t.Error("renewed a lock whose key was deleted")
 	}
 	// Another's lock, under a key that is attached to the hold's own lease.
-	must[backend.AcquireResult](t)(open(t, cli).Acquire(ctx, acquire(bob)))
-	if res := must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))); res.Held {
+	wiretest.Must[backend.AcquireResult](t)(open(t, cli).Acquire(ctx, acquire(bob)))
+	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))); res.Held {
 		t.Error("renewed another's lock")
 	}
-	if res := must[backend.ReleaseResult](t)(s.Release(ctx, release(alice))); res.Outcome != backend.NotHeld {
+	if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice))); res.Outcome != backend.NotHeld {
 		t.Errorf("released another's lock: %v", res.Outcome)
 	}
 	if n := leases(t, cli); n != 1 {
@@ -345,20 +344,20 @@ func (f *fakeEtcd) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error)
 func TestServerDown(t *testing.T) {
 	server := testservers.Etcd(t)
 	s := open(t, connect(t, server.Addr))
-	must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
 	fresh := open(t, connect(t, server.Addr))
 	server.Kill()
 	for _, step := range steps {
 		for _, s := range []session{s, fresh} {
-			err := step.run(t.Context(), s)
+			err := step.Run(t.Context(), s)
 			if err == nil || backend.KindOf(err) == backend.Refused {
-				t.Errorf("%s: %v of kind %v, want another could succeed", step.name, err, backend.KindOf(err))
+				t.Errorf("%s: %v of kind %v, want another could succeed", step.Name, err, backend.KindOf(err))
 			}
 		}
-		err := step.run(t.Context(), fresh)
+		err := step.Run(t.Context(), fresh)
 		wantKind(t, err, backend.Retry)
 		if err == nil || !strings.Contains(err.Error(), "connection error") {
-			t.Errorf("%s: %v; want the cause", step.name, err)
+			t.Errorf("%s: %v; want the cause", step.Name, err)
 		}
 	}
 }
@@ -366,16 +365,16 @@ func TestServerDown(t *testing.T) {
 func TestHungServer(t *testing.T) {
 	server := testservers.Etcd(t)
 	s := open(t, connect(t, server.Addr))
-	must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
-	must[backend.RenewResult](t)(s.Renew(t.Context(), renew(alice)))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+	wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), renew(alice)))
 	server.Stop()
 	for _, step := range steps {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error)
-		go func() { failed <- step.run(ctx, s) }()
+		go func() { failed <- step.Run(ctx, s) }()
 		cancel()
 		if err := <-failed; err == nil {
-			t.Errorf("%s: no error", step.name)
+			t.Errorf("%s: no error", step.Name)
 		}
 	}
 	server.Cont()
@@ -392,44 +391,37 @@ func TestAuth(t *testing.T) {
 	root := connect(t, server.Addr)
 	ctx := t.Context()
 	for _, user := range []string{"root", "locker", "stranger"} {
-		must[*clientv3.AuthUserAddResponse](t)(root.UserAdd(ctx, user, "secret"))
-		must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
-		must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
+		wiretest.Must[*clientv3.AuthUserAddResponse](t)(root.UserAdd(ctx, user, "secret"))
+		wiretest.Must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
+		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
 	}
-	must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
+	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
 		key(""), clientv3.GetPrefixRangeEnd(key("")), clientv3.PermissionType(clientv3.PermReadWrite)))
 	nobody := open(t, connect(t, server.Addr))
-	must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
+	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
 	admin := connect(t, server.Addr, as("root", "secret"))
 
 	stranger := open(t, connect(t, server.Addr, as("stranger", "secret")))
 	for _, step := range steps {
 		for who, s := range map[string]session{"nobody": nobody, "stranger": stranger} {
-			err := step.run(ctx, s)
+			err := step.Run(ctx, s)
 			wantKind(t, err, backend.Refused)
 			if err == nil || !strings.Contains(err.Error(), "user name is empty") && !strings.Contains(err.Error(), "permission denied") {
-				t.Errorf("%s by %s: %v", step.name, who, err)
+				t.Errorf("%s by %s: %v", step.Name, who, err)
 			}
 		}
 	}
-	if n := len(must[*clientv3.GetResponse](t)(admin.Get(ctx, "", clientv3.WithPrefix())).Kvs); n != 0 {
+	if n := len(wiretest.Must[*clientv3.GetResponse](t)(admin.Get(ctx, "", clientv3.WithPrefix())).Kvs); n != 0 {
 		t.Errorf("%d keys were made by who may not", n)
 	}
 
 	changed := open(t, connect(t, server.Addr, as("locker", "secret")))
 	locker := open(t, connect(t, server.Addr, as("locker", "secret")))
-	rung := make(chan struct{}, 1)
-	sub := must[backend.Subscription](t)(locker.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {
-		select {
-		case rung <- struct{}{}:
-		default:
-		}
-	}}))
-	defer sub.Close()
-	must[backend.AcquireResult](t)(locker.Acquire(ctx, acquire(alice)))
-	must[backend.RenewResult](t)(locker.Renew(ctx, renew(alice)))
+	listener := subscribe(t, locker, "n")
+	wiretest.Must[backend.AcquireResult](t)(locker.Acquire(ctx, acquire(alice)))
+	wiretest.Must[backend.RenewResult](t)(locker.Renew(ctx, renew(alice)))
 	// This ends all tokens of the user, also those that the streams were opened with.
-	must[*clientv3.AuthUserChangePasswordResponse](t)(admin.UserChangePassword(ctx, "locker", "secret"))
+	wiretest.Must[*clientv3.AuthUserChangePasswordResponse](t)(admin.UserChangePassword(ctx, "locker", "secret"))
 	testservers.Until(t, "renewals work with a new token", func() bool {
 		res, err := locker.Renew(ctx, renew(alice))
 		return err == nil && res.Held
@@ -441,15 +433,15 @@ func TestAuth(t *testing.T) {
 		}
 		return err == nil
 	})
-	must[backend.ReleaseResult](t)(locker.Release(ctx, release(alice)))
-	await(t, rung)
+	wiretest.Must[backend.ReleaseResult](t)(locker.Release(ctx, release(alice)))
+	listener.Wait()
 
-	must[*clientv3.AuthUserChangePasswordResponse](t)(admin.UserChangePassword(ctx, "locker", "another"))
+	wiretest.Must[*clientv3.AuthUserChangePasswordResponse](t)(admin.UserChangePassword(ctx, "locker", "another"))
 	for _, step := range steps {
-		err := step.run(ctx, changed)
+		err := step.Run(ctx, changed)
 		wantKind(t, err, backend.Refused)
 		if err == nil || !strings.Contains(err.Error(), "authentication failed") {
-			t.Errorf("%s with a wrong password: %v", step.name, err)
+			t.Errorf("%s with a wrong password: %v", step.Name, err)
 		}
 	}
 }
@@ -460,13 +452,13 @@ func TestBatchWithWhatMayNotBeRead(t *testing.T) {
 	root := connect(t, server.Addr)
 	ctx := t.Context()
 	for _, user := range []string{"root", "locker"} {
-		must[*clientv3.AuthUserAddResponse](t)(root.UserAdd(ctx, user, "secret"))
-		must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
-		must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
+		wiretest.Must[*clientv3.AuthUserAddResponse](t)(root.UserAdd(ctx, user, "secret"))
+		wiretest.Must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
+		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
 	}
-	must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
+	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
 		key("mine"), clientv3.GetPrefixRangeEnd(key("mine")), clientv3.PermissionType(clientv3.PermReadWrite)))
-	must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
+	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
 
 	s := open(t, connect(t, server.Addr, as("locker", "secret")))
 	var reqs []backend.RenewRequest
@@ -475,7 +467,7 @@ func TestBatchWithWhatMayNotBeRead(t *testing.T) {
 		if i == 17 {
 			name = "another's"
 		} else {
-			must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
 		}
 		reqs = append(reqs, backend.RenewRequest{Name: name, Owner: alice, Lease: lease})
 	}
@@ -498,11 +490,11 @@ func TestLongElectionTimeout(t *testing.T) {
 	req := acquire(alice)
 	req.Lease = s2
 	for range 3 {
-		must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
-		must[backend.RenewResult](t)(s.Renew(t.Context(), backend.RenewRequest{Name: "n", Owner: alice, Lease: s2}))
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
+		wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), backend.RenewRequest{Name: "n", Owner: alice, Lease: s2}))
 	}
 	kv := get(t, cli, key("n"))
-	must[backend.RenewResult](t)(s.Renew(t.Context(), backend.RenewRequest{Name: "n", Owner: alice, Lease: s2}))
+	wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), backend.RenewRequest{Name: "n", Owner: alice, Lease: s2}))
 	if again := get(t, cli, key("n")); again.Lease != kv.Lease || again.ModRevision != kv.ModRevision {
 		t.Error("each renewal writes")
 	}
@@ -513,59 +505,35 @@ func TestLongElectionTimeout(t *testing.T) {
 
 const s2 = 2 * time.Second
 
-// await waits for a wake-up.
-func await(t *testing.T, woken <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-woken:
-	case <-time.After(testservers.Patience):
-		t.Fatal("nobody was woken")
-	}
-}
-
 func TestSilentWatchIsReplaced(t *testing.T) {
 	server := testservers.Etcd(t)
 	var breaker watchBreaker // only counts
 	s := open(t, connect(t, server.Addr, breaker.install), etcdbackend.CheckEvery(50*time.Millisecond))
-	woken := make(chan struct{}, 1)
-	sub := must[backend.Subscription](t)(s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
-	}}))
-	defer sub.Close()
+	listener := subscribe(t, s, "n")
 	server.Stop() // its connections stay
 	defer server.Cont()
 	opened := breaker.opened()
 	testservers.Until(t, "another stream is opened", func() bool { return breaker.opened() > opened })
 	server.Cont()
-	await(t, woken)
+	listener.Wait()
 }
 
 // TestCompaction: a watch that begins now needs no history.
 func TestCompaction(t *testing.T) {
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
-	between := startProxy(t, server.Addr)
-	s, other := open(t, connect(t, between.addr())), open(t, admin)
+	between := wiretest.NewProxy(t, server.Addr, faults.HTTP2)
+	s, other := open(t, connect(t, between.Addr())), open(t, admin)
 	ctx := t.Context()
-	woken := make(chan struct{}, 100)
-	sub := must[backend.Subscription](t)(s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
-	}}))
-	defer sub.Close()
+	listener := subscribe(t, s, "n")
 	for i := range 10 {
-		must[backend.AcquireResult](t)(other.Acquire(ctx, acquire(bob)))
+		wiretest.Must[backend.AcquireResult](t)(other.Acquire(ctx, acquire(bob)))
 		if i%2 == 0 {
-			between.cut()
+			between.Cut()
 		}
-		must[backend.ReleaseResult](t)(other.Release(ctx, release(bob)))
-		put := must[*clientv3.PutResponse](t)(admin.Put(ctx, "x", ""))
-		must[*clientv3.CompactResponse](t)(admin.Compact(ctx, put.Header.Revision, clientv3.WithCompactPhysical()))
-		await(t, woken)
+		wiretest.Must[backend.ReleaseResult](t)(other.Release(ctx, release(bob)))
+		put := wiretest.Must[*clientv3.PutResponse](t)(admin.Put(ctx, "x", ""))
+		wiretest.Must[*clientv3.CompactResponse](t)(admin.Compact(ctx, put.Header.Revision, clientv3.WithCompactPhysical()))
+		listener.Wait()
 	}
 }

@@ -9,13 +9,14 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 )
 
 func BenchmarkAcquireRelease(b *testing.B) {
 	s := open(b, connect(b, testservers.Etcd(b).Addr))
 	for b.Loop() {
-		must[backend.AcquireResult](b)(s.Acquire(b.Context(), acquire(alice)))
-		must[backend.ReleaseResult](b)(s.Release(b.Context(), release(alice)))
+		wiretest.Must[backend.AcquireResult](b)(s.Acquire(b.Context(), acquire(alice)))
+		wiretest.Must[backend.ReleaseResult](b)(s.Release(b.Context(), release(alice)))
 	}
 }
 
@@ -24,7 +25,7 @@ func BenchmarkRenew(b *testing.B) {
 	members := testservers.EtcdCluster(b, 3)
 	for _, m := range members {
 		cli := connect(b, m.Addr)
-		res := must[*clientv3.StatusResponse](b)(cli.Status(b.Context(), m.Addr))
+		res := wiretest.Must[*clientv3.StatusResponse](b)(cli.Status(b.Context(), m.Addr))
 		role := "follower"
 		if res.Leader == res.Header.MemberId {
 			role = "leader"
@@ -37,7 +38,7 @@ func BenchmarkRenew(b *testing.B) {
 				reqs[i] = backend.RenewRequest{Name: fmt.Sprint("lock", i), Owner: alice, Lease: lease}
 				all.Go(func() {
 					req := backend.AcquireRequest{Name: reqs[i].Name, Owner: alice, Lease: lease}
-					must[backend.AcquireResult](b)(s.Acquire(b.Context(), req))
+					wiretest.Must[backend.AcquireResult](b)(s.Acquire(b.Context(), req))
 				})
 			}
 			all.Wait()

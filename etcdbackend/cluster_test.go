@@ -16,6 +16,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/etcdbackend"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 )
 
 func addrs(members []*testservers.Server) []string {
@@ -174,7 +175,7 @@ func TestNoQuorum(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	s := open(t, connect(t, members[0].Addr))
-	must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n"}))
+	wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n"}))
 	for _, m := range members[1:] {
 		m.Kill()
 	}
@@ -212,10 +213,10 @@ func TestNoQuorum(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "no leader")
 	})
 	for _, step := range steps {
-		err := step.run(t.Context(), s)
+		err := step.Run(t.Context(), s)
 		wantKind(t, err, backend.Retry)
 		if err == nil || !strings.Contains(err.Error(), "no leader") {
-			t.Errorf("%s: %v", step.name, err)
+			t.Errorf("%s: %v", step.Name, err)
 		}
 	}
 	// With a majority all is well again.

@@ -14,6 +14,7 @@ import (
 var (
 	errKind   = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: no such kind of lock")}
 	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: session closed")}
+	errShape  = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: an answer to something else")}
 	errSilent = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: no answer on a stream")}
 )
 

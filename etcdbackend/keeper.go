@@ -59,10 +59,10 @@ type ask struct {
 // the renewals of the same leases come again, they join those that were not sent.
 const maxUnread = 256
 
-// A stream on which nothing is heard for a sixth of a lease is replaced: another may lead to a member
+// A stream on which nothing is heard for a twelfth of a lease is replaced: another may lead to a member
 // that works, and there is still time.
 const (
-	patienceShare    = 6
+	patienceShare    = 12
 	shortestPatience = 500 * time.Millisecond
 	longestPatience  = 5 * time.Second
 )

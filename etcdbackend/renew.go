@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -73,7 +74,7 @@ func (b *batch) read(some []int) {
 	for i, r := range some {
 		names[i] = b.reqs[r].Name
 	}
-	kvs, err := b.store.readAll(b.ctx, names)
+	kvs, err := b.look(names, b.reqs[some[0]].Lease/patienceShare)
 	switch {
 	case err == nil:
 		b.keep(some, kvs)
@@ -86,6 +87,21 @@ func (b *batch) read(some []int) {
 			b.done(r, false, err)
 		}
 	}
+}
+
+// look reads the locks' keys. The client asks one member after the other: where one is silent, it is
+// the next one's turn, so that a member that hangs doesn't cost the renewal.
+func (b *batch) look(names []string, patience time.Duration) (kvs []*mvccpb.KeyValue, err error) {
+	for range 2 {
+		ctx, cancel := context.WithTimeout(b.ctx, max(patience, shortestPatience))
+		kvs, err = b.store.readAll(ctx, names)
+		silent := ctx.Err() != nil
+		cancel()
+		if err == nil || !silent || b.ctx.Err() != nil {
+			return kvs, err
+		}
+	}
+	return b.store.readAll(b.ctx, names)
 }
 
 // keep lets leases begin anew.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 )
 
 // counts is what a client sends.
@@ -74,15 +75,15 @@ func TestRoundTrips(t *testing.T) {
 		}
 		sent.reset()
 	}
-	must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 	check("an acquisition", map[string]int{rpcRange: 1, rpcGrant: 1, rpcTxn: 1})
-	must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
 	check("a re-entry", map[string]int{rpcTxn: 1})
-	must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
+	wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
 	check("a renewal", map[string]int{rpcTxn: 1})
-	must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 	check("a release of one of two", map[string]int{rpcTxn: 1})
-	must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 	check("a release", map[string]int{rpcTxn: 1, rpcRevoke: 1})
 }
 
@@ -101,7 +102,7 @@ func TestTenThousandHeldLocks(t *testing.T) {
 	for i := range reqs {
 		reqs[i] = backend.RenewRequest{Name: fmt.Sprint("lock", i), Owner: fmt.Sprintf("11111111-1111-1111-1111-111111111111:%d", i), Lease: 10 * time.Minute}
 	}
-	must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n"})) // connects
+	wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n"})) // connects
 	idle, heap := runtime.NumGoroutine(), heapInUse()
 	begin := time.Now()
 	var all sync.WaitGroup

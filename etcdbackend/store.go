@@ -95,9 +95,19 @@ func (st *store) readAll(ctx context.Context, names []string) ([]*mvccpb.KeyValu
 	}
 	kvs := make([]*mvccpb.KeyValue, len(names))
 	for i := range kvs {
-		kvs[i] = first(res.Responses[i].GetResponseRange().Kvs)
+		if kvs[i], err = ranged(res, i); err != nil {
+			return nil, notDone(err)
+		}
 	}
 	return kvs, nil
+}
+
+// ranged returns the key that a transaction has read, or nil.
+func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
+	if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
+		return nil, errShape
+	}
+	return first(res.Responses[i].GetResponseRange().Kvs), nil
 }
 
 // swap carries out op if the lock's key is still as old says. If it isn't, swap returns how it is,
@@ -120,7 +130,11 @@ func (st *store) swap(ctx context.Context, name string, old record, op *pb.Reque
 	case res.Succeeded:
 		return res.Header.Revision, record{}, nil
 	}
-	now, err = decode(first(res.Responses[0].GetResponseRange().Kvs))
+	kv, err := ranged(res, 0)
+	if err != nil {
+		return 0, record{}, err
+	}
+	now, err = decode(kv)
 	return 0, now, err
 }
 

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +14,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -47,7 +46,7 @@ func TestSteps(t *testing.T) {
 		s := open(t, client)
 		look := func(owner string, held bool, count int) {
 			t.Helper()
-			got := must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner}))
+			got := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner}))
 			if got.Held != held || got.Count != count || held != (got.Remaining > 0) || got.Remaining > lease {
 				t.Errorf("look: %+v, want held %v, count %d", got, held, count)
 			}
@@ -55,7 +54,7 @@ func TestSteps(t *testing.T) {
 		look(alice, false, 0)
 		look("", false, 0)
 		for count := 1; count <= 2; count++ {
-			res := must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
+			res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
 			if !res.Acquired || res.Count != count {
 				t.Errorf("acquire: %+v, want the count %d", res, count)
 			}
@@ -63,33 +62,33 @@ func TestSteps(t *testing.T) {
 		look(alice, true, 2)
 		look(bob, true, 0)
 		look("", true, 0)
-		if res := must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(bob))); res.Acquired || res.Remaining <= 0 {
+		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(bob))); res.Acquired || res.Remaining <= 0 {
 			t.Errorf("acquire by another: %+v", res)
 		}
-		if !must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))).Held {
+		if !wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))).Held {
 			t.Error("renew: lost")
 		}
-		if must[backend.RenewResult](t)(s.Renew(ctx, renew(bob))).Held {
+		if wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(bob))).Held {
 			t.Error("renew by another: held")
 		}
 		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed, backend.NotHeld} {
-			if res := must[backend.ReleaseResult](t)(s.Release(ctx, release(alice))); res.Outcome != want {
+			if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice))); res.Outcome != want {
 				t.Errorf("release: %v, want %v", res.Outcome, want)
 			}
 		}
-		must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 		for _, want := range []bool{true, false} {
-			res := must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
+			res := wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 			if res.Released != want {
 				t.Errorf("force-release: %v, want %v", res.Released, want)
 			}
 		}
 
 		client.HSet(ctx, "n", alice, 1) // without an expiry
-		if res := must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(bob))); res.Acquired || res.Remaining >= 0 {
+		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(bob))); res.Acquired || res.Remaining >= 0 {
 			t.Errorf("acquire of what never ends: %+v", res)
 		}
-		if res := must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n"})); !res.Held || res.Remaining >= 0 {
+		if res := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n"})); !res.Held || res.Remaining >= 0 {
 			t.Errorf("look at what never ends: %+v", res)
 		}
 	})
@@ -99,11 +98,11 @@ func TestSteps(t *testing.T) {
 func TestReleaseAfterClose(t *testing.T) {
 	anywhere(t, func(t *testing.T, addr string) {
 		s := redisbackend.New(connect(t, addr)).Open()
-		must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if res := must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice))); res.Outcome != backend.Freed {
+		if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice))); res.Outcome != backend.Freed {
 			t.Errorf("release: %v", res.Outcome)
 		}
 	})
@@ -117,9 +116,9 @@ func TestConflict(t *testing.T) {
 		s := open(t, client)
 		client.Set(ctx, "n", "precious", 0)
 		for _, step := range steps {
-			err := step.run(ctx, s)
+			err := step.Run(ctx, s)
 			if !errors.Is(err, backend.ErrConflict) {
-				t.Errorf("%s: %v, want ErrConflict", step.name, err)
+				t.Errorf("%s: %v, want ErrConflict", step.Name, err)
 			}
 			wantKind(t, err, backend.Refused)
 		}
@@ -146,14 +145,14 @@ func TestScriptsForgotten(t *testing.T) {
 		s := open(t, client)
 		for _, step := range steps {
 			client.ScriptFlush(ctx)
-			if err := step.run(ctx, s); err != nil {
-				t.Errorf("%s: %v", step.name, err)
+			if err := step.Run(ctx, s); err != nil {
+				t.Errorf("%s: %v", step.Name, err)
 			}
 		}
 
 		client.FlushAll(ctx)
 		client.ScriptFlush(ctx)
-		if res := must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice))); res.Count != 1 {
+		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice))); res.Count != 1 {
 			t.Errorf("acquired %d times at once", res.Count)
 		}
 
@@ -181,88 +180,13 @@ func TestScriptsForgotten(t *testing.T) {
 	})
 }
 
-// A proxy passes connections on to a server. While it is deaf the server's answers are lost: when
-// one comes the connection is cut.
-type proxy struct {
-	net.Listener
-	server string
-	deaf   atomic.Bool
-
-	mu    sync.Mutex
-	conns map[net.Conn]bool
-}
-
-func newProxy(t *testing.T, server string) *proxy {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{Listener: l, server: server, conns: make(map[net.Conn]bool)}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() { p.pass(conn) })
-		}
-	})
-	t.Cleanup(running.Wait)
-	t.Cleanup(func() { l.Close() })
-	return p
-}
-
-// cut breaks all connections.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for conn := range p.conns {
-		conn.Close()
-	}
-}
-
-func (p *proxy) note(conn net.Conn, there bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if there {
-		p.conns[conn] = true
-	} else {
-		delete(p.conns, conn)
-	}
-}
-
-func (p *proxy) pass(client net.Conn) {
-	p.note(client, true)
-	defer p.note(client, false)
-	defer client.Close()
-	server, err := net.Dial("tcp", p.server)
-	if err != nil {
-		return
-	}
-	var running sync.WaitGroup
-	running.Go(func() { io.Copy(server, client); server.Close() })
-	buf := make([]byte, 1<<16)
-	for {
-		n, err := server.Read(buf)
-		if err != nil || p.deaf.Load() {
-			break
-		}
-		client.Write(buf[:n])
-	}
-	client.Close()
-	server.Close()
-	running.Wait()
-}
-
 // A step whose answer is lost has been carried out once, and says that it doesn't know.
 func TestLostReply(t *testing.T) {
 	anywhere(t, func(t *testing.T, addr string) {
 		ctx := t.Context()
 		direct := connect(t, addr)
-		p := newProxy(t, addr)
-		client := connect(t, p.Addr().String(), func(o *redis.Options) {
+		p := wiretest.NewProxy(t, addr, faults.RESP)
+		client := connect(t, p.Addr(), func(o *redis.Options) {
 			o.MaxRetries = 10
 			o.MinRetryBackoff = -1
 		})
@@ -279,20 +203,19 @@ func TestLostReply(t *testing.T) {
 			{"release", func() error { _, err := s.Release(ctx, release(alice)); return err }, "2"},
 		} {
 			if i == 0 { // connections and scripts, before answers are lost
-				must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
-				must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
-				must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
+				wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
+				wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+				wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 			} else { // new connections for both kinds of call
 				client.Ping(ctx)
 				client.Pipelined(ctx, func(p redis.Pipeliner) error { p.Ping(ctx); return nil })
 			}
-			p.deaf.Store(true)
+			p.LoseReply(wiretest.OnLock)
 			wantKind(t, step.run(), backend.Unknown)
-			p.deaf.Store(false)
 			testservers.Until(t, step.name+" is carried out", func() bool { return holds() == step.want })
 		}
 		// What was repeated would have come before this.
-		must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 		if got := holds(); got != "3" {
 			t.Errorf("%s holds at the end, want 3", got)
 		}
@@ -304,7 +227,7 @@ func TestErrorsOfTheClient(t *testing.T) {
 		addr := fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t))
 		s := open(t, connect(t, addr, func(o *redis.Options) { o.DialerRetries = 1 }))
 		for _, step := range steps {
-			wantKind(t, step.run(t.Context(), s), backend.Retry)
+			wantKind(t, step.Run(t.Context(), s), backend.Retry)
 		}
 		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
 		wantKind(t, err, backend.Retry)
@@ -314,7 +237,7 @@ func TestErrorsOfTheClient(t *testing.T) {
 		s := open(t, client)
 		client.Close()
 		for _, step := range steps {
-			wantKind(t, step.run(t.Context(), s), backend.Refused)
+			wantKind(t, step.Run(t.Context(), s), backend.Refused)
 		}
 	})
 	t.Run("too late", func(t *testing.T) {
@@ -322,10 +245,10 @@ func TestErrorsOfTheClient(t *testing.T) {
 		cancel()
 		s := open(t, connect(t, "127.0.0.1:1"))
 		for _, step := range steps {
-			err := step.run(ctx, s)
+			err := step.Run(ctx, s)
 			wantKind(t, err, backend.Retry)
 			if !errors.Is(err, context.Canceled) {
-				t.Errorf("%s: %v, want context.Canceled in it", step.name, err)
+				t.Errorf("%s: %v, want context.Canceled in it", step.Name, err)
 			}
 		}
 	})
@@ -335,14 +258,14 @@ func TestServerHangs(t *testing.T) {
 	server := testservers.Redis(t)
 	s := open(t, connect(t, server.Addr, func(o *redis.Options) { o.ReadTimeout = 50 * time.Millisecond }))
 	for _, step := range steps {
-		if err := step.run(t.Context(), s); err != nil {
+		if err := step.Run(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 	}
 	server.Stop()
 	defer server.Cont()
 	for _, step := range steps {
-		wantKind(t, step.run(t.Context(), s), backend.Unknown)
+		wantKind(t, step.Run(t.Context(), s), backend.Unknown)
 	}
 }
 
@@ -358,14 +281,14 @@ func TestErrorsOfTheServer(t *testing.T) {
 	}
 	hold := func() {
 		admin.FlushAll(ctx)
-		must[backend.AcquireResult](t)(open(t, admin).Acquire(ctx, acquire(alice)))
+		wiretest.Must[backend.AcquireResult](t)(open(t, admin).Acquire(ctx, acquire(alice)))
 	}
 
 	t.Run("no permission for scripts", func(t *testing.T) {
 		s := allow("a", "-evalsha", "-eval")
 		hold()
 		for _, step := range steps[:5] {
-			wantKind(t, step.run(ctx, s), backend.Refused)
+			wantKind(t, step.Run(ctx, s), backend.Refused)
 		}
 		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
 	})
@@ -373,7 +296,7 @@ func TestErrorsOfTheServer(t *testing.T) {
 		s := allow("b", "resetkeys", "~other")
 		hold()
 		for _, step := range steps {
-			wantKind(t, step.run(ctx, s), backend.Refused)
+			wantKind(t, step.Run(ctx, s), backend.Refused)
 		}
 		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
 	})
@@ -408,7 +331,7 @@ func TestErrorsOfTheServer(t *testing.T) {
 	t.Run("wrong password", func(t *testing.T) {
 		s := open(t, connect(t, server.Addr, as("nobody")))
 		for _, step := range steps {
-			wantKind(t, step.run(ctx, s), backend.Refused)
+			wantKind(t, step.Run(ctx, s), backend.Refused)
 		}
 	})
 	t.Run("no memory", func(t *testing.T) {
@@ -423,8 +346,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 		hold()
 		admin.ConfigSet(ctx, "min-replicas-to-write", "1")
 		defer admin.ConfigSet(ctx, "min-replicas-to-write", "0")
-		for _, step := range steps[:6] {
-			wantKind(t, step.run(ctx, open(t, admin)), backend.Retry)
+		for _, step := range steps[:wiretest.Writing] {
+			wantKind(t, step.Run(ctx, open(t, admin)), backend.Retry)
 		}
 		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
 	})
@@ -432,8 +355,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 		hold()
 		server.Do("REPLICAOF", "127.0.0.1", "1")
 		defer server.Do("REPLICAOF", "NO", "ONE")
-		for _, step := range steps[:6] {
-			wantKind(t, step.run(ctx, open(t, admin)), backend.Retry)
+		for _, step := range steps[:wiretest.Writing] {
+			wantKind(t, step.Run(ctx, open(t, admin)), backend.Retry)
 		}
 		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
 	})
@@ -447,12 +370,12 @@ func TestServerClock(t *testing.T) {
 		server.SetTime(time.Now().Add(off))
 		client := connect(t, server.Addr())
 		s := open(t, client)
-		must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 		wantHash(t, client, "n", map[string]string{alice: "1"}, lease)
-		must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
+		wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
 		wantHash(t, client, "n", map[string]string{alice: "1"}, lease)
 		server.FastForward(lease)
-		if res := must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(bob))); !res.Acquired {
+		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(bob))); !res.Acquired {
 			t.Errorf("clock off by %v: the lease does not end", off)
 		}
 	}

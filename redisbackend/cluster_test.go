@@ -10,11 +10,12 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 )
 
-func connectCluster(t *testing.T, nodes []*testservers.Server, change ...func(*redis.ClusterOptions)) *redis.ClusterClient {
+func connectCluster(t testing.TB, nodes []*testservers.Server, change ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	t.Helper()
-	opts := &redis.ClusterOptions{Addrs: addrs(nodes)}
+	opts := &redis.ClusterOptions{Addrs: wiretest.Addrs(nodes)}
 	for _, c := range change {
 		c(opts)
 	}
@@ -23,21 +24,14 @@ func connectCluster(t *testing.T, nodes []*testservers.Server, change ...func(*r
 	return client
 }
 
-func addrs(nodes []*testservers.Server) (addrs []string) {
-	for _, node := range nodes {
-		addrs = append(addrs, node.Addr)
-	}
-	return addrs
-}
-
 func TestCluster(t *testing.T) {
 	nodes := testservers.RedisCluster(t, 3)
 
 	t.Run("steps", func(t *testing.T) {
 		s := open(t, connectCluster(t, nodes))
 		for _, step := range steps {
-			if err := step.run(t.Context(), s); err != nil {
-				t.Errorf("%s: %v", step.name, err)
+			if err := step.Run(t.Context(), s); err != nil {
+				t.Errorf("%s: %v", step.Name, err)
 			}
 		}
 	})
@@ -45,8 +39,8 @@ func TestCluster(t *testing.T) {
 	t.Run("reading from replicas", func(t *testing.T) {
 		s := open(t, connectCluster(t, nodes, func(o *redis.ClusterOptions) { o.ReadOnly = true }))
 		for _, step := range steps {
-			if err := step.run(t.Context(), s); err != nil {
-				t.Errorf("%s: %v", step.name, err)
+			if err := step.Run(t.Context(), s); err != nil {
+				t.Errorf("%s: %v", step.Name, err)
 			}
 		}
 	})
@@ -54,17 +48,17 @@ func TestCluster(t *testing.T) {
 	t.Run("one command each", func(t *testing.T) {
 		client := connectCluster(t, nodes)
 		s := open(t, client)
-		must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
-		must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
-		var monitors []*monitor
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+		wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
+		var monitors []*wiretest.Monitor
 		for _, node := range nodes {
-			monitors = append(monitors, watch(t, node.Addr))
+			monitors = append(monitors, wiretest.Watch(t, node.Addr))
 		}
-		must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
-		must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+		wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
 		var commands []string
 		for _, m := range monitors {
-			commands = append(commands, m.commands()...)
+			commands = append(commands, m.Commands()...)
 		}
 		if len(commands) != 2 {
 			t.Errorf("acquire and release: %q", commands)
@@ -87,8 +81,8 @@ func TestCluster(t *testing.T) {
 		s, other := open(t, connectCluster(t, nodes)), open(t, connectCluster(t, nodes))
 		for i := range 10 { // on all nodes
 			l := subscribe(t, s, fmt.Sprint("name", i))
-			free(t, other, l.name)
-			l.wait()
+			free(t, other, l.Name)
+			l.Wait()
 		}
 	})
 
@@ -101,9 +95,9 @@ func TestCluster(t *testing.T) {
 		onHung := 0
 		for i := range 100 {
 			name := fmt.Sprint("renewed", i)
-			must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
 			reqs = append(reqs, backend.RenewRequest{Name: name, Owner: alice, Lease: lease})
-			if must[*redis.Client](t)(client.MasterForKey(ctx, name)).Options().Addr == nodes[1].Addr {
+			if wiretest.Must[*redis.Client](t)(client.MasterForKey(ctx, name)).Options().Addr == nodes[1].Addr {
 				onHung++
 			}
 		}
@@ -152,7 +146,7 @@ func TestCluster(t *testing.T) {
 		s := open(t, client)
 		const name = "moving"
 		slot := nodes[0].Do("CLUSTER", "KEYSLOT", name)
-		from := must[*redis.Client](t)(client.MasterForKey(ctx, name)).Options().Addr
+		from := wiretest.Must[*redis.Client](t)(client.MasterForKey(ctx, name)).Options().Addr
 		var to *testservers.Server
 		for _, node := range nodes {
 			if node.Addr != from {
@@ -163,8 +157,8 @@ func TestCluster(t *testing.T) {
 		for _, node := range nodes {
 			node.Do("CLUSTER", "SETSLOT", slot, "NODE", id)
 		}
-		must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
-		if res := must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease, Reentry: true})); res.Count != 2 {
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease, Reentry: true})); res.Count != 2 {
 			t.Errorf("%d holds after a re-entry", res.Count)
 		}
 		s.RenewBatch(ctx, []backend.RenewRequest{{Name: name, Owner: alice, Lease: lease}},

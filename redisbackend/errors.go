@@ -14,7 +14,6 @@ import (
 var (
 	errNoReply = &backend.Error{Kind: backend.Unknown, Err: errors.New("redis: no reply")}
 	errKind    = &backend.Error{Kind: backend.Refused, Err: errors.New("redis: no such kind of lock")}
-	errClosed  = &backend.Error{Kind: backend.Refused, Err: errors.New("redis: session closed")}
 )
 
 // withKind gives an error of go-redis its kind, unless it has one.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -30,7 +31,7 @@ func TestWrongServers(t *testing.T) {
 	free.Do("ACL", "SETUSER", "noscripts", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")
 	free.Do("ACL", "SETUSER", "nokeys", "on", ">secret", "~other", "&*", "+@all")
 	nowhere := fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t))
-	password := func(p string) func(*redis.Options) { return func(o *redis.Options) { o.Password = p } }
+	guess := func(o *redis.Options) { o.Password = "guess" }
 
 	for name, c := range map[string]struct {
 		client  redis.UniversalClient
@@ -44,7 +45,7 @@ func TestWrongServers(t *testing.T) {
 			MasterName: "main", SentinelAddrs: []string{nowhere}, DialerRetries: 1, MaxRetries: -1, DialTimeout: time.Second}),
 			"sentinels specified in configuration are unreachable", false},
 		"no password":       {connect(t, server.Addr), "NOAUTH", true},
-		"wrong password":    {connect(t, server.Addr, password("guess")), "WRONGPASS", true},
+		"wrong password":    {connect(t, server.Addr, guess), "WRONGPASS", true},
 		"cluster, password": {connectCluster(t, nodes, func(o *redis.ClusterOptions) { o.Password = "guess" }), "WRONGPASS", true},
 		"replica":           {connect(t, slaves[0].Addr), "READONLY", false},
 		"no scripts":        {connect(t, free.Addr, as("noscripts")), "NOPERM", true},
@@ -53,7 +54,7 @@ func TestWrongServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer c.client.Close()
 			for _, opts := range [][]redisbackend.Option{
-				nil, {redisbackend.WithShardedPubSub()}, {redisbackend.WithReplicas(1, scant)},
+				nil, {redisbackend.WithShardedPubSub()}, {redisbackend.WithReplicas(1, wiretest.Scant)},
 			} {
 				locks := dlock.New(redisbackend.New(c.client, opts...))
 				defer locks.Close()
@@ -85,3 +86,5 @@ func TestWrongServers(t *testing.T) {
 		t.Errorf("%s keys stay behind", n)
 	}
 }
+
+func TestPermissions(t *testing.T) { wiretest.Permissions(t, this, testservers.Redis(t)) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -32,16 +33,16 @@ func TestLockAndUnlockAreTwoCommands(t *testing.T) {
 	}
 	pair() // connects, and loads the scripts
 
-	m := watch(t, server.Addr)
+	m := wiretest.Watch(t, server.Addr)
 	for range 3 {
 		pair()
 	}
-	commands := m.commands()
+	commands := m.Commands()
 	if len(commands) != 6 {
 		t.Fatalf("three uncontended pairs are %d commands:\n%s", len(commands), strings.Join(commands, "\n"))
 	}
 	for i, c := range commands {
-		if !strings.HasPrefix(c, `"evalsha"`) {
+		if !strings.HasPrefix(c, `"EVALSHA"`) {
 			t.Errorf("command %d is %s", i, c)
 		}
 	}
@@ -51,7 +52,7 @@ func TestAThousandWaitersCostOneSubscription(t *testing.T) {
 	server := testservers.Redis(t)
 	holder, c := client(t, server.Addr), client(t, server.Addr)
 	holder.Locker("n").Lock()
-	m := watch(t, server.Addr)
+	m := wiretest.Watch(t, server.Addr)
 
 	const n = 1000
 	ctx, cancel := context.WithCancel(t.Context())
@@ -67,15 +68,15 @@ func TestAThousandWaitersCostOneSubscription(t *testing.T) {
 	defer cancel()
 	admin := connect(t, server.Addr)
 	testservers.Until(t, "a subscription stands", func() bool {
-		return len(must[[]string](t)(admin.PubSubChannels(t.Context(), "*").Result())) == 1
+		return len(wiretest.Must[[]string](t)(admin.PubSubChannels(t.Context(), "*").Result())) == 1
 	})
 	begin := time.Now()
 	testservers.Until(t, "some seconds have passed", func() bool { return time.Since(begin) > 3*time.Second })
 	seconds := time.Since(begin).Seconds()
-	commands := slices.DeleteFunc(m.commands(), func(c string) bool { return strings.HasPrefix(c, `"pubsub"`) })
+	commands := slices.DeleteFunc(m.Commands(), func(c string) bool { return strings.HasPrefix(c, `"PUBSUB"`) })
 	subscriptions := 0
 	for _, c := range commands {
-		if strings.HasPrefix(c, `"subscribe"`) {
+		if strings.HasPrefix(c, `"SUBSCRIBE"`) {
 			subscriptions++
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -58,11 +59,11 @@ func TestProcessesLoseNoIncrement(t *testing.T) {
 	}
 	all.Wait()
 	rdb := connect(t, server.Addr)
-	total := must[int64](t)(rdb.Get(t.Context(), counterKey).Int64())
+	total := wiretest.Must[int64](t)(rdb.Get(t.Context(), counterKey).Int64())
 	if total != counted.Load() || total < processes*goroutines*increments {
 		t.Errorf("the counter is %d after %d increments", total, counted.Load())
 	}
-	if n := must[int64](t)(rdb.Exists(t.Context(), "the lock").Result()); n != 0 {
+	if n := wiretest.Must[int64](t)(rdb.Exists(t.Context(), "the lock").Result()); n != 0 {
 		testservers.Until(t, "what was cancelled is taken back", func() bool {
 			return rdb.Exists(context.Background(), "the lock").Val() == 0
 		})

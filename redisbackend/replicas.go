@@ -91,11 +91,15 @@ func (s *session) node(ctx context.Context, key string) (redis.UniversalClient, 
 	if s.cluster == nil {
 		return s.client, nil
 	}
-	return master(ctx, s.cluster, key)
+	node, err := master(ctx, s.cluster, key)
+	if err != nil {
+		return nil, err
+	}
+	return node, nil
 }
 
 // master returns the client of the master that has the key's slot.
-func master(ctx context.Context, cluster *redis.ClusterClient, key string) (redis.UniversalClient, error) {
+func master(ctx context.Context, cluster *redis.ClusterClient, key string) (*redis.Client, error) {
 	node, err := cluster.MasterForKey(ctx, key)
 	if err != nil {
 		return nil, notSent(err)

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/pubsub"
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
@@ -17,7 +18,7 @@ type session struct {
 	dialect    redisson.Dialect
 	replicas   replicas
 	probed     atomic.Bool // see probe
-	subscriber *subscriber
+	subscriber *pubsub.Subscriber
 }
 
 var (
@@ -173,6 +174,6 @@ func (s *session) question(ctx context.Context, args ...any) command {
 }
 
 func (s *session) Close() error {
-	s.subscriber.close()
+	s.subscriber.Close()
 	return nil
 }

@@ -3,12 +3,10 @@ package redisbackend
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
 // WithShardedPubSub publishes releases with SPUBLISH and listens with SSUBSCRIBE, in the place of
@@ -42,17 +40,11 @@ func (s *session) probe(ctx context.Context, key string) error {
 	}
 	cmd := newCommand(ctx, 0, "pubsub", "shardnumsub")
 	err = node.Process(ctx, cmd)
-	var reply redis.Error
-	if errors.As(err, &reply) {
-		text := strings.ToLower(reply.Error())
-		if strings.HasPrefix(text, "err unknown subcommand") {
-			return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("WithShardedPubSub needs Redis 7: %w", err)}
-		}
-		if strings.HasPrefix(text, "noperm ") {
-			err = nil // it doesn't say, then
-		}
+	var text string
+	if reply := redis.Error(nil); errors.As(err, &reply) {
+		text = reply.Error()
 	}
-	if err != nil {
+	if err := redisson.CheckSharded(text, err); err != nil {
 		return notSent(err)
 	}
 	s.probed.Store(true)

@@ -16,10 +16,13 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// An Option changes how a [Backend] works. There is none so far.
+// An Option changes how a [Backend] works.
 type Option func(*options)
 
-type options struct{}
+type options struct {
+	replicas replicas
+	sharded  bool
+}
 
 // New returns a backend on a valkey-go client of any [valkey.ClientMode]. The client stays the
 // caller's, who closes it after the locks are closed.
@@ -73,11 +76,13 @@ func expires(client valkey.Client) bool {
 
 // Open returns a new session.
 func (b *Backend) Open() backend.Session {
-	return &session{
-		client:     b.client,
-		cluster:    b.client.Mode() == valkey.ClientModeCluster,
-		subscriber: newSubscriber(b.client),
+	s := &session{client: b.client, replicas: b.options.replicas}
+	s.dialect.Sharded = b.options.sharded
+	if b.client.Mode() == valkey.ClientModeCluster {
+		s.slots = newSlots(b.client)
 	}
+	s.subscriber = newSubscriber(b.client, b.options.sharded, s.slots)
+	return s
 }
 
 // Limits returns the zero value: Valkey counts leases in milliseconds.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 )
 
 func TestCluster(t *testing.T) {
@@ -23,8 +24,8 @@ func TestCluster(t *testing.T) {
 	t.Run("steps", func(t *testing.T) {
 		s := open(t, connect(t))
 		for _, step := range steps {
-			if err := step.run(t.Context(), s); err != nil {
-				t.Errorf("%s: %v", step.name, err)
+			if err := step.Run(t.Context(), s); err != nil {
+				t.Errorf("%s: %v", step.Name, err)
 			}
 		}
 	})
@@ -40,25 +41,25 @@ func TestCluster(t *testing.T) {
 			}
 		}))
 		for _, step := range steps {
-			if err := step.run(t.Context(), s); err != nil {
-				t.Errorf("%s: %v", step.name, err)
+			if err := step.Run(t.Context(), s); err != nil {
+				t.Errorf("%s: %v", step.Name, err)
 			}
 		}
 	})
 
 	t.Run("one command each", func(t *testing.T) {
 		s := open(t, connect(t))
-		must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
-		must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
-		var monitors []*monitor
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+		wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
+		var monitors []*wiretest.Monitor
 		for _, node := range nodes {
-			monitors = append(monitors, watch(t, node.Addr))
+			monitors = append(monitors, wiretest.Watch(t, node.Addr))
 		}
-		must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
-		must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+		wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
 		var commands []string
 		for _, m := range monitors {
-			commands = append(commands, m.commands()...)
+			commands = append(commands, m.Commands()...)
 		}
 		if len(commands) != 2 {
 			t.Errorf("acquire and release: %q", commands)
@@ -81,8 +82,8 @@ func TestCluster(t *testing.T) {
 		s, other := open(t, connect(t)), open(t, connect(t))
 		for i := range 10 { // on all nodes
 			l := subscribe(t, s, fmt.Sprint("name", i))
-			free(t, other, l.name)
-			l.wait()
+			free(t, other, l.Name)
+			l.Wait()
 		}
 	})
 
@@ -93,7 +94,7 @@ func TestCluster(t *testing.T) {
 		var reqs []backend.RenewRequest
 		for i := range 100 {
 			name := fmt.Sprint("renewed", i)
-			must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
 			reqs = append(reqs, backend.RenewRequest{Name: name, Owner: alice, Lease: lease})
 		}
 		onHung := 0
@@ -148,8 +149,8 @@ func TestCluster(t *testing.T) {
 		s := open(t, connect(t))
 		const name = "moving"
 		req := backend.AcquireRequest{Name: name, Owner: alice, Lease: lease, Reentry: true}
-		must[backend.AcquireResult](t)(s.Acquire(ctx, req)) // the client knows where
-		must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: alice, Lease: lease}))
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req)) // the client knows where
+		wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: alice, Lease: lease}))
 		slot, id := nodes[0].Do("CLUSTER", "KEYSLOT", name), ""
 		for _, node := range nodes {
 			if _, err := testservers.Do(node.Addr, "EXISTS", name); err != nil { // it is not this node's
@@ -160,7 +161,7 @@ func TestCluster(t *testing.T) {
 			node.Do("CLUSTER", "SETSLOT", slot, "NODE", id)
 		}
 		for count := range 2 {
-			if res := must[backend.AcquireResult](t)(s.Acquire(ctx, req)); res.Count != count+1 {
+			if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req)); res.Count != count+1 {
 				t.Errorf("%d holds, want %d", res.Count, count+1)
 			}
 		}

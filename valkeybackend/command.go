@@ -2,6 +2,7 @@ package valkeybackend
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -60,15 +61,53 @@ func (s *session) run(ctx context.Context, call redisson.Call) answer {
 	return a
 }
 
-// send sends commands together and returns the answer to each. In a cluster they are for one slot.
+// send sends commands together and returns the answer to each. In a cluster they should be for one
+// node.
 func (s *session) send(ctx context.Context, cmds ...valkey.Completed) []answer {
 	ctx = withoutDeadline{ctx}
-	var results []valkey.ValkeyResult
 	if len(cmds) == 1 {
-		results = []valkey.ValkeyResult{s.client.Do(ctx, cmds[0])}
-	} else {
-		results = s.client.DoMulti(ctx, cmds...)
+		return s.answers(ctx, s.client.Do(ctx, cmds[0]))
 	}
+	return s.answers(ctx, s.client.DoMulti(ctx, cmds...)...)
+}
+
+// sendApart is send over a connection that carries nothing else meanwhile, and ends when all is
+// answered or the connection broken. A slot that has moved is followed, once, for all commands: by
+// itself the client would follow for each alone, and some have no slot.
+func (s *session) sendApart(ctx context.Context, cmds ...valkey.Completed) []answer {
+	for i := range cmds {
+		cmds[i] = cmds[i].Pin() // it may be sent twice
+	}
+	answers := s.sendOver(ctx, s.client, cmds)
+	if node := s.moved(answers[0]); node != nil {
+		answers = s.sendOver(ctx, node, cmds)
+	}
+	return answers
+}
+
+func (s *session) sendOver(ctx context.Context, client valkey.Client, cmds []valkey.Completed) []answer {
+	ctx = context.WithoutCancel(ctx) // else the client cleans up the connection with more commands
+	conn, release := client.Dedicate()
+	defer release()
+	return s.answers(ctx, conn.DoMulti(ctx, cmds...)...)
+}
+
+// moved returns the node that has the key of a command, if another answered that, and the client
+// knows it already: it asks for the nodes when it hears of such an answer.
+func (s *session) moved(a answer) valkey.Client {
+	reply, ok := errors.AsType[*valkey.ValkeyError](a.err)
+	if !ok {
+		return nil
+	}
+	addr, ok := reply.IsMoved()
+	if !ok {
+		return nil
+	}
+	return s.client.Nodes()[addr]
+}
+
+// answers reads results.
+func (s *session) answers(ctx context.Context, results ...valkey.ValkeyResult) []answer {
 	clientClosed := sync.OnceValue(func() bool { return isClosed(ctx, s.client) })
 	answers := make([]answer, len(results))
 	for i, result := range results {

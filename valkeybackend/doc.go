@@ -13,28 +13,55 @@
 // its clock with the server's; but Valkey itself expires keys by its wall clock, and so does a
 // replica that is promoted: those clocks must agree, and must not be stepped.
 //
-// Valkey copies its data to replicas after it has answered. A server that dies before it has copied
-// an acquisition, or that loses its data, lets a second owner in while the first still believes it
-// holds the lock; the first hears of that when it next renews or, if its lease is fixed, when that
-// ends. Where two owners must never be, use a store that agrees before it answers, such as etcd.
+// A server that loses its data lets a second owner in while the first still believes it holds the
+// lock; the first hears of that when it next renews or, if its lease is fixed, when that ends. A
+// server that evicts keys (maxmemory-policy) evicts locks.
+//
+// # Replicas and failover
+//
+// Valkey copies its data to replicas after it has answered. A master that dies, or is cut off,
+// before it has copied an acquisition is replaced by a replica that doesn't know the lock, and a
+// second owner gets in. [WithReplicas] makes that less likely: a lock then counts as acquired only
+// when so many replicas have it. It doesn't make it impossible, and it says nothing about renewals,
+// so a lock that is held for longer than its lease may end too early on a new master. Where two
+// owners must never be, whatever fails, use a store that agrees before it answers, such as etcd.
+//
+// During a failover attempts to lock fail and are repeated, as are renewals and the last unlock; it
+// must be over within a lease (30 s by default), or locks that are held are lost. A client with a
+// Sentinel.MasterSet asks the sentinels for the master. What the old master is asked after it has
+// become a replica it refuses, without any effect. A release that the new master has not heard of
+// leaves the lock held there until its lease is over.
+//
+// # Clusters
+//
+// Each lock is on the one master that has the slot of its name. While a slot is migrated from one
+// master to another its locks can be neither released nor unlocked in part, since the server finds
+// the lock and its channel on different sides and asks to try again; whoever is about to unlock
+// does so for up to 5 s, and in the background after that. Nobody gets in twice meanwhile. With
+// WithReplicas, nor can new locks be acquired in such a slot. Slots with few keys migrate within
+// milliseconds.
+//
+// Every release is passed on to every server of a cluster. [WithShardedPubSub] keeps it on the
+// server that has the lock, if all clients agree on that, and it is what Redisson does there.
 //
 // # On the wire
 //
 // The protocol is that of Redisson's RLock: the lock is a hash with one field, and its release is
 // published on a channel. Java programs that use Redisson, Go programs that use package
 // [github.com/seed951563bd/distsync/redisbackend], and those that use this one exclude and wake
-// each other.
+// each other. With a cluster of Redis 7 or Valkey that takes [WithShardedPubSub] everywhere, or
+// nowhere and a Redisson that is told not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
 // HGET, HLEN, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, besides those that
 // valkey-go needs for itself. The names of channels are arguments in the place of keys, so besides
 // the lock names the user needs the pattern redisson_lock__channel:* twice: among its keys and among
-// its channels.
+// its channels. The options say which commands they need besides.
 //
 // # Connections
 //
 // Steps share the client's connections with everything else that it is used for; valkey-go sends
 // together what is asked at once. Each dlock.Client that waits for a lock adds one connection, which
-// carries all its subscriptions. That it has fallen silent is noticed by the client's own pings,
+// carries all its subscriptions, or with WithShardedPubSub one to each master of a cluster. That it has fallen silent is noticed by the client's own pings,
 // which its Dialer.KeepAlive and ConnWriteTimeout control.
 package valkeybackend

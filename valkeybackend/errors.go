@@ -12,11 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-var (
-	errKind   = &backend.Error{Kind: backend.Refused, Err: errors.New("valkey: no such kind of lock")}
-	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("valkey: session closed")}
-	errLost   = errors.New("valkey: the connection for subscriptions was lost")
-)
+var errKind = &backend.Error{Kind: backend.Refused, Err: errors.New("valkey: no such kind of lock")}
 
 // withKind gives an error of valkey-go its kind. If it is about a connection that was closed,
 // clientClosed is asked whether the client was, too.

@@ -2,6 +2,7 @@ package valkeybackend_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
@@ -42,4 +44,52 @@ func ExampleNew() {
 	// Output:
 	// alice true <nil>
 	// bob false <nil>
+}
+
+// A lock counts as acquired when one replica has it, or isn't acquired after half a second.
+func ExampleWithReplicas() {
+	client, err := valkey.NewClient(valkey.ClientOption{
+		InitAddress: []string{"sentinel1:26379", "sentinel2:26379", "sentinel3:26379"},
+		Sentinel:    valkey.SentinelOption{MasterSet: "main"},
+	})
+	if err != nil {
+		fmt.Println("no sentinel answers:", err)
+		return
+	}
+	defer client.Close()
+
+	locks := dlock.New(valkeybackend.New(client, valkeybackend.WithReplicas(1, 500*time.Millisecond)))
+	defer locks.Close()
+
+	ok, err := locks.Locker("orders:42").TryLock(context.Background())
+	switch {
+	case errors.Is(err, valkeybackend.ErrNotReplicated):
+		fmt.Println("no replica has the lock, so nobody has:", err)
+	case err != nil:
+		fmt.Println("the store does not answer:", err)
+	default:
+		fmt.Println("locked:", ok)
+	}
+}
+
+// In a cluster, together with Java programs that use Redisson.
+func ExampleWithShardedPubSub() {
+	client, err := valkey.NewClient(valkey.ClientOption{
+		InitAddress: []string{"node1:6379", "node2:6379", "node3:6379"},
+	})
+	if err != nil {
+		fmt.Println("no node answers:", err)
+		return
+	}
+	defer client.Close()
+
+	locks := dlock.New(valkeybackend.New(client, valkeybackend.WithShardedPubSub()))
+	defer locks.Close()
+
+	err = locks.Locker("orders:42").Do(context.Background(), func(ctx context.Context) error {
+		return nil // the work
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
 }

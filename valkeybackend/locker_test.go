@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
@@ -33,11 +33,11 @@ func TestLockAndUnlockAreTwoCommands(t *testing.T) {
 	}
 	pair() // loads the scripts
 
-	m := watch(t, server.Addr)
+	m := wiretest.Watch(t, server.Addr)
 	for range 3 {
 		pair()
 	}
-	commands := m.commands()
+	commands := m.Commands()
 	if len(commands) != 6 {
 		t.Fatalf("three uncontended pairs are %d commands:\n%s", len(commands), strings.Join(commands, "\n"))
 	}
@@ -101,7 +101,7 @@ func TestTogetherWithGoRedis(t *testing.T) {
 				}
 			}
 			all.Wait()
-			if n := must[int](t)(counter.Get(ctx, "counter").Int()); n != 2*goroutines*rounds {
+			if n := wiretest.Must[int](t)(counter.Get(ctx, "counter").Int()); n != 2*goroutines*rounds {
 				t.Errorf("%d additions are left of %d", n, 2*goroutines*rounds)
 			}
 		})
@@ -116,56 +116,52 @@ func subscribers(server *testservers.Server, name string) int {
 	return n
 }
 
-// An error that nothing can be done about is returned at once, and names its cause.
-func TestErrorsOfLocks(t *testing.T) {
+// Whatever is wrong with a server, nobody gets a lock, and the error says what it is: at once, or
+// when the call's context ends.
+func TestWrongServers(t *testing.T) {
+	t.Parallel()
 	server := testservers.Valkey(t)
-	server.Do("ACL", "SETUSER", "powerless", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")
+	server.Do("ACL", "SETUSER", "noscripts", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")
+	server.Do("ACL", "SETUSER", "nokeys", "on", ">secret", "~other", "&*", "+@all")
+	_, slaves := testservers.ValkeyReplicated(t, 1)
 	for name, test := range map[string]struct {
 		addr   string
 		change option
-		want   string
+		says   string
 	}{
-		"nobody listens":            {fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t)), impatient, "connection refused"},
-		"wrong password":            {server.Addr, as("nobody"), "WRONGPASS"},
-		"no permission for scripts": {server.Addr, as("powerless"), "NOPERM"},
+		"down":           {fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t)), impatient, "connection refused"},
+		"wrong password": {server.Addr, as("nobody"), "WRONGPASS"},
+		"no scripts":     {server.Addr, as("noscripts"), "NOPERM"},
+		"no such keys":   {server.Addr, as("nokeys"), "NOPERM"},
+		"replica":        {slaves[0].Addr, impatient, "READONLY"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := locks(t, valkeybackend.New(connectLater(t, test.addr, test.change))).Locker("n")
-			if ok, err := l.TryLock(t.Context()); ok || err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("TryLock: %v, %v; want an error that says %s", ok, err, test.want)
-			}
-			// It may end in the middle of an attempt, of which there is nothing to say then.
-			testservers.Until(t, "LockContext says "+test.want, func() bool {
-				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-				defer cancel()
-				err := l.LockContext(ctx)
-				if err == nil {
-					t.Fatal("LockContext: no error")
+			for _, o := range []wiretest.Options{{}, {Sharded: true}, {Replicas: 1, Timeout: wiretest.Scant}} {
+				b := valkeybackend.New(connectLater(t, test.addr, test.change), options(o)...)
+				l := locks(t, b).Locker("n")
+				if ok, err := l.TryLock(t.Context()); ok || err == nil || !strings.Contains(err.Error(), test.says) {
+					t.Errorf("TryLock: %v, %v; want an error that says %s", ok, err, test.says)
 				}
-				return strings.Contains(err.Error(), test.want)
-			})
+				// It may end in the middle of an attempt, of which there is nothing to say then.
+				testservers.Until(t, "LockContext says "+test.says, func() bool {
+					ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+					defer cancel()
+					err := l.LockContext(ctx)
+					if err == nil {
+						t.Fatal("LockContext: no error")
+					}
+					return strings.Contains(err.Error(), test.says)
+				})
+			}
 		})
+	}
+	if n := server.Do("DBSIZE"); n != "0" {
+		t.Errorf("%s keys stay behind", n)
 	}
 }
 
-// Without permission for the channel locks work: the release frees, and who waits looks again.
-func TestNoChannels(t *testing.T) {
-	server := testservers.Valkey(t)
-	server.Do("ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels")
-	b := valkeybackend.New(connect(t, server.Addr, as("mute")))
-	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
-	defer cancel()
-	quiet := dlock.WithLogger(slog.New(slog.DiscardHandler))
-	holder, waiter := locks(t, b, quiet).Locker("n"), locks(t, b, quiet, dlock.WithLease(time.Second)).Locker("n")
-	if err := holder.LockContext(ctx); err != nil {
-		t.Fatal(err)
-	}
-	waited := make(chan error, 1)
-	go func() { waited <- waiter.LockContext(ctx) }()
-	_ = holder.UnlockContext(ctx) // may complain: it could tell nobody
-	if err := <-waited; err != nil {
-		t.Errorf("who waits: %v", err)
-	}
+func TestPermissions(t *testing.T) {
+	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.Permissions(t, this, server) })
 }
 
 func TestCallsReturnWithTheirContextWhileTheServerHangs(t *testing.T) {

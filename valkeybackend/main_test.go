@@ -1,14 +1,6 @@
 package valkeybackend_test
 
 import (
-	"bufio"
-	"context"
-	"fmt"
-	"io"
-	"maps"
-	"net"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,21 +11,41 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
 func TestMain(m *testing.M) {
-	// A client of a cluster that has heard of a change looks into it some time later, even if it has
-	// been closed meanwhile.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valkey-io/valkey-go.(*call).DelayDo.func1"))
+	// A client of a cluster that has heard of a change looks into it some time later, and closes what
+	// it needs no more after some seconds, even if it has been closed meanwhile.
+	const valkey = "github.com/valkey-io/valkey-go."
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction(valkey+"(*call).DelayDo.func1"),
+		goleak.IgnoreAnyFunction(valkey+"(*clusterClient)._refresh.func2"),
+		goleak.IgnoreAnyFunction(valkey+"(*clusterClient).redirectOrNew.func1"))
 }
 
+// What the tests use all the time.
 const (
-	alice = "11111111-1111-1111-1111-111111111111:1"
-	bob   = "22222222-2222-2222-2222-222222222222:7"
-
-	lease = 30 * time.Second
+	alice = wiretest.Alice
+	bob   = wiretest.Bob
+	lease = wiretest.Lease
 )
+
+var (
+	acquire  = wiretest.Acquire
+	reenter  = wiretest.Reenter
+	release  = wiretest.Release
+	renew    = wiretest.Renew
+	steps    = wiretest.Steps
+	wantKind = wiretest.WantKind
+	wantHash = wiretest.WantHash
+
+	subscribe = wiretest.Subscribe
+	free      = wiretest.Free
+)
+
+type session = wiretest.Session
 
 // onServers runs a test on both kinds of real server, where they are installed.
 func onServers(t *testing.T, test func(t *testing.T, server *testservers.Server)) {
@@ -52,7 +64,7 @@ func anywhere(t *testing.T, test func(t *testing.T, addr string)) {
 type option = func(*valkey.ClientOption)
 
 // connect returns a client with valkey-go's defaults that is closed with the test.
-func connect(t *testing.T, addr string, change ...option) valkey.Client {
+func connect(t testing.TB, addr string, change ...option) valkey.Client {
 	t.Helper()
 	client, err := dial(t, addr, change...)
 	if err != nil {
@@ -62,14 +74,14 @@ func connect(t *testing.T, addr string, change ...option) valkey.Client {
 }
 
 // connectSimply returns a client that asks nothing of the server but the essential, for miniredis.
-func connectSimply(t *testing.T, addr string, change ...option) valkey.Client {
+func connectSimply(t testing.TB, addr string, change ...option) valkey.Client {
 	t.Helper()
 	simple := func(o *valkey.ClientOption) { o.DisableCache, o.ForceSingleClient = true, true }
 	return connect(t, addr, append([]option{simple}, change...)...)
 }
 
 // connectLater returns a client that has perhaps not reached the server.
-func connectLater(t *testing.T, addr string, change ...option) valkey.Client {
+func connectLater(t testing.TB, addr string, change ...option) valkey.Client {
 	t.Helper()
 	client, _ := dial(t, addr, append([]option{func(o *valkey.ClientOption) { o.ForceSingleClient = true }}, change...)...)
 	if client == nil {
@@ -78,7 +90,7 @@ func connectLater(t *testing.T, addr string, change ...option) valkey.Client {
 	return client
 }
 
-func dial(t *testing.T, addr string, change ...option) (valkey.Client, error) {
+func dial(t testing.TB, addr string, change ...option) (valkey.Client, error) {
 	opts := valkey.ClientOption{InitAddress: []string{addr}}
 	for _, c := range change {
 		c(&opts)
@@ -90,9 +102,13 @@ func dial(t *testing.T, addr string, change ...option) (valkey.Client, error) {
 	return client, err
 }
 
-// as is for a user who has this password.
+// as is for a user, if there is one, who has this password.
 func as(user string) option {
-	return func(o *valkey.ClientOption) { o.Username, o.Password = user, "secret" }
+	return func(o *valkey.ClientOption) {
+		if user != "" {
+			o.Username, o.Password = user, "secret"
+		}
+	}
 }
 
 // impatient lets a client give up a server that hangs.
@@ -110,176 +126,47 @@ func admin(t *testing.T, addr string) *redis.Client {
 	return client
 }
 
-// session is a session with all that it can do.
-type session interface {
-	backend.Session
-	backend.Notifier
-	backend.BatchRenewer
-}
-
-func open(t *testing.T, client valkey.Client) session {
+func open(t testing.TB, client valkey.Client, opts ...valkeybackend.Option) session {
 	t.Helper()
-	s := valkeybackend.New(client).Open().(session)
+	s := valkeybackend.New(client, opts...).Open().(session)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
 
-func acquire(owner string) backend.AcquireRequest {
-	return backend.AcquireRequest{Name: "n", Owner: owner, Lease: lease}
+// this makes the backends of this package.
+var this = wiretest.Package{
+	Server: func(t testing.TB, addr string, o wiretest.Options) backend.Backend {
+		return valkeybackend.New(connect(t, addr, as(o.User)), options(o)...)
+	},
+	Cluster: func(t testing.TB, nodes []*testservers.Server, o wiretest.Options) backend.Backend {
+		return valkeybackend.New(connectCluster(t, nodes, as(o.User)), options(o)...)
+	},
+	Sentinel: func(t testing.TB, s *testservers.Sentinel, o wiretest.Options) backend.Backend {
+		return valkeybackend.New(connectSentinel(t, s), options(o)...)
+	},
 }
 
-func reenter(owner string) backend.AcquireRequest {
-	req := acquire(owner)
-	req.Reentry = true
-	return req
-}
-
-func release(owner string) backend.ReleaseRequest {
-	return backend.ReleaseRequest{Name: "n", Owner: owner, Lease: lease}
-}
-
-func renew(owner string) backend.RenewRequest {
-	return backend.RenewRequest{Name: "n", Owner: owner, Lease: lease}
-}
-
-// steps are all steps, with what the tests do not look at left out. Those that look only are last.
-var steps = []struct {
-	name string
-	run  func(context.Context, session) error
-}{
-	{"acquire", func(ctx context.Context, s session) error {
-		_, err := s.Acquire(ctx, acquire(alice))
-		return err
-	}},
-	{"re-enter", func(ctx context.Context, s session) error {
-		_, err := s.Acquire(ctx, reenter(alice))
-		return err
-	}},
-	{"release", func(ctx context.Context, s session) error {
-		_, err := s.Release(ctx, release(alice))
-		return err
-	}},
-	{"renew", func(ctx context.Context, s session) error {
-		_, err := s.Renew(ctx, renew(alice))
-		return err
-	}},
-	{"renew in a batch", func(ctx context.Context, s session) (err error) {
-		s.RenewBatch(ctx, []backend.RenewRequest{renew(alice)}, func(_ int, _ backend.RenewResult, e error) { err = e })
-		return err
-	}},
-	{"force-release", func(ctx context.Context, s session) error {
-		_, err := s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"})
-		return err
-	}},
-	{"look", func(ctx context.Context, s session) error {
-		_, err := s.Look(ctx, backend.LookRequest{Name: "n", Owner: alice})
-		return err
-	}},
-	{"look for nobody", func(ctx context.Context, s session) error {
-		_, err := s.Look(ctx, backend.LookRequest{Name: "n"})
-		return err
-	}},
-}
-
-const writing = 6 // how many of the steps write
-
-func must[T any](t *testing.T) func(T, error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
+func options(o wiretest.Options) (opts []valkeybackend.Option) {
+	if o.Replicas > 0 {
+		opts = append(opts, valkeybackend.WithReplicas(o.Replicas, o.Timeout))
 	}
+	if o.Sharded {
+		opts = append(opts, valkeybackend.WithShardedPubSub())
+	}
+	return opts
 }
 
-func wantKind(t *testing.T, err error, kind backend.ErrorKind) {
+// connectCluster returns a client that is told of one node, and learns of the others. If it were told of
+// several, it would connect to some twice, and close what is too much after some seconds.
+func connectCluster(t testing.TB, nodes []*testservers.Server, change ...option) valkey.Client {
 	t.Helper()
-	if !isKind(err, kind) {
-		t.Errorf("error %v of kind %v, want kind %v", err, backend.KindOf(err), kind)
-	}
+	return connect(t, nodes[0].Addr, change...)
 }
 
-func isKind(err error, kind backend.ErrorKind) bool {
-	return err != nil && backend.KindOf(err) == kind
-}
-
-// wantHash checks the hash under a key, and that its time to live was set to ttl just now.
-func wantHash(t *testing.T, client *redis.Client, key string, want map[string]string, ttl time.Duration) {
+// connectSentinel returns a client that asks the sentinels for the master.
+func connectSentinel(t testing.TB, s *testservers.Sentinel) valkey.Client {
 	t.Helper()
-	if got := client.HGetAll(t.Context(), key).Val(); !maps.Equal(got, want) {
-		t.Errorf("HGETALL %s = %v, want %v", key, got, want)
-	}
-	// The server keeps the moment of expiry exactly, so the slack is for a slow test.
-	if got := client.PTTL(t.Context(), key).Val(); got > ttl || ttl > 0 && got < ttl/2 {
-		t.Errorf("PTTL %s = %v, want just under %v", key, got, ttl)
-	}
-}
-
-// monitor records the commands that a server receives.
-type monitor struct {
-	t    *testing.T
-	addr string
-	r    *bufio.Reader
-}
-
-func watch(t *testing.T, addr string) *monitor {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(testservers.Patience))
-	io.WriteString(conn, "MONITOR\r\n")
-	m := &monitor{t, addr, bufio.NewReader(conn)}
-	if line := m.line(); line != "+OK" {
-		t.Fatalf("MONITOR: %s", line)
-	}
-	return m
-}
-
-func (m *monitor) line() string {
-	line, err := m.r.ReadString('\n')
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return strings.TrimSpace(line)
-}
-
-var (
-	monitored = regexp.MustCompile(`^\+[0-9.]+ \[\d+ ([^]]+)\] (.*)$`)
-	household = regexp.MustCompile(`(?i)^"(hello|client|ping|cluster|command)"`) // what clients send on their own
-)
-
-// commands returns the commands since the last call that came from outside of scripts and are not
-// the clients' own.
-func (m *monitor) commands() []string {
-	m.t.Helper()
-	const mark = `"ECHO" "mark"`
-	if _, err := testservers.Do(m.addr, "ECHO", "mark"); err != nil {
-		m.t.Fatal(err)
-	}
-	var commands []string
-	for {
-		match := monitored.FindStringSubmatch(m.line())
-		switch {
-		case match == nil:
-			m.t.Fatal("MONITOR speaks differently")
-		case match[2] == mark:
-			return commands
-		case match[1] == "lua", household.MatchString(match[2]):
-		default:
-			commands = append(commands, match[2])
-		}
-	}
-}
-
-// quoted writes a command as MONITOR does.
-func quoted(args ...any) string {
-	words := make([]string, len(args))
-	for i, arg := range args {
-		words[i] = fmt.Sprintf("%q", fmt.Sprint(arg))
-	}
-	return strings.Join(words, " ")
+	return connect(t, "", func(o *valkey.ClientOption) {
+		o.InitAddress, o.Sentinel.MasterSet = s.SentinelAddrs(), s.Name
+	})
 }

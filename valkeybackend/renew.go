@@ -22,9 +22,8 @@ type renewal struct {
 	cmd   valkey.Completed // to be sent first, once
 }
 
-// RenewBatch sends the requests in pipelines, in a cluster those of each slot in one of their own:
-// valkey-go doesn't tell which slots are on one node, and a pipeline for several nodes is answered
-// when the slowest has answered. What goes to one node at once it writes together all the same.
+// RenewBatch sends the requests in pipelines, in a cluster to each node its own: the client would
+// send one pipeline to several nodes, too, but answer when the slowest has answered.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
 	var running sync.WaitGroup
 	for _, group := range s.renewals(ctx, reqs, answer) {
@@ -34,13 +33,16 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 			}
 		})
 	}
+	if s.slots != nil {
+		s.slots.refresh(ctx) // for the next time: nobody waits for a node that hangs
+	}
 	running.Wait()
 }
 
-// renewals groups the requests by the slot that they are for, without a cluster in one group. Those
-// that must not be sent are answered.
-func (s *session) renewals(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) map[uint16][]renewal {
-	groups := make(map[uint16][]renewal)
+// renewals groups the requests by the node that they go to; as long as that isn't known, by slot. If a
+// slot has moved the client still follows. Those that must not be sent are answered.
+func (s *session) renewals(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) map[string][]renewal {
+	groups := make(map[string][]renewal)
 	for i, req := range reqs {
 		if err := s.check(ctx, req.Kind, req.Name); err != nil {
 			answer(i, backend.RenewResult{}, err)
@@ -48,11 +50,11 @@ func (s *session) renewals(ctx context.Context, reqs []backend.RenewRequest, ans
 		}
 		call := redisson.Renew(req)
 		cmd := s.evalSHA(call)
-		var slot uint16
-		if s.cluster {
-			slot = cmd.Slot()
+		var node string
+		if s.slots != nil {
+			node = s.slots.near(cmd.Slot())
 		}
-		groups[slot] = append(groups[slot], renewal{i, call, cmd})
+		groups[node] = append(groups[node], renewal{i, call, cmd})
 	}
 	return groups
 }

@@ -2,18 +2,23 @@ package valkeybackend
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/pubsub"
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
 // session is one client's access to the store.
 type session struct {
 	client     valkey.Client
-	cluster    bool
-	subscriber *subscriber
+	slots      *slots // of the cluster, if it is one; else nil
+	dialect    redisson.Dialect
+	replicas   replicas
+	probed     atomic.Bool // see probe
+	subscriber *pubsub.Subscriber
 }
 
 var (
@@ -27,7 +32,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name string) err
 	if kind != backend.Exclusive {
 		return errKind
 	}
-	if s.cluster {
+	if s.slots != nil {
 		if err := redisson.CheckSlot(name); err != nil {
 			return err
 		}
@@ -39,39 +44,59 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.AcquireResult{}, err
 	}
-	if req.Reentry {
-		return s.reenter(ctx, req)
+	if err := s.probe(ctx); err != nil {
+		return backend.AcquireResult{}, err
 	}
-	return parse(s.run(ctx, redisson.Acquire(req)), redisson.ParseAcquire)
+	call := redisson.Acquire(req)
+	if !req.Reentry && s.replicas.n == 0 {
+		return parse(s.run(ctx, call), redisson.ParseAcquire)
+	}
+	answers := s.acquire(ctx, s.evalSHA(call), req)
+	if answers[0].again {
+		answers = s.acquire(ctx, s.eval(call), req)
+	}
+	return s.acquired(answers, req)
 }
 
-// reenter acquires and, in the same round trip, asks for the count.
-func (s *session) reenter(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	call := redisson.Acquire(req)
-	acquire, count := s.acquireAndCount(ctx, s.evalSHA(call), req)
-	if acquire.again {
-		acquire, count = s.acquireAndCount(ctx, s.eval(call), req)
+// acquire sends the script and, in the same round trip, what else must be known: how many holds the
+// owner has if it is a re-entry, and last how many replicas have acknowledged it if that is asked for.
+func (s *session) acquire(ctx context.Context, script valkey.Completed, req backend.AcquireRequest) []answer {
+	cmds := []valkey.Completed{script}
+	if req.Reentry {
+		cmds = append(cmds, s.question("HGET", req.Name, req.Owner))
 	}
-	res, err := parse(acquire, redisson.ParseAcquire)
+	if s.replicas.n == 0 {
+		return s.send(ctx, cmds...)
+	}
+	return s.sendApart(ctx, append(cmds, s.replicas.command(s.client))...)
+}
+
+// acquired reads the answers to what acquire has sent.
+func (s *session) acquired(answers []answer, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	res, err := parse(answers[0], redisson.ParseAcquire)
 	if err != nil || !res.Acquired {
 		return res, err
 	}
-	if res.Count, err = parse(count, redisson.ParseCount); err != nil {
-		return backend.AcquireResult{}, asUnknown(err) // it was acquired, after all
+	// From here on it is acquired, and so every error is Unknown.
+	if req.Reentry {
+		if res.Count, err = parse(answers[1], redisson.ParseCount); err != nil {
+			return backend.AcquireResult{}, asUnknown(err)
+		}
+	}
+	if s.replicas.n > 0 {
+		acks := answers[len(answers)-1]
+		if err := redisson.CheckReplicas(s.replicas.n, acks.reply, acks.err); err != nil {
+			return backend.AcquireResult{}, asUnknown(err)
+		}
 	}
 	return res, nil
-}
-
-func (s *session) acquireAndCount(ctx context.Context, script valkey.Completed, req backend.AcquireRequest) (acquire, count answer) {
-	answers := s.send(ctx, script, s.question("HGET", req.Name, req.Owner))
-	return answers[0], answers[1]
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
 	}
-	return parse(s.run(ctx, redisson.Release(req)), redisson.ParseRelease)
+	return parse(s.run(ctx, s.dialect.Release(req)), redisson.ParseRelease)
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
@@ -86,10 +111,13 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
+	if err := s.probe(ctx); err != nil {
+		return backend.ForceReleaseResult{}, err
+	}
 	if a := s.send(ctx, s.question("HLEN", req.Name))[0]; a.err != nil {
 		return backend.ForceReleaseResult{}, a.err
 	}
-	return parse(s.run(ctx, redisson.ForceRelease(req)), redisson.ParseForceRelease)
+	return parse(s.run(ctx, s.dialect.ForceRelease(req)), redisson.ParseForceRelease)
 }
 
 // Look asks with plain commands, in one round trip.
@@ -114,6 +142,6 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 }
 
 func (s *session) Close() error {
-	s.subscriber.close()
+	s.subscriber.Close()
 	return nil
 }

@@ -11,53 +11,11 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
-
-// listener subscribes to a name.
-type listener struct {
-	t    *testing.T
-	name string
-	sub  backend.Subscription
-	woke chan backend.Wakeup
-}
-
-func subscribe(t *testing.T, s session, name string) *listener {
-	t.Helper()
-	l := &listener{t: t, name: name, woke: make(chan backend.Wakeup, 100)}
-	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
-	defer cancel()
-	var err error
-	l.sub, err = s.Subscribe(ctx, backend.SubscribeRequest{Name: name, Wake: func(w backend.Wakeup) {
-		select {
-		case l.woke <- w:
-		default: // a wake-up too many costs nothing
-		}
-	}})
-	if err != nil {
-		t.Errorf("subscribe to %s: %v", name, err)
-		return nil
-	}
-	return l
-}
-
-func (l *listener) wait() (w backend.Wakeup) {
-	l.t.Helper()
-	select {
-	case w = <-l.woke:
-	case <-time.After(testservers.Patience):
-		l.t.Errorf("nothing has woken who waits for %s", l.name)
-	}
-	return w
-}
-
-// free releases a lock, so that a message is published.
-func free(t *testing.T, s session, name string) {
-	t.Helper()
-	must[backend.AcquireResult](t)(s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
-	must[backend.ReleaseResult](t)(s.Release(t.Context(), backend.ReleaseRequest{Name: name, Owner: alice, Lease: lease}))
-}
 
 func TestSubscribe(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
@@ -67,24 +25,24 @@ func TestSubscribe(t *testing.T) {
 				s, other, admin := open(t, client), open(t, connectSimply(t, addr)), admin(t, addr)
 				a, b := subscribe(t, s, "a"), subscribe(t, s, "{b}")
 				free(t, other, "a")
-				if a.wait() != backend.WakeOne {
+				if a.Wait() != backend.WakeOne {
 					t.Error("a release wakes more than one")
 				}
-				must[backend.AcquireResult](t)(other.Acquire(t.Context(), backend.AcquireRequest{Name: "{b}", Owner: bob, Lease: lease}))
-				must[backend.ForceReleaseResult](t)(other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "{b}"}))
-				b.wait()
+				wiretest.Must[backend.AcquireResult](t)(other.Acquire(t.Context(), backend.AcquireRequest{Name: "{b}", Owner: bob, Lease: lease}))
+				wiretest.Must[backend.ForceReleaseResult](t)(other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "{b}"}))
+				b.Wait()
 
 				// Anybody may publish anything.
 				admin.Publish(t.Context(), "redisson_lock__channel:{a}", "nonsense")
 				admin.Publish(t.Context(), "redisson_lock__channel:{a}", "1")
-				if a.wait() != backend.WakeAll {
+				if a.Wait() != backend.WakeAll {
 					t.Error("the message for all wakes one")
 				}
 
-				a.sub.Close()
+				a.Sub.Close()
 				a = subscribe(t, s, "a")
 				free(t, other, "a")
-				a.wait()
+				a.Wait()
 			})
 		})
 	}
@@ -98,7 +56,7 @@ func TestOneConnection(t *testing.T) {
 	s := valkeybackend.New(connect(t, server.Addr)).Open().(session)
 	admin := admin(t, server.Addr)
 	count := func() (channels, clients int) {
-		list := must[string](t)(admin.ClientList(t.Context()).Result())
+		list := wiretest.Must[string](t)(admin.ClientList(t.Context()).Result())
 		return len(admin.PubSubChannels(t.Context(), "*").Val()), len(pubsubClient.FindAllString(list, -1))
 	}
 	const n = 2500
@@ -107,7 +65,7 @@ func TestOneConnection(t *testing.T) {
 	for i := range n {
 		running.Go(func() {
 			if l := subscribe(t, s, fmt.Sprint("name", i)); l != nil {
-				subs[i] = l.sub
+				subs[i] = l.Sub
 			}
 		})
 	}
@@ -130,17 +88,17 @@ func TestOneConnection(t *testing.T) {
 // A connection that breaks is replaced, and everybody is woken, since they may have missed something.
 func TestSubscriptionSurvives(t *testing.T) {
 	anywhere(t, func(t *testing.T, addr string) {
-		p := newProxy(t, addr)
-		s, other := open(t, connectSimply(t, p.Addr().String())), open(t, connectSimply(t, addr))
-		listeners := []*listener{subscribe(t, s, "a"), subscribe(t, s, "b")}
+		p := wiretest.NewProxy(t, addr, faults.RESP)
+		s, other := open(t, connectSimply(t, p.Addr())), open(t, connectSimply(t, addr))
+		listeners := []*wiretest.Listener{subscribe(t, s, "a"), subscribe(t, s, "b")}
 		for range 3 {
-			p.cut()
+			p.Cut()
 			for _, l := range listeners {
-				if l.wait() != backend.WakeAll {
+				if l.Wait() != backend.WakeAll {
 					t.Error("a new connection wakes one")
 				}
-				free(t, other, l.name)
-				l.wait()
+				free(t, other, l.Name)
+				l.Wait()
 			}
 		}
 	})
@@ -149,9 +107,9 @@ func TestSubscriptionSurvives(t *testing.T) {
 			s := open(t, connect(t, server.Addr))
 			l := subscribe(t, s, "a")
 			server.Do("CLIENT", "KILL", "TYPE", "pubsub")
-			l.wait()
+			l.Wait()
 			free(t, s, "a") // its connection was not killed
-			l.wait()
+			l.Wait()
 		})
 	})
 	t.Run("server restarted", func(t *testing.T) {
@@ -159,7 +117,7 @@ func TestSubscriptionSurvives(t *testing.T) {
 		s := open(t, connect(t, server.Addr))
 		l := subscribe(t, s, "a")
 		server.Restart()
-		l.wait()
+		l.Wait()
 		// Each of the other connections learns of the restart by failing.
 		testservers.Until(t, "the server is used again", func() bool {
 			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: "a", Owner: alice, Lease: lease})
@@ -168,7 +126,7 @@ func TestSubscriptionSurvives(t *testing.T) {
 			}
 			return err == nil
 		})
-		l.wait()
+		l.Wait()
 	})
 	t.Run("server hung", func(t *testing.T) {
 		server := testservers.Valkey(t)
@@ -181,7 +139,7 @@ func TestSubscriptionSurvives(t *testing.T) {
 			t.Errorf("subscribe to a server that hangs: %v", err)
 		}
 		server.Cont()
-		l.wait()
+		l.Wait()
 	})
 	t.Run("server silent", func(t *testing.T) {
 		server := testservers.Valkey(t)
@@ -192,7 +150,7 @@ func TestSubscriptionSurvives(t *testing.T) {
 		stopped := time.Now()
 		testservers.Until(t, "the silence has lasted", func() bool { return time.Since(stopped) > time.Second })
 		server.Cont()
-		if l.wait() != backend.WakeAll {
+		if l.Wait() != backend.WakeAll {
 			t.Error("a new connection wakes one")
 		}
 		testservers.Until(t, "there is one connection", func() bool {
@@ -239,13 +197,13 @@ func TestSubscribeRefused(t *testing.T) {
 			})
 			running.Go(func() {
 				l := subscribe(t, s, fmt.Sprint("good", i))
-				free(t, other, l.name)
-				l.wait()
+				free(t, other, l.Name)
+				l.Wait()
 				// The server refuses to unsubscribe, which must not confuse anybody.
-				l.sub.Close()
-				l = subscribe(t, s, l.name)
-				free(t, other, l.name)
-				l.wait()
+				l.Sub.Close()
+				l = subscribe(t, s, l.Name)
+				free(t, other, l.Name)
+				l.Wait()
 			})
 		}
 		running.Wait()
@@ -265,10 +223,10 @@ func TestSubscribeInQuickSuccession(t *testing.T) {
 						return
 					}
 					if j%3 == 0 {
-						free(t, other, l.name)
-						l.wait()
+						free(t, other, l.Name)
+						l.Wait()
 					}
-					l.sub.Close()
+					l.Sub.Close()
 				}
 			})
 		}

@@ -1,6 +1,7 @@
 package redisson
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -38,6 +39,20 @@ func (d Dialect) script(plain, sharded Script) Script {
 		return sharded
 	}
 	return plain
+}
+
+// CheckSharded reads the answer to PUBSUB SHARDNUMSUB, nil or an error with its kind, where text is
+// the server's error reply inside it. It returns nil if nothing speaks against a sharded dialect, or
+// an error: of kind [backend.Refused] if the server is too old for it.
+func CheckSharded(text string, err error) error {
+	switch code, rest, _ := strings.Cut(strings.ToLower(text), " "); {
+	case code == "noperm":
+		return nil // it doesn't say, then
+	case strings.HasPrefix(rest, "unknown subcommand"):
+		return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("WithShardedPubSub needs Redis 7 or Valkey: %w", err)}
+	default:
+		return err
+	}
 }
 
 // The scripts with SPUBLISH differ in nothing else.

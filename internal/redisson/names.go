@@ -42,7 +42,7 @@ func Wakeup(message string) (backend.Wakeup, bool) {
 // channel in different slots: there such a lock could be acquired but never released.
 func CheckSlot(name string) error {
 	channel := Channel(name)
-	key, other := slot(name), slot(channel)
+	key, other := Slot(name), Slot(channel)
 	if key == other {
 		return nil
 	}
@@ -51,14 +51,17 @@ func CheckSlot(name string) error {
 		name, key, channel, other)}
 }
 
-// slot is the cluster slot of a key: of the part in its first braces, if there is one.
-func slot(key string) uint16 {
+// Slots is how many slots a cluster has.
+const Slots = 16384
+
+// Slot is the cluster slot of a key: of the part in its first braces, if there is one.
+func Slot(key string) uint16 {
 	if _, rest, ok := strings.Cut(key, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
 			key = tag
 		}
 	}
-	return crc16(key) % 16384
+	return crc16(key) % Slots
 }
 
 // crc16 is the XMODEM variant, as the cluster specification asks.

@@ -64,8 +64,8 @@ func TestSlot(t *testing.T) {
 	}
 	server := testservers.Redis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testservers.FreePort(t)))
 	for _, key := range []string{"a", "{a}b", "a{b", "{}x", "a}b", "x{y}{z}", "a{{b}}", "é{ü}", "}{a}"} {
-		if got, want := strconv.Itoa(int(slot(key))), server.Do("CLUSTER", "KEYSLOT", key); got != want {
-			t.Errorf("slot(%q) = %s, want %s", key, got, want)
+		if got, want := strconv.Itoa(int(Slot(key))), server.Do("CLUSTER", "KEYSLOT", key); got != want {
+			t.Errorf("Slot(%q) = %s, want %s", key, got, want)
 		}
 	}
 }

@@ -4,13 +4,12 @@ import (
 	"bufio"
 	"net"
 	"strings"
-	"testing"
 	"time"
 )
 
 // awaitBus waits until what is published on one node of a cluster reaches subscribers on all others.
 // Nodes that agree on who has which slots may not all be connected yet.
-func awaitBus(t testing.TB, nodes []*Server) {
+func awaitBus(t TB, nodes []*Server) {
 	t.Helper()
 	for _, node := range nodes {
 		conn, err := net.Dial("tcp", node.Addr)

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 )
 
@@ -56,7 +55,7 @@ func moduleFolder(name string) (string, error) {
 	}
 }
 
-func etcdPath(t testing.TB) string {
+func etcdPath(t TB) string {
 	t.Helper()
 	path, err := etcdProgram()
 	switch {
@@ -70,7 +69,7 @@ func etcdPath(t testing.TB) string {
 }
 
 // Etcd starts an etcd of one member, with further arguments as on its command line.
-func Etcd(t testing.TB, args ...string) *Server {
+func Etcd(t TB, args ...string) *Server {
 	t.Helper()
 	path := etcdPath(t)
 	t.TempDir() // made before the server, so that it is removed after the server is gone
@@ -85,7 +84,7 @@ func Etcd(t testing.TB, args ...string) *Server {
 }
 
 // EtcdCluster starts an etcd of n members. Restart starts a member with the data it had.
-func EtcdCluster(t testing.TB, n int, args ...string) []*Server {
+func EtcdCluster(t TB, n int, args ...string) []*Server {
 	t.Helper()
 	path := etcdPath(t)
 	members := make([]*Server, n)

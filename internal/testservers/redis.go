@@ -10,19 +10,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 )
 
 // Redis starts a redis-server that keeps nothing on disk, with further arguments as on its command
 // line.
-func Redis(t testing.TB, args ...string) *Server {
+func Redis(t TB, args ...string) *Server {
 	t.Helper()
 	return Start(t, redisSpec("redis-server", args))
 }
 
 // Valkey starts a valkey-server likewise.
-func Valkey(t testing.TB, args ...string) *Server {
+func Valkey(t TB, args ...string) *Server {
 	t.Helper()
 	return Start(t, redisSpec("valkey-server", args))
 }
@@ -49,30 +48,30 @@ func redisArgs(port int, dir string, more []string) []string {
 }
 
 // RedisCluster starts a cluster of n masters, without replicas, that share the slots evenly.
-func RedisCluster(t testing.TB, n int) []*Server {
+func RedisCluster(t TB, n int) []*Server {
 	t.Helper()
 	return cluster(t, Redis, n)
 }
 
 // ValkeyCluster is RedisCluster with valkey-server.
-func ValkeyCluster(t testing.TB, n int) []*Server {
+func ValkeyCluster(t TB, n int) []*Server {
 	t.Helper()
 	return cluster(t, Valkey, n)
 }
 
 // RedisClusterReplicas starts replicas that are up to date, one for each master of a cluster.
-func RedisClusterReplicas(t testing.TB, masters []*Server) []*Server {
+func RedisClusterReplicas(t TB, masters []*Server) []*Server {
 	t.Helper()
 	return clusterReplicas(t, Redis, masters)
 }
 
 // ValkeyClusterReplicas is RedisClusterReplicas with valkey-server.
-func ValkeyClusterReplicas(t testing.TB, masters []*Server) []*Server {
+func ValkeyClusterReplicas(t TB, masters []*Server) []*Server {
 	t.Helper()
 	return clusterReplicas(t, Valkey, masters)
 }
 
-func clusterReplicas(t testing.TB, start func(testing.TB, ...string) *Server, masters []*Server) []*Server {
+func clusterReplicas(t TB, start func(TB, ...string) *Server, masters []*Server) []*Server {
 	t.Helper()
 	replicas := make([]*Server, len(masters))
 	for i, master := range masters {
@@ -103,14 +102,14 @@ func clusterReplicas(t testing.TB, start func(testing.TB, ...string) *Server, ma
 const slots = 16384
 
 // clusterNode starts a node that knows no others, and returns the port of its cluster bus.
-func clusterNode(t testing.TB, start func(testing.TB, ...string) *Server) (node *Server, bus string) {
+func clusterNode(t TB, start func(TB, ...string) *Server) (node *Server, bus string) {
 	t.Helper()
 	bus = strconv.Itoa(FreePort(t))
 	return start(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--repl-diskless-sync-delay", "0",
 		"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000"), bus
 }
 
-func cluster(t testing.TB, start func(testing.TB, ...string) *Server, n int) []*Server {
+func cluster(t TB, start func(TB, ...string) *Server, n int) []*Server {
 	t.Helper()
 	nodes := make([]*Server, n)
 	buses := make([]string, n)
@@ -147,7 +146,7 @@ func (s *Server) Do(args ...string) string {
 
 // Do is the method Do for any address. It uses a connection of its own.
 func Do(addr string, args ...string) (string, error) {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	conn, err := net.DialTimeout("tcp", addr, Patience)
 	if err != nil {
 		return "", err
 	}

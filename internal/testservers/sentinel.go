@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 )
 
@@ -21,13 +20,13 @@ type Sentinel struct {
 
 // RedisSentinel starts a redis-server with replicas, and three sentinels. The time after which they
 // take the master for dead should be long where it isn't to be killed: a busy machine is silent, too.
-func RedisSentinel(t testing.TB, replicas int, downAfter time.Duration) *Sentinel {
+func RedisSentinel(t TB, replicas int, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	return sentinel(t, Redis, "redis-server", replicas, downAfter)
 }
 
 // ValkeySentinel is RedisSentinel with valkey-server.
-func ValkeySentinel(t testing.TB, replicas int, downAfter time.Duration) *Sentinel {
+func ValkeySentinel(t TB, replicas int, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	return sentinel(t, Valkey, "valkey-server", replicas, downAfter)
 }
@@ -37,7 +36,7 @@ const (
 	quorum    = 2
 )
 
-func sentinel(t testing.TB, start func(testing.TB, ...string) *Server, program string, replicas int, downAfter time.Duration) *Sentinel {
+func sentinel(t TB, start func(TB, ...string) *Server, program string, replicas int, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	s := &Sentinel{Name: "main"}
 	s.Master, s.Replicas = replicated(t, start, replicas)
@@ -62,18 +61,18 @@ func (s *Sentinel) SentinelAddrs() (addrs []string) {
 }
 
 // RedisReplicated starts a redis-server with replicas that are up to date.
-func RedisReplicated(t testing.TB, replicas int) (master *Server, slaves []*Server) {
+func RedisReplicated(t TB, replicas int) (master *Server, slaves []*Server) {
 	t.Helper()
 	return replicated(t, Redis, replicas)
 }
 
 // ValkeyReplicated is RedisReplicated with valkey-server.
-func ValkeyReplicated(t testing.TB, replicas int) (master *Server, slaves []*Server) {
+func ValkeyReplicated(t TB, replicas int) (master *Server, slaves []*Server) {
 	t.Helper()
 	return replicated(t, Valkey, replicas)
 }
 
-func replicated(t testing.TB, start func(testing.TB, ...string) *Server, n int) (master *Server, slaves []*Server) {
+func replicated(t TB, start func(TB, ...string) *Server, n int) (master *Server, slaves []*Server) {
 	t.Helper()
 	args := []string{"--repl-diskless-sync-delay", "0"}
 	master = start(t, args...)
@@ -89,7 +88,7 @@ func replicated(t testing.TB, start func(testing.TB, ...string) *Server, n int) 
 	return master, slaves
 }
 
-func sentinelSpec(t testing.TB, program, name string, master int, downAfter time.Duration) Spec {
+func sentinelSpec(t TB, program, name string, master int, downAfter time.Duration) Spec {
 	return Spec{
 		Program: program,
 		Args: func(port int, dir string) []string {

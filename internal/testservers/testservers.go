@@ -5,6 +5,7 @@ package testservers
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 )
 
@@ -20,12 +20,24 @@ import (
 // something is broken.
 const Patience = 30 * time.Second
 
+// TB is what starting a server needs of a test: a part of [testing.TB], so that a program that is
+// no test can bring its own. Fatal, Fatalf, Skip and Skipf must not return.
+type TB interface {
+	Helper()
+	Cleanup(f func())
+	TempDir() string
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Skip(args ...any)
+	Skipf(format string, args ...any)
+}
+
 // required says whether a missing program fails a test. Otherwise the test is skipped.
 func required() bool { return os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1" }
 
 // Program returns the path of a program. If it is not installed, the test is skipped, or fails
 // where DISTSYNC_REQUIRE_SERVERS=1 is set.
-func Program(t testing.TB, name string) string {
+func Program(t TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err == nil {
@@ -54,7 +66,7 @@ type Spec struct {
 type Server struct {
 	Addr string // host:port
 
-	t    testing.TB
+	t    TB
 	spec Spec
 	path string
 	port int
@@ -66,7 +78,7 @@ type Server struct {
 }
 
 // Start runs a server until the end of the test.
-func Start(t testing.TB, spec Spec) *Server {
+func Start(t TB, spec Spec) *Server {
 	t.Helper()
 	s := &Server{t: t, spec: spec, path: Program(t, spec.Program)}
 	t.Cleanup(s.Kill)
@@ -84,16 +96,28 @@ func Start(t testing.TB, spec Spec) *Server {
 	return nil
 }
 
-// FreePort returns a port of 127.0.0.1 that nobody listened on just now.
-func FreePort(t testing.TB) int {
+// FreePort returns a port of 127.0.0.1 that nobody listens on and that this process has not asked
+// for before. It is below those that systems give to outgoing connections, so that a server can
+// come back to it.
+func FreePort(t TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const first, last = 10000, 30000
+	for range 100 {
+		port := first + rand.IntN(last-first)
+		if _, given := ports.LoadOrStore(port, nil); given {
+			continue
+		}
+		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatal("no port is free")
+	return 0
 }
+
+// ports are those that FreePort has returned.
+var ports sync.Map
 
 // start runs the program and waits until it answers.
 func (s *Server) start() error {
@@ -162,13 +186,21 @@ func (s *Server) signal(sig os.Signal) {
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
-	if err := s.start(); err != nil {
-		s.t.Fatal(err)
+	// The system may give its port to a connection of somebody else, for a moment.
+	for deadline := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
+		err := s.start()
+		if err == nil {
+			return
+		}
+		s.Kill()
+		if time.Now().After(deadline) {
+			s.t.Fatal(err)
+		}
 	}
 }
 
 // Until waits until the condition holds, and fails the test if it does not for too long.
-func Until(t testing.TB, what string, condition func() bool) {
+func Until(t TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(Patience)
 	for !condition() {

@@ -1,0 +1,250 @@
+package etcdbackend
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+const fuzzOwner = "11111111-1111-1111-1111-111111111111:1"
+
+// Whatever is found under a key, it is a lock that says who has it and how often, or it is refused
+// as none.
+func FuzzValue(f *testing.F) {
+	for _, v := range []string{
+		"", "{}", "null", "[]", "1", `{"owner":"a","count":1}`, `{"owner":"a","count":0}`, `{"owner":"a","count":-1}`, `{"owner":"a"}`,
+		`{"owner_base64":"/w==","count":2}`, `{"owner":"a","owner_base64":"/w==","count":2}`, `{"owner":"a","count":1}{}`, `{"owner":"a","count":1} `,
+		`{"owner":"a","count":1,"kind":"read"}`, `{"owner":"a","count":1e3}`, `{"owner":"a","count":99999999999999999999}`, `{"owner":null,"count":1}`,
+		`{"owner":"\ud800","count":1}`, `{"OWNER":"a","Count":1}`, `{"owner":"a","owner":"","count":1}`, "{\"owner\":\"\xff\",\"count\":1}", "\x00",
+	} {
+		f.Add([]byte(v), "a", 1)
+		f.Add([]byte(v), v, 3)
+	}
+	f.Fuzz(func(t *testing.T, found []byte, owner string, count int) {
+		r, err := decode(&mvccpb.KeyValue{Key: []byte("k"), Value: found, ModRevision: 7, CreateRevision: 5, Lease: 3})
+		if err != nil {
+			if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused || r != (record{}) {
+				t.Errorf("%q: %+v, %v", found, r, err)
+			}
+		} else if again := decoded(t, encode(r.owner, r.count)); r.owner == "" || r.count < 1 || r.free() || again.owner != r.owner || again.count != r.count {
+			t.Errorf("%q is %+v, and %+v when it was written again", found, r, again)
+		}
+		if owner != "" && count > 0 {
+			if r := decoded(t, encode(owner, count)); r.owner != owner || r.count != count {
+				t.Errorf("%q, %d times, is written as %q", owner, count, encode(owner, count))
+			}
+		}
+	})
+}
+
+func decoded(t *testing.T, value []byte) record {
+	t.Helper()
+	r, err := decode(&mvccpb.KeyValue{Value: value, ModRevision: 1})
+	if err != nil {
+		t.Errorf("%q: %v", value, err)
+	}
+	return r
+}
+
+// Whatever an etcd answers, a lock is acquired only by a transaction that succeeded, another holds
+// it only if it was found under the key, and no step goes on when the server has nothing to say.
+func FuzzAnswers(f *testing.F) {
+	free, mine, others := []byte{0}, []byte{1, 1, 5}, []byte{2, 2, 5}
+	for step := range byte(5) {
+		f.Add(step, free)
+		f.Add(step, bytes.Repeat(mine, 8))
+		f.Add(step, bytes.Repeat(others, 8))
+		f.Add(step, append([]byte{0, 1, 7}, bytes.Repeat([]byte{30}, 20)...)) // a renewal that succeeds
+		f.Add(step, append([]byte{0, 2, 7}, bytes.Repeat([]byte{30}, 20)...))
+		f.Add(step, bytes.Repeat([]byte{0, 30, 9, 9}, 8))
+		f.Add(step, bytes.Repeat([]byte{3, 9, 0, 0xff}, 8))
+		f.Add(step, []byte{0, 10, 1, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+	}
+	f.Fuzz(func(t *testing.T, step byte, data []byte) {
+		etcd := &fuzzedEtcd{data: bytes.NewReader(data)}
+		st := &store{kv: etcd, lease: etcd}
+		s := &session{store: st, holds: newHolds(), keeper: newKeeper(etcd)}
+		defer s.keeper.close()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		lease := 30 * time.Second
+		var err error
+		switch step % 5 {
+		case 0:
+			var res backend.AcquireResult
+			res, err = s.Acquire(ctx, backend.AcquireRequest{Name: "n", Owner: fuzzOwner, Lease: lease})
+			if res.Acquired != etcd.changed || res.Acquired && res.Count < 1 || err == nil && !res.Acquired && !etcd.anothers {
+				t.Errorf("Acquire: %+v, %v", res, err)
+			}
+		case 1:
+			var res backend.ReleaseResult
+			res, err = s.Release(ctx, backend.ReleaseRequest{Name: "n", Owner: fuzzOwner, Lease: lease})
+			if err == nil && (res.Outcome != backend.NotHeld) != etcd.changed {
+				t.Errorf("Release: %v", res)
+			}
+		case 2:
+			var res backend.RenewResult
+			res, err = s.Renew(ctx, backend.RenewRequest{Name: "n", Owner: fuzzOwner, Lease: lease})
+			if res.Held && (err != nil || !etcd.mine) {
+				t.Errorf("Renew: %v, %v", res, err)
+			}
+		case 3:
+			var res backend.LookResult
+			res, err = s.Look(ctx, backend.LookRequest{Name: "n", Owner: fuzzOwner})
+			if res.Held && !etcd.mine && !etcd.anothers || res.Count > 0 && !etcd.mine || res.Count < 0 {
+				t.Errorf("Look: %+v, %v", res, err)
+			}
+		case 4:
+			var res backend.ForceReleaseResult
+			res, err = s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"})
+			if res.Released && !etcd.changed {
+				t.Errorf("ForceRelease: %+v, %v", res, err)
+			}
+		}
+		if ctx.Err() != nil {
+			t.Errorf("step %d goes on for ever", step%5)
+		}
+	})
+}
+
+// A fuzzedEtcd answers with what its data says, and with errors when it has no more.
+type fuzzedEtcd struct {
+	pb.KVClient
+	pb.LeaseClient
+	mu       sync.Mutex // for the data
+	data     *bytes.Reader
+	changed  bool // a transaction succeeded
+	mine     bool // the key was found to be fuzzOwner's
+	anothers bool // … or another's
+}
+
+func (e *fuzzedEtcd) number() int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var b [8]byte
+	n, _ := e.data.ReadByte()
+	if n < 200 {
+		return int64(n)
+	}
+	_, _ = e.data.Read(b[:])
+	return int64(binary.LittleEndian.Uint64(b[:]))
+}
+
+func (e *fuzzedEtcd) err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.data.Len() == 0 {
+		return status.Error(codes.Unavailable, "no more")
+	}
+	return nil
+}
+
+func (e *fuzzedEtcd) kvs() []*mvccpb.KeyValue {
+	kv := &mvccpb.KeyValue{ModRevision: 1, CreateRevision: 1}
+	switch n := e.number(); n % 5 {
+	case 1:
+		kv.Value, e.mine = encode(fuzzOwner, 1+int(uint64(n)%3)), true
+	case 2:
+		kv.Value, e.anothers = encode("another", 1), true
+	case 3:
+		kv.Value = []byte(strings.Repeat("x", int(uint64(n)%50)))
+	default:
+		return nil
+	}
+	kv.Lease = e.number()
+	return []*mvccpb.KeyValue{kv}
+}
+
+func (e *fuzzedEtcd) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*pb.RangeResponse, error) {
+	return &pb.RangeResponse{Kvs: e.kvs()}, e.err()
+}
+
+func (e *fuzzedEtcd) Txn(_ context.Context, req *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	res := &pb.TxnResponse{Header: &pb.ResponseHeader{Revision: 9}, Succeeded: e.number()%2 == 0 || len(req.Compare) == 0}
+	if err := e.err(); err != nil {
+		return nil, err
+	}
+	e.changed = e.changed || res.Succeeded && len(req.Compare) > 0
+	ops := req.Success
+	if !res.Succeeded {
+		ops = req.Failure
+	}
+	for range ops {
+		res.Responses = append(res.Responses, &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{
+			ResponseRange: &pb.RangeResponse{Kvs: e.kvs()}}})
+	}
+	return res, nil
+}
+
+func (e *fuzzedEtcd) LeaseGrant(context.Context, *pb.LeaseGrantRequest, ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
+	return &pb.LeaseGrantResponse{ID: e.number(), TTL: e.number()}, e.err()
+}
+
+func (e *fuzzedEtcd) LeaseRevoke(context.Context, *pb.LeaseRevokeRequest, ...grpc.CallOption) (*pb.LeaseRevokeResponse, error) {
+	if e.number()%2 == 1 {
+		return nil, rpctypes.ErrGRPCLeaseNotFound
+	}
+	return &pb.LeaseRevokeResponse{}, e.err()
+}
+
+func (e *fuzzedEtcd) LeaseTimeToLive(context.Context, *pb.LeaseTimeToLiveRequest, ...grpc.CallOption) (*pb.LeaseTimeToLiveResponse, error) {
+	return &pb.LeaseTimeToLiveResponse{TTL: e.number()}, e.err()
+}
+
+func (e *fuzzedEtcd) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
+	return &fuzzedStream{etcd: e, ctx: ctx, asked: make(chan int64, 10)}, e.err()
+}
+
+// A fuzzedStream answers for each lease that is to be kept alive, until there is no more data.
+type fuzzedStream struct {
+	pb.Lease_LeaseKeepAliveClient
+	etcd  *fuzzedEtcd
+	ctx   context.Context
+	asked chan int64
+}
+
+func (s *fuzzedStream) Send(req *pb.LeaseKeepAliveRequest) error {
+	s.asked <- req.ID
+	return nil
+}
+
+func (s *fuzzedStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
+	select {
+	case id := <-s.asked:
+		return &pb.LeaseKeepAliveResponse{ID: id, TTL: s.etcd.number()}, s.etcd.err()
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+}
+
+func (s *fuzzedStream) CloseSend() error { return nil }
+
+// The key of a lock is its name under the prefix, whatever bytes that has.
+func FuzzKeys(f *testing.F) {
+	f.Add("dlock/", "n", "m")
+	f.Add("", "a/b", "a")
+	f.Add("\xff", "\x00", "")
+	f.Fuzz(func(t *testing.T, prefix, name, other string) {
+		st := &store{options: options{prefix: prefix}}
+		if got, ok := strings.CutPrefix(string(st.key(name)), prefix); !ok || got != name {
+			t.Errorf("the key of %q under %q is %q", name, prefix, st.key(name))
+		}
+		if bytes.Equal(st.key(name), st.key(other)) != (name == other) {
+			t.Errorf("%q and %q have one key", name, other)
+		}
+	})
+}

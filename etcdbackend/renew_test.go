@@ -1,0 +1,71 @@
+package etcdbackend
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// members is an etcd of which the first so many members asked say nothing, and the next answers.
+type members struct {
+	pb.KVClient
+	pb.LeaseClient
+	silent int
+	answer *pb.TxnResponse
+}
+
+func (m *members) Txn(ctx context.Context, _ *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	if m.silent > 0 {
+		m.silent--
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return m.answer, nil
+}
+
+func (m *members) session() *session {
+	return &session{store: &store{kv: m, lease: m}, holds: newHolds(), keeper: newKeeper(m)}
+}
+
+// A read is sent to the next member if one is silent, and the last of them may take its time.
+func TestRenewalsDoNotWaitForAMemberThatHangs(t *testing.T) {
+	answer := &pb.TxnResponse{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{}}}}}
+	for silent, answered := range map[int]bool{0: true, 1: true, 2: true, 3: false} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			begin := time.Now()
+			m := &members{silent: silent, answer: answer}
+			b := &batch{session: m.session(), ctx: ctx}
+			_, err := b.look([]string{"n"}, time.Second)
+			if took := time.Since(begin); answered != (err == nil) || answered && took > 2*time.Second {
+				t.Errorf("%d members are silent: %v, after %v", silent, err, took)
+			}
+		})
+	}
+}
+
+// An answer of the wrong shape is an error, and nothing worse.
+func TestAnswersOfTheWrongShape(t *testing.T) {
+	for _, answer := range []*pb.TxnResponse{
+		{},
+		{Responses: []*pb.ResponseOp{{}}},
+		{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponsePut{}}}},
+	} {
+		s := (&members{answer: answer}).session()
+		res, err := s.Renew(t.Context(), backend.RenewRequest{Name: "n", Owner: "a", Lease: time.Second})
+		if res.Held || err == nil {
+			t.Errorf("Renew: %v, %v", res, err)
+		}
+		if _, _, err := s.store.swap(t.Context(), "n", record{}, nil); backend.KindOf(err) != backend.Unknown || err == nil {
+			t.Errorf("swap: %v", err)
+		}
+		s.keeper.close()
+	}
+}

@@ -1,0 +1,357 @@
+// Package pubsub keeps a session's subscriptions to the channels of locks, for the backends on Redis
+// and Valkey. It knows who listens to what, tells the servers, replaces connections that break, and
+// wakes those who wait. A backend adapts its client with a [Client] and a [Conn].
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A Client finds the servers that channels are subscribed at.
+type Client interface {
+	// Locate returns the server that has a channel.
+	Locate(ctx context.Context, channel string) (Server, error)
+
+	// Reload is called when what Locate knows may be out of date. It doesn't wait for a server.
+	Reload(ctx context.Context)
+
+	// Kind gives an error of a Conn its kind.
+	Kind(err error) error
+}
+
+// A Server is what a channel is subscribed at.
+type Server struct {
+	Addr string // tells it from others
+
+	// Connect returns a connection that passes on to the receiver what the server says. It may
+	// connect later; if that fails, the first Tell says why.
+	Connect func(*Receiver) Conn
+}
+
+// A Conn is a connection to a server that carries nothing but subscriptions.
+type Conn interface {
+	// Tell sends one command and returns when the server has answered it. That the server does as
+	// it was told is confirmed to the receiver, channel by channel, perhaps a little later. If it
+	// refuses, refusal is its reply; if another server has the channel, that wraps [ErrMoved]. After
+	// err the connection is of no use any more. Ping has no channels.
+	Tell(ctx context.Context, verb Verb, channels []string) (refusal, err error)
+
+	// Lost returns a channel that gets the reason when the connection breaks, or is closed then.
+	Lost() <-chan error
+
+	// Close ends the connection. It is called once.
+	Close()
+}
+
+// A Verb is a command about subscriptions. Clients that use sharded channels put an s before it.
+type Verb string
+
+// The commands.
+const (
+	Subscribe   Verb = "subscribe"
+	Unsubscribe Verb = "unsubscribe"
+	Ping        Verb = "ping"
+)
+
+// ErrMoved is wrapped in the refusal of a server where another has the channel.
+var ErrMoved = errors.New("another server has the channel")
+
+var (
+	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("session closed")}
+	errLost   = errors.New("the connection for subscriptions was lost")
+)
+
+// Options say how to subscribe. The zero value is for one server and the plain commands.
+type Options struct {
+	// Sharded says that the commands for sharded channels are used. These share no command: the
+	// channels of one command would have to be in one slot.
+	Sharded bool
+
+	// Spread says that each channel is at a server of its own, and may move to another.
+	Spread bool
+
+	// CheckEvery is how often a connection is sent a ping. Zero is never.
+	CheckEvery time.Duration
+}
+
+// A Subscriber keeps all subscriptions of a session: on one connection, or, if they are spread over a
+// cluster, on one to each server that has a channel. Otherwise the servers of a cluster pass on to
+// each other what is published, so that one connection is enough there, too.
+//
+// One goroutine per server, run, owns the connection and does all that may block: it connects, and
+// tells the server what to subscribe to and what not any more, one command at a time. So it is always
+// clear which command an error reply belongs to, which names no channel. What the server publishes and
+// confirms comes from a goroutine of the client's.
+//
+// A connection is used until its first error and then replaced as a whole: clients that reconnect by
+// themselves don't tell since when.
+type Subscriber struct {
+	client  Client
+	options Options
+
+	ctx  context.Context // ends with the session
+	stop context.CancelFunc
+
+	mu       sync.Mutex // never held while anything is sent, read or called
+	servers  map[string]*server
+	channels map[string]*channel
+	placing  bool // place runs
+}
+
+// New returns a subscriber that starts nothing before it is used.
+func New(client Client, options Options) *Subscriber {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Subscriber{
+		client:   client,
+		options:  options,
+		ctx:      ctx,
+		stop:     stop,
+		servers:  make(map[string]*server),
+		channels: make(map[string]*channel),
+	}
+}
+
+// Close ends everything and waits for nothing.
+func (s *Subscriber) Close() { s.stop() }
+
+// A channel is one that somebody is subscribed to, or that the server takes for one.
+type channel struct {
+	name    string
+	server  *server // nil while it isn't known which has it
+	state   state
+	subs    map[*subscription]struct{}
+	alone   bool // must not share a command with others: the server has refused one of them
+	refused bool // by the server
+	stuck   bool // the server refuses to unsubscribe it
+}
+
+// state is what a channel is on the present connection.
+type state uint8
+
+const (
+	off     state = iota
+	asked         // the server was told to subscribe, and has not confirmed it
+	on            // the server passes on what is published
+	leaving       // the server was told to unsubscribe, and has not confirmed it
+)
+
+// A subscription is what a caller has of a channel.
+type subscription struct {
+	subscriber *Subscriber
+	channel    *channel
+	wake       func(backend.Wakeup)
+	waiting    bool       // Subscribe has no answer yet
+	answer     chan error // what Subscribe returns
+}
+
+// Subscribe returns once the server has confirmed the subscription.
+func (s *Subscriber) Subscribe(ctx context.Context, channel string, wake func(backend.Wakeup)) (backend.Subscription, error) {
+	located, err := s.client.Locate(ctx, channel)
+	if err != nil {
+		return nil, err
+	}
+	sub, err := s.add(channel, located, wake)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case err = <-sub.answer:
+	case <-ctx.Done():
+		err = &backend.Error{Kind: backend.Unknown, Err: ctx.Err()}
+	case <-s.ctx.Done():
+		err = errClosed
+	}
+	if err != nil {
+		sub.Close()
+		return nil, err
+	}
+	return sub, nil
+}
+
+// add returns a subscription that will be answered, or an error while no connection can be had.
+func (s *Subscriber) add(name string, located Server, wake func(backend.Wakeup)) (*subscription, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, errClosed
+	}
+	ch := s.channels[name]
+	if ch == nil {
+		ch = &channel{name: name, subs: make(map[*subscription]struct{})}
+		s.channels[name] = ch
+	}
+	if ch.server == nil {
+		ch.server = s.server(located)
+	}
+	if ch.server.failures > 0 && time.Now().Before(ch.server.pause) {
+		s.settle(ch)
+		return nil, ch.server.failed
+	}
+	sub := &subscription{subscriber: s, channel: ch, wake: wake, waiting: true, answer: make(chan error, 1)}
+	ch.subs[sub] = struct{}{}
+	ch.refused = false // the server may have changed its mind
+	if ch.state == on {
+		sub.reply(nil)
+	}
+	s.settle(ch)
+	return sub, nil
+}
+
+// Close gives the subscription up.
+func (sub *subscription) Close() {
+	s := sub.subscriber
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(sub.channel.subs, sub)
+	s.settle(sub.channel)
+}
+
+// reply answers the Subscribe that waits for it.
+func (sub *subscription) reply(err error) {
+	sub.waiting = false
+	sub.answer <- err
+}
+
+// wants returns what the channel wants the server to be told.
+func (ch *channel) wants() Verb {
+	switch {
+	case ch.state == off && len(ch.subs) > 0 && !ch.refused:
+		return Subscribe
+	case ch.state == on && len(ch.subs) == 0 && !ch.stuck:
+		return Unsubscribe
+	default:
+		return ""
+	}
+}
+
+// settle is called with the mutex held after any change to a channel.
+func (s *Subscriber) settle(ch *channel) {
+	if s.channels[ch.name] != ch {
+		return // forgotten
+	}
+	switch {
+	case ch.wants() == "":
+		if ch.server != nil {
+			delete(ch.server.todo, ch.name)
+		}
+		if ch.state == off && len(ch.subs) == 0 {
+			delete(s.channels, ch.name)
+		}
+	case ch.server == nil:
+		if !s.placing {
+			s.placing = true
+			go s.place()
+		}
+	default:
+		ch.server.todo[ch.name] = ch
+		ch.server.wake()
+	}
+}
+
+// stands notes that the server passes on what is published on the channel. It returns how to wake
+// those who were subscribed before: what was published meanwhile they have missed.
+func (s *Subscriber) stands(ch *channel) (wakes []func(backend.Wakeup)) {
+	wakes = ch.standing()
+	ch.state = on
+	ch.answer(nil)
+	s.settle(ch)
+	return wakes
+}
+
+// answer answers all that wait. On an error they are subscribed no more.
+func (ch *channel) answer(err error) {
+	for sub := range ch.subs {
+		if !sub.waiting {
+			continue
+		}
+		sub.reply(err)
+		if err != nil {
+			delete(ch.subs, sub)
+		}
+	}
+}
+
+// standing returns how to wake those whose Subscribe has returned.
+func (ch *channel) standing() (wakes []func(backend.Wakeup)) {
+	for sub := range ch.subs {
+		if !sub.waiting {
+			wakes = append(wakes, sub.wake)
+		}
+	}
+	return wakes
+}
+
+func wakeAll(wakes []func(backend.Wakeup), wakeup backend.Wakeup) {
+	for _, wake := range wakes {
+		wake(wakeup)
+	}
+}
+
+// leave notes that a channel, which is off, may be another server's now. The mutex is held.
+func (s *Subscriber) leave(ch *channel) {
+	if s.options.Spread {
+		delete(ch.server.todo, ch.name)
+		ch.server = nil
+	}
+	s.settle(ch)
+}
+
+// place looks for the servers of the channels that have none, until each has one. What the client
+// knows of the cluster may be out of date: then the server says so, and the channel comes back.
+func (s *Subscriber) place() {
+	for tries := 0; ; tries++ {
+		select {
+		case <-time.After(backoff(tries)):
+		case <-s.ctx.Done():
+			return
+		}
+		s.mu.Lock()
+		channels := s.homeless()
+		s.placing = len(channels) > 0
+		s.mu.Unlock()
+		if len(channels) == 0 {
+			return
+		}
+		s.client.Reload(s.ctx)
+		for _, ch := range channels {
+			located, err := s.client.Locate(s.ctx, ch.name)
+			if err != nil {
+				continue
+			}
+			s.mu.Lock()
+			if ch.server == nil && s.ctx.Err() == nil {
+				ch.server = s.server(located)
+				s.settle(ch)
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// homeless returns the channels that want a server and have none. The mutex is held.
+func (s *Subscriber) homeless() (channels []*channel) {
+	for _, ch := range s.channels {
+		if ch.server == nil && ch.wants() != "" {
+			channels = append(channels, ch)
+		}
+	}
+	return channels
+}
+
+const (
+	minPause = 20 * time.Millisecond
+	maxPause = 2 * time.Second
+)
+
+// backoff is how long to wait after so many failures, jittered so that the clients of a server that
+// comes back don't come all at once.
+func backoff(failures int) time.Duration {
+	pause := min(minPause<<min(failures, 10), maxPause)
+	return pause/2 + rand.N(pause/2)
+}

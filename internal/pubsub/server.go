@@ -1,0 +1,297 @@
+package pubsub
+
+import (
+	"errors"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/redisson"
+)
+
+// maxOrder is how many channels go into one command.
+const maxOrder = 1000
+
+// A server is where channels are subscribed: over one connection at a time.
+type server struct {
+	kick chan struct{} // tells run that there is something to do
+
+	// Guarded by the subscriber's mutex.
+	connect  func(*Receiver) Conn
+	receiver *Receiver           // of the present connection
+	todo     map[string]*channel // those of its channels that want something of it
+	failures int                 // connections in a row that served nobody
+	failed   error               // of the last of them
+	pause    time.Time           // no new connection before
+}
+
+// server returns the server that was located. The mutex is held.
+func (s *Subscriber) server(located Server) *server {
+	srv := s.servers[located.Addr]
+	if srv == nil {
+		srv = &server{kick: make(chan struct{}, 1), todo: make(map[string]*channel)}
+		s.servers[located.Addr] = srv
+		go s.run(srv)
+	}
+	srv.connect = located.Connect // the newest: a client may have replaced its own idea of the server
+	return srv
+}
+
+// wake tells run that there is something to do.
+func (srv *server) wake() {
+	select {
+	case srv.kick <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// run makes connections to a server, one after the other.
+func (s *Subscriber) run(srv *server) {
+	for s.needed(srv) {
+		receiver := &Receiver{subscriber: s, server: srv}
+		s.mu.Lock()
+		srv.receiver = receiver
+		connect := srv.connect
+		s.mu.Unlock()
+		conn := connect(receiver)
+		err := s.serve(srv, conn)
+		s.lost(receiver, s.client.Kind(err))
+		conn.Close() // may take its time if the server hangs
+	}
+}
+
+// needed waits until a connection is needed and may be made. It returns false when the session is
+// closed.
+func (s *Subscriber) needed(srv *server) bool {
+	for {
+		s.mu.Lock()
+		wanted, pause := len(srv.todo) > 0, time.Until(srv.pause)
+		s.mu.Unlock()
+		if s.ctx.Err() != nil {
+			return false
+		}
+		if wanted && pause <= 0 {
+			return true
+		}
+		var timer <-chan time.Time
+		if wanted {
+			timer = time.After(pause)
+		}
+		select {
+		case <-timer:
+		case <-srv.kick:
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+// serve sends what is to be sent, until the connection is lost or the session closed.
+func (s *Subscriber) serve(srv *server, conn Conn) error {
+	var check <-chan time.Time
+	if s.options.CheckEvery > 0 {
+		ticker := time.NewTicker(s.options.CheckEvery)
+		defer ticker.Stop()
+		check = ticker.C
+	}
+	for {
+		for verb, channels := s.next(srv); verb != ""; verb, channels = s.next(srv) {
+			if err := s.tell(conn, verb, channels); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-srv.kick:
+		case err, ok := <-conn.Lost():
+			if !ok {
+				return errLost
+			}
+			return err
+		case <-check:
+			if err := s.tell(conn, Ping, nil); err != nil {
+				return err
+			}
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		}
+	}
+}
+
+// next returns what to tell the server next, if there is anything. It is noted as told before it
+// is, since it may be done at any time after.
+func (s *Subscriber) next(srv *server) (verb Verb, channels []*channel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	channels = s.together(srv)
+	if len(channels) == 0 {
+		return "", nil
+	}
+	verb = channels[0].wants()
+	for _, ch := range channels {
+		delete(srv.todo, ch.name)
+		ch.state = asked
+		if verb == Unsubscribe {
+			ch.state = leaving
+		}
+	}
+	return verb, channels
+}
+
+// together picks channels that want the same.
+func (s *Subscriber) together(srv *server) (channels []*channel) {
+	limit := maxOrder
+	if s.options.Sharded {
+		limit = 1
+	}
+	for _, ch := range srv.todo {
+		switch {
+		case len(channels) == limit:
+			return channels
+		case len(channels) == 0:
+			channels = append(channels, ch)
+			if ch.alone {
+				return channels
+			}
+		case !ch.alone && ch.wants() == channels[0].wants():
+			channels = append(channels, ch)
+		}
+	}
+	return channels
+}
+
+// tell sends one command and does what is to be done when the server refuses it. It returns an error
+// if the connection cannot be used further.
+func (s *Subscriber) tell(conn Conn, verb Verb, channels []*channel) error {
+	names := make([]string, len(channels))
+	for i, ch := range channels {
+		names[i] = ch.name
+	}
+	refusal, err := conn.Tell(s.ctx, verb, names)
+	if err != nil || refusal == nil {
+		return err
+	}
+	kinded := s.client.Kind(refusal)
+	switch {
+	case verb == Subscribe && s.options.Spread && errors.Is(refusal, ErrMoved):
+		s.moved(channels)
+		return nil
+	case backend.KindOf(kinded) == backend.Refused:
+		s.refuse(verb, channels, kinded)
+		return nil
+	default:
+		return refusal
+	}
+}
+
+// moved notes that another server has the channels.
+func (s *Subscriber) moved(channels []*channel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ch := range channels {
+		ch.state = off
+		s.leave(ch)
+	}
+}
+
+// refuse notes that the server refuses what it was told.
+func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
+	s.mu.Lock()
+	var wakes []func(backend.Wakeup)
+	for _, ch := range channels {
+		switch {
+		case verb == Unsubscribe:
+			ch.stuck = true
+			wakes = append(wakes, s.stands(ch)...)
+		case len(channels) > 1: // it is not said which
+			ch.state, ch.alone = off, true
+			s.settle(ch)
+		default:
+			ch.state, ch.refused = off, true
+			wakes = ch.standing()
+			ch.answer(err)
+			s.settle(ch)
+		}
+	}
+	s.mu.Unlock()
+	wakeAll(wakes, backend.WakeAll)
+}
+
+// lost notes that a connection, and with it all the server knew, is gone. Those who are subscribed
+// stay so, and will be when there is another; those who wait are told, so that they need not.
+func (s *Subscriber) lost(r *Receiver, err error) {
+	if s.ctx.Err() == nil {
+		s.client.Reload(s.ctx) // the server may be gone for good
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	srv := r.server
+	srv.receiver = nil
+	srv.failed = err
+	srv.failures++
+	if r.served {
+		srv.failures = 0
+	}
+	srv.pause = time.Now().Add(backoff(srv.failures))
+	for _, ch := range s.channels {
+		if ch.server != srv {
+			continue
+		}
+		ch.state, ch.alone, ch.refused, ch.stuck = off, false, false, false
+		ch.answer(srv.failed)
+		s.leave(ch)
+	}
+}
+
+// A Receiver takes what a server says on one connection. Its methods don't block, but for the
+// callbacks of those who wait. After the connection is given up they do nothing.
+type Receiver struct {
+	subscriber *Subscriber
+	server     *server
+	served     bool // a subscription was confirmed; guarded by the subscriber's mutex
+}
+
+// Published is called for every message.
+func (r *Receiver) Published(name, message string) {
+	wakeup, ok := redisson.Wakeup(message)
+	if !ok {
+		return
+	}
+	r.about(name, wakeup, func(ch *channel) []func(backend.Wakeup) { return ch.standing() })
+}
+
+// Subscribed is called when the server has confirmed a subscription.
+func (r *Receiver) Subscribed(name string) {
+	r.about(name, backend.WakeAll, func(ch *channel) []func(backend.Wakeup) {
+		if ch.state != asked {
+			return nil
+		}
+		r.served = true
+		return r.subscriber.stands(ch)
+	})
+}
+
+// Unsubscribed is called when the server has ended a subscription: as it was told to, or because the
+// channel's slot has gone to another.
+func (r *Receiver) Unsubscribed(name string) {
+	r.about(name, 0, func(ch *channel) []func(backend.Wakeup) {
+		switch ch.state {
+		case leaving:
+			ch.state = off
+			r.subscriber.settle(ch)
+		case on:
+			ch.state = off
+			r.subscriber.leave(ch)
+		}
+		return nil
+	})
+}
+
+// about does something with a channel, and then wakes those it names.
+func (r *Receiver) about(name string, wakeup backend.Wakeup, do func(*channel) []func(backend.Wakeup)) {
+	s := r.subscriber
+	s.mu.Lock()
+	var wakes []func(backend.Wakeup)
+	if ch := s.channels[name]; ch != nil && ch.server == r.server && r.server.receiver == r {
+		wakes = do(ch)
+	}
+	s.mu.Unlock()
+	wakeAll(wakes, wakeup)
+}

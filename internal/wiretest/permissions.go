@@ -1,0 +1,69 @@
+package wiretest
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+// Permissions tests locks of users who may not do all that a lock needs, in the middle of scripts.
+func Permissions(t *testing.T, p Package, server *testservers.Server) {
+	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
+	defer cancel()
+
+	// Without permission for the channel locks work: the release frees, and says that it could tell
+	// nobody; who waits looks again.
+	t.Run("no channels", func(t *testing.T) {
+		server.Do("ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels")
+		log := new(record)
+		logger := dlock.WithLogger(slog.New(slog.NewTextHandler(log, nil)))
+		b := p.Server(t, server.Addr, Options{User: "mute"})
+		holder, waiter := locks(t, b, logger).Locker("n"), locks(t, b, logger, dlock.WithLease(time.Second)).Locker("n")
+		if err := holder.LockContext(ctx); err != nil {
+			t.Fatal(err)
+		}
+		waited := make(chan error, 1)
+		go func() { waited <- waiter.LockContext(ctx) }()
+		testservers.Until(t, "the waiter's polling is logged", func() bool { return log.contains("NOPERM") })
+		holder.Unlock()
+		if err := <-waited; err != nil {
+			t.Errorf("who waits: %v", err)
+		}
+	})
+
+	// Without permission for PEXPIRE a lock would never end. Nobody gets it, and it is taken back.
+	t.Run("no expiry", func(t *testing.T) {
+		server.Do("ACL", "SETUSER", "eternal", "on", ">secret", "~*", "&*", "+@all", "-pexpire")
+		c := locks(t, p.Server(t, server.Addr, Options{User: "eternal"}))
+		ok, err := c.Locker("eternal").TryLock(ctx)
+		if ok || err == nil || !strings.Contains(err.Error(), "script") {
+			t.Errorf("TryLock: %v, %v; want an error about the script", ok, err)
+		}
+		testservers.Until(t, "it is taken back", func() bool { return server.Do("EXISTS", "eternal") == "0" })
+	})
+}
+
+// A record is what was logged.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *record) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(b)
+}
+
+func (r *record) contains(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Contains(r.text.String(), text)
+}

@@ -1,0 +1,58 @@
+package wiretest
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+// Store is what the contract suite needs, on masters that it empties: one, or all of a cluster. A
+// backend it gets from the function that is called with its test.
+func Store(t *testing.T, masters []*testservers.Server, connectBackend func(*testing.T) backend.Backend) contract.Store {
+	ctx := context.Background()
+	var nodes []*redis.Client
+	for _, master := range masters {
+		nodes = append(nodes, connect(t, master.Addr))
+	}
+	var all redis.UniversalClient = nodes[0]
+	if len(masters) > 1 {
+		all = redis.NewClusterClient(&redis.ClusterOptions{Addrs: Addrs(masters)})
+		t.Cleanup(func() { all.Close() })
+	}
+	wipe := func() {
+		for _, node := range nodes {
+			Must[string](t)(node.FlushAll(ctx).Result())
+		}
+	}
+	wipe()
+	return contract.Store{
+		Backend:    func() backend.Backend { return connectBackend(t) },
+		PutForeign: func(name string) { Must[string](t)(all.Set(ctx, name, "foreign", 0).Result()) },
+		ForeignIntact: func(name string) bool {
+			value, err := all.Get(ctx, name).Result()
+			return err == nil && value == "foreign"
+		},
+		Wipe: wipe,
+		BreakSubscriptions: func() {
+			for _, node := range nodes {
+				Must[int64](t)(node.ClientKillByFilter(ctx, "TYPE", "pubsub").Result())
+			}
+		},
+	}
+}
+
+// StepsAndModel skips all but two parts of the contract suite: the others take minutes of real time,
+// and are run once on a single server and once on a cluster.
+func StepsAndModel(t *testing.T) {
+	t.Helper()
+	_, part, _ := strings.Cut(t.Name(), "/")
+	if part, _, _ = strings.Cut(part, "/"); part != "steps" && part != "model" {
+		t.Skip("run on other stores")
+	}
+}

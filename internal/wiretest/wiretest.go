@@ -1,0 +1,149 @@
+// Package wiretest is what the tests of the backends share: requests and steps to try, connections
+// that break; and for those on Redis and Valkey what is on a server's wire and in its memory, servers
+// that answer anything, clusters that change.
+package wiretest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/faults"
+)
+
+// Owners, and the lease of all requests.
+const (
+	Alice = "11111111-1111-1111-1111-111111111111:1"
+	Bob   = "22222222-2222-2222-2222-222222222222:7"
+
+	Lease = 30 * time.Second
+)
+
+// A Session is one with all that it can do.
+type Session interface {
+	backend.Session
+	backend.Notifier
+	backend.BatchRenewer
+}
+
+// Acquire asks for the lock "n", as do the other requests.
+func Acquire(owner string) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: "n", Owner: owner, Lease: Lease}
+}
+
+// Reenter asks for it again.
+func Reenter(owner string) backend.AcquireRequest {
+	req := Acquire(owner)
+	req.Reentry = true
+	return req
+}
+
+// Release gives it back once.
+func Release(owner string) backend.ReleaseRequest {
+	return backend.ReleaseRequest{Name: "n", Owner: owner, Lease: Lease}
+}
+
+// Renew prolongs it.
+func Renew(owner string) backend.RenewRequest {
+	return backend.RenewRequest{Name: "n", Owner: owner, Lease: Lease}
+}
+
+// A Step is one that a session can take.
+type Step struct {
+	Name string
+	Run  func(context.Context, Session) error
+}
+
+// Steps are all steps, by Alice on "n", with what most tests do not look at left out. The first five
+// run scripts and nothing else; after [Writing] of them come those that only look.
+var Steps = []Step{
+	{"acquire", func(ctx context.Context, s Session) error {
+		_, err := s.Acquire(ctx, Acquire(Alice))
+		return err
+	}},
+	{"re-enter", func(ctx context.Context, s Session) error {
+		_, err := s.Acquire(ctx, Reenter(Alice))
+		return err
+	}},
+	{"release", func(ctx context.Context, s Session) error {
+		_, err := s.Release(ctx, Release(Alice))
+		return err
+	}},
+	{"renew", func(ctx context.Context, s Session) error {
+		_, err := s.Renew(ctx, Renew(Alice))
+		return err
+	}},
+	{"renew in a batch", func(ctx context.Context, s Session) (err error) {
+		s.RenewBatch(ctx, []backend.RenewRequest{Renew(Alice)}, func(_ int, _ backend.RenewResult, e error) { err = e })
+		return err
+	}},
+	{"force-release", func(ctx context.Context, s Session) error {
+		_, err := s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"})
+		return err
+	}},
+	{"look", func(ctx context.Context, s Session) error {
+		_, err := s.Look(ctx, backend.LookRequest{Name: "n", Owner: Alice})
+		return err
+	}},
+	{"look for nobody", func(ctx context.Context, s Session) error {
+		_, err := s.Look(ctx, backend.LookRequest{Name: "n"})
+		return err
+	}},
+}
+
+// Writing is how many of the steps write.
+const Writing = 6
+
+// NewProxy returns a proxy that is closed with the test.
+func NewProxy(t testing.TB, server string, protocol faults.Protocol) *faults.Proxy {
+	t.Helper()
+	p := Must[*faults.Proxy](t)(faults.NewProxy(server, protocol))
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// OnLock says whether a request of Redis or Valkey is for the lock "n".
+func OnLock(r faults.Request) bool { return slices.Contains(r.Words, "n") }
+
+// Must returns a function that returns the value it is called with, or fails the test for its error.
+func Must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// WantKind fails the test if err has another kind, or none.
+func WantKind(t testing.TB, err error, kind backend.ErrorKind) {
+	t.Helper()
+	if !IsKind(err, kind) {
+		t.Errorf("error %v of kind %v, want kind %v", err, backend.KindOf(err), kind)
+	}
+}
+
+// IsKind says whether err has a kind, and that one.
+func IsKind(err error, kind backend.ErrorKind) bool {
+	_, kinded := errors.AsType[*backend.Error](err)
+	return kinded && backend.KindOf(err) == kind
+}
+
+// WantHash checks the hash under a key, and that its time to live was set to ttl just now.
+func WantHash(t testing.TB, client *redis.Client, key string, want map[string]string, ttl time.Duration) {
+	t.Helper()
+	if got := client.HGetAll(t.Context(), key).Val(); !maps.Equal(got, want) {
+		t.Errorf("HGETALL %s = %v, want %v", key, got, want)
+	}
+	// The server keeps the moment of expiry exactly, so the slack is for a slow test.
+	if got := client.PTTL(t.Context(), key).Val(); got > ttl || ttl > 0 && got < ttl/2 {
+		t.Errorf("PTTL %s = %v, want just under %v", key, got, ttl)
+	}
+}

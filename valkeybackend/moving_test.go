@@ -1,0 +1,43 @@
+package valkeybackend_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
+)
+
+// dialects are the ways to publish.
+var dialects = map[string]wiretest.Options{"plain": {}, "sharded pub/sub": {Sharded: true}}
+
+func TestLockIsMoved(t *testing.T) {
+	t.Parallel()
+	for name, o := range dialects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wiretest.Moved(t, this, testservers.ValkeyCluster(t, 3), o)
+		})
+	}
+}
+
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	wiretest.Failover(t, this, testservers.ValkeySentinel(t, 1, wiretest.Never))
+}
+
+func TestMasterDies(t *testing.T) {
+	t.Parallel()
+	wiretest.MasterDies(t, this, testservers.ValkeySentinel(t, 1, time.Second))
+}
+
+func TestClusterMasterDies(t *testing.T) {
+	t.Parallel()
+	for name, o := range dialects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			masters := testservers.ValkeyCluster(t, 3)
+			wiretest.ClusterMasterDies(t, this, masters, testservers.ValkeyClusterReplicas(t, masters), o)
+		})
+	}
+}

@@ -1,0 +1,43 @@
+package valkeybackend_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/valkeybackend"
+)
+
+func TestShardedPubSub(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []int{2, 3} {
+		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
+			p := this
+			p.Cluster = func(t testing.TB, nodes []*testservers.Server, o wiretest.Options) backend.Backend {
+				speak := func(o *valkey.ClientOption) { o.AlwaysRESP2, o.DisableCache = protocol == 2, protocol == 2 }
+				return valkeybackend.New(connectCluster(t, nodes, speak), options(o)...)
+			}
+			wiretest.Sharded(t, p, testservers.ValkeyCluster(t, 3))
+		})
+	}
+}
+
+func TestShardedPubSubOnOneServer(t *testing.T) {
+	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.ShardedOnOneServer(t, this, server) })
+}
+
+// Servers before Redis 7 know no sharded channels; miniredis answers as they do.
+func TestShardedPubSubOnOldServer(t *testing.T) {
+	addr := miniredis.RunT(t).Addr()
+	wiretest.ShardedOnOldServer(t, valkeybackend.New(connectSimply(t, addr), valkeybackend.WithShardedPubSub()), addr)
+}
+
+func TestShardedPubSubRefused(t *testing.T) {
+	t.Parallel()
+	wiretest.ShardedRefused(t, this, testservers.ValkeyCluster(t, 3))
+}
