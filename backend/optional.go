@@ -48,6 +48,15 @@ type Subscription interface {
 	Close()
 }
 
+// Prompt is an optional interface of a [Session] whose steps never wait, neither for another process
+// nor for anything else: one that keeps locks in the memory of this process. Its steps are called
+// in the goroutine of whoever locks. Those of other sessions get a goroutine each, so that a caller
+// can leave a step that hangs.
+type Prompt interface {
+	// Prompt does nothing.
+	Prompt()
+}
+
 // BatchRenewer is an optional interface of a [Session] that can renew many holds for the price of
 // few. Without it every hold is renewed by a call of Renew, and these run concurrently.
 type BatchRenewer interface {

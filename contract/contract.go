@@ -13,10 +13,13 @@
 //		})
 //	}
 //
-// The suite has three parts. "steps" checks each step of a session on its own, sentence by sentence
+// The suite has these parts. "steps" checks each step of a session on its own, sentence by sentence
 // of the comments in package backend. "model" runs random steps by several owners and compares every
 // answer with a plain model of a lock. "locker" checks that what users get, a dlock.Locker, keeps
-// its promises on this store.
+// its promises on this store. "histories" lets random users of several clients loose, with faults of
+// all kinds in between, and looks for an order of their calls in which one lock could have given
+// these answers. Where there is none, the history is written into a folder whose path is printed, or
+// into the artifacts of go test -artifacts; DISTSYNC_HISTORY_SEED repeats it.
 //
 // Tests run one after the other, since each checks at its end that no goroutine is left behind.
 package contract
@@ -32,6 +35,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
 )
 
 // Harness makes stores for the suite.
@@ -46,6 +50,8 @@ type Harness struct {
 	// process wholly: a goroutine that waits for a real network, or for a sync.Mutex, stops the
 	// bubble's clock. Without it real time passes.
 	Virtual bool
+
+	clientOptions []dlock.Option // of the clients in the cases for Lockers, beside their own
 }
 
 // Store is one store as the suite uses it.
@@ -81,6 +87,8 @@ func Run(t *testing.T, h Harness) {
 	t.Run("steps", func(t *testing.T) { runCases(t, h, stepCases) })
 	t.Run("model", func(t *testing.T) { runModel(t, h) })
 	t.Run("locker", func(t *testing.T) { runCases(t, h, lockerCases) })
+	t.Run("locker without hand-over", func(t *testing.T) { runWithoutHandover(t, h) })
+	t.Run("histories", func(t *testing.T) { runHistories(t, h) })
 }
 
 const (
@@ -93,6 +101,17 @@ const (
 	// virtualCaseLimit is when the env's context ends in a bubble, where waiting is free.
 	virtualCaseLimit = 24 * time.Hour
 )
+
+// runWithoutHandover runs again the cases for Lockers in which a lock may be handed on inside a client,
+// for clients that don't do that: all of them where time costs nothing.
+func runWithoutHandover(t *testing.T, h Harness) {
+	h.clientOptions = []dlock.Option{dlock.WithHandover(0)}
+	if h.Virtual {
+		runCases(t, h, lockerCases)
+		return
+	}
+	runCases(t, h, waitCases)
+}
 
 // testCase is one test of the suite.
 type testCase struct {

@@ -26,6 +26,8 @@ type fakeStore struct {
 	opened  map[string]*fake     // in which session
 	counts  map[string]bool      // which locks were re-entered
 	noted   map[string]time.Time // when each lock's lease is said to end
+	taken   map[string]bool      // which locks were acquired and not released
+	heired  map[string]time.Time // when each lock was acquired last after its lease had run out
 	subs    []*fakeSub
 	limits  int
 	batches int
@@ -50,6 +52,8 @@ func newFakeStore(t *testing.T, fault string) *fakeStore {
 		opened:  make(map[string]*fake),
 		counts:  make(map[string]bool),
 		noted:   make(map[string]time.Time),
+		taken:   make(map[string]bool),
+		heired:  make(map[string]time.Time),
 	}
 	t.Cleanup(func() { close(st.done) })
 	return st
@@ -274,6 +278,8 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 		}
 	case "acquire forgets the lease":
 		req.Lease = 20 * time.Hour
+	case "two inherit":
+		st.inherit(req.Name, before, again)
 	case "re-entry doesn't count":
 		if again {
 			s.in.Renew(ctx, backend.RenewRequest{Name: req.Name, Owner: req.Owner, Lease: req.Lease})
@@ -341,17 +347,34 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 			st.owners[req.Name] = req.Owner
 			st.opened[req.Name] = s
 			st.counts[req.Name] = st.counts[req.Name] || before.Count > 0
+			st.taken[req.Name] = true
 		})
 		s.names.Store(req.Name, req.Owner)
 	}
 	res.Remaining = st.remaining(res.Remaining)
 	switch st.fault {
+	case "acquire is repeated":
+		if res.Acquired {
+			time.AfterFunc(req.Lease/20, func() { s.in.Acquire(context.Background(), req) })
+		}
 	case "re-entry has no Count":
 		res.Count = 0
 	case "token stands still":
 		res.Token = 7
 	}
 	return res, err
+}
+
+// inherit lets everybody acquire a lock for some time after a lease of it has run out.
+func (st *fakeStore) inherit(name string, before backend.LookResult, again bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch {
+	case !before.Held && st.taken[name]:
+		st.heired[name] = time.Now()
+	case before.Held && !again && time.Since(st.heired[name]) < time.Second:
+		st.back.ForceRelease(context.Background(), backend.ForceReleaseRequest{Name: name})
+	}
 }
 
 // endAt frees a lock when a lease is over that should have been replaced.
@@ -420,6 +443,9 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 		}
 	}
 	res, err = s.in.Release(ctx, req)
+	if res.Outcome == backend.Freed {
+		st.with(func() { delete(st.taken, req.Name) })
+	}
 	if res.Outcome == backend.Freed && st.fault == "counts outlive the lease" {
 		st.with(func() { delete(st.owners, req.Name) })
 	}

@@ -42,7 +42,8 @@ func (l *lab) process(opts ...dlock.Option) *process {
 
 func (l *lab) processOn(f *faults, opts ...dlock.Option) *process {
 	l.Helper()
-	opts = append([]dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler))}, opts...)
+	own := []dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler))}
+	opts = slices.Concat(own, l.h.clientOptions, opts)
 	p := &process{dlock.New(f, opts...), f}
 	l.Cleanup(func() {
 		f.end()

@@ -19,16 +19,31 @@ type acquisition struct {
 
 	// For the waiting, guarded by Client.mu.
 	prev, next *acquisition
-	signal     chan struct{} // look again: at the head of the queue, woken, or joined
-	fresh      bool          // at the head, and not tried since
+	signal     chan struct{} // look again: at the head of the queue, woken, joined, or handed the lock
+	alarm      alarm         // when the head looks again at the latest
+	begin      instant       // when it first looked again
+	fresh      bool          // at the head, and to try
+	trying     bool          // an attempt is under way
 	joined     bool          // the same party got in elsewhere: it can re-enter
+	handed     *hold         // what it was handed by whoever had it before
 	cut        func()        // ends the attempt under way, if a joined one need not wait for it
 
-	within   *hold // what the call began to re-enter
-	answered bool  // an attempt was
-	failure  error // why the last attempt failed; nil if it was answered
+	within   *hold  // what the call began to re-enter
+	seen     uint64 // how many attempts this client had sent before the call
+	attempt  uint64 // the number of its own latest
+	answered bool   // the store said during the call that another has the lock
+	failure  error  // why the last attempt failed; nil if it was answered
 	tries    backoff
 	polls    backoff
+}
+
+// newAcquisition returns an acquisition, perhaps one that is over: nothing refers to that once its
+// call has returned. A signal may be left in it, and one too many does no harm.
+func (c *Client) newAcquisition() *acquisition {
+	if a, ok := c.acquisitions.Get().(*acquisition); ok {
+		return a
+	}
+	return new(acquisition)
 }
 
 // errAgain says that what the call began with has changed: the hold that it wanted to re-enter is
@@ -36,9 +51,12 @@ type acquisition struct {
 var errAgain = errors.New("again")
 
 // acquire gets the lock for a party: re-enters what it holds, or acquires and waits. What it
-// returns instead of a hold is the reason, not yet wrapped; errHeld if the wait is over.
-func (c *Client) acquire(ctx context.Context, name string, p party, o acquireOptions) (*hold, error) {
-	a := &acquisition{name: name, party: p, o: o}
+// returns instead of a hold is the reason, not yet wrapped; errHeld if the wait is over. Seen is how
+// many attempts were sent before the call, or 0 for now.
+func (c *Client) acquire(ctx context.Context, name string, p party, o acquireOptions, seen uint64) (*hold, error) {
+	a := c.newAcquisition()
+	*a = acquisition{name: name, party: p, o: o, seen: seen, signal: a.signal}
+	defer c.acquisitions.Put(a)
 	for {
 		if err := c.over(ctx); err != nil {
 			return nil, a.giveUp(err)
@@ -65,7 +83,7 @@ const firstBackoff = 50 * time.Millisecond
 
 // acquireOnce re-enters, or acquires afresh, and waits for that if it may.
 func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error) {
-	if h := c.current(a.name, a.party); h != nil {
+	if h := c.reenterable(a); h != nil {
 		a.within = h
 		return h, c.reenter(ctx, h, a)
 	}
@@ -76,6 +94,31 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 		return c.tryNow(ctx, a)
 	}
 	return c.queueUp(ctx, a)
+}
+
+// reenterable returns the hold that a call can re-enter, or nil.
+func (c *Client) reenterable(a *acquisition) *hold {
+	if a.plain() {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	return c.reenterableLocked(a)
+}
+
+// reenterableLocked is reenterable with c.mu held. Plain calls re-enter nothing: a hold of their
+// Locker's is one that is being given back.
+func (c *Client) reenterableLocked(a *acquisition) *hold {
+	if a.plain() {
+		return nil
+	}
+	return c.current(a.name, a.party)
+}
+
+// plain says that the call names no owner.
+func (a *acquisition) plain() bool {
+	_, plain := a.party.(*Locker)
+	return plain
 }
 
 // single says that the call may not wait.
@@ -166,7 +209,7 @@ func (c *Client) logPatience(a *acquisition, err error) {
 func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 	c.mu.Lock()
 	h := c.holds[a.name]
-	taken := h != nil && h.party != a.party && c.check(h)
+	taken := h != nil && (h.party != a.party || a.plain()) && c.check(h)
 	c.unlock()
 	if taken {
 		return nil, errHeld
@@ -176,7 +219,7 @@ func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 		return a.h, nil
 	}
 	c.abandon(a)
-	if err == errHeld && c.current(a.name, a.party) != nil {
+	if err == errHeld && c.reenterable(a) != nil {
 		err = errAgain // held by another goroutine in the same party's name
 	}
 	return nil, err
@@ -187,14 +230,16 @@ func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
 	c.mu.Lock()
 	if a.h == nil {
-		a.h = c.newHold(a)
+		a.h = c.claimFor(a)
 	}
 	h, lease := a.h, c.stored(a.o.lease)
 	sent := c.now()
 	h.sending(sent, lease)
+	c.asked++
+	a.attempt = c.asked
 	c.mu.Unlock()
 
-	res, err := step(ctx, c, c.session.Acquire, h.acquireRequest(lease, false))
+	res, err := step(ctx, c, backend.Session.Acquire, h.acquireRequest(lease, false))
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -216,6 +261,7 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 	}
 	h.count = 1
 	c.grant(h, sent)
+	c.dequeue(a)
 	return 0, nil
 }
 
@@ -231,21 +277,27 @@ func (c *Client) unusable(a *acquisition) error {
 	}
 }
 
-// newHold makes what an acquisition asks for, under an owner string of its own. c.mu is held.
-func (c *Client) newHold(a *acquisition) *hold {
-	h := &hold{name: a.name, party: a.party, owner: c.nextOwner(), lease: a.o.lease, watched: !a.o.fixed}
-	if _, plain := a.party.(*Locker); !plain {
-		h.slot = make(chan struct{}, 1)
-	}
-	return h
+// claimFor makes what an acquisition asks for, under an owner string of its own. c.mu is held.
+func (c *Client) claimFor(a *acquisition) *hold {
+	both := new(struct {
+		hold  hold
+		claim claim
+	})
+	both.claim.name, both.claim.owner = a.name, c.nextOwner()
+	both.claim.lease, both.claim.watched = a.o.lease, !a.o.fixed
+	both.hold.rest(a.party, &both.claim)
+	return &both.hold
 }
 
 // abandon ends what an acquisition asked for without having it: no attempt for it follows.
 func (c *Client) abandon(a *acquisition) {
+	if a.h == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.unlock()
-	if a.h != nil && a.h.unsure {
-		c.takeBack(a.h)
+	if a.h.unsure {
+		c.takeBack(a.h.claim)
 	}
 	a.h = nil
 }
@@ -270,7 +322,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	h.sending(now, c.stored(lease))
 	c.unlock()
 
-	res, err := step(ctx, c, c.session.Acquire, h.acquireRequest(c.stored(lease), true))
+	res, err := step(ctx, c, backend.Session.Acquire, h.acquireRequest(c.stored(lease), true))
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -284,17 +336,17 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 
 // reentryLease returns the lease to ask for: that of the hold, or, if the hold isn't renewed, what
 // the re-entry wants, but no less than what is left. c.mu is held.
-func (h *hold) reentryLease(o acquireOptions, now instant) time.Duration {
-	if h.watched {
-		return h.lease
+func (cl *claim) reentryLease(o acquireOptions, now instant) time.Duration {
+	if cl.watched {
+		return cl.lease
 	}
-	return max(h.remaining(now), o.lease)
+	return max(cl.remaining(now), o.lease)
 }
 
 // remaining returns the lease, in whole milliseconds, whose promise lasts no shorter than the one
-// that the hold has.
-func (h *hold) remaining(now instant) time.Duration {
-	left := instant(h.deadline.Load()) - now
+// that the claim has.
+func (cl *claim) remaining(now instant) time.Duration {
+	left := instant(cl.deadline.Load()) - now
 	left += left / (driftShare - 1)
 	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
 }
@@ -304,7 +356,7 @@ func (c *Client) prolong(h *hold, sent instant, lease time.Duration, watch bool)
 	h.lease = lease
 	h.watched = h.watched || watch
 	h.extend(sent, lease)
-	c.schedule(&h.alarm, c.nextLook(h, sent))
+	c.schedule(&h.alarm, c.nextLook(h.claim, sent))
 }
 
 // failReentry returns what a re-entry that isn't counted any more says, and notes what it told us
@@ -323,7 +375,7 @@ func (c *Client) failReentry(h *hold, lease time.Duration, res backend.AcquireRe
 	// The store says that the hold is gone, or our own clock said so meanwhile.
 	c.lose(h, ErrLost)
 	if h.unsure {
-		c.takeBack(h)
+		c.takeBack(h.claim)
 	}
 	return ErrLost
 }

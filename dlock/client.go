@@ -19,9 +19,11 @@ type Client struct {
 	session         backend.Session
 	notifier        backend.Notifier     // nil if the store has none
 	batches         backend.BatchRenewer // nil if the store has none
+	prompt          bool                 // the store's steps never wait
 	limits          backend.Limits
 	id              string
 	lease           time.Duration
+	handover        time.Duration
 	logger          *slog.Logger
 	goroutineOwners bool
 
@@ -30,13 +32,17 @@ type Client struct {
 	end     context.CancelCauseFunc
 	running sync.WaitGroup // goroutines of ours
 
+	acquisitions sync.Pool // of those that are over
+
 	mu      sync.Mutex // never held across I/O or a wait
 	closed  bool
 	number  uint64              // of the last outermost acquisition
+	asked   uint64              // how many attempts to acquire were sent
 	holds   map[string]*hold    // by name: the hold that this client has
 	lost    map[lostKey][]*hold // of owners, not yet unlocked
 	losses  []*hold             // the same, oldest first
 	queues  map[string]*queue   // by name: who waits for it
+	spare   *queue              // for the next that is needed
 	alarms  alarms              // by time: what is due
 	timer   *time.Timer         // runs ring at the first of these
 	armed   instant             // when that will be
@@ -55,15 +61,16 @@ func New(b backend.Backend, opts ...Option) *Client {
 		panic("dlock: New: the backend is nil")
 	}
 	c := &Client{
-		limits: b.Limits(),
-		id:     newID(),
-		lease:  DefaultLease,
-		logger: slog.Default(),
-		epoch:  time.Now(),
-		number: mathrand.Uint64N(1 << 62), // so that two clients that share an id by mistake don't share holds
-		holds:  make(map[string]*hold),
-		lost:   make(map[lostKey][]*hold),
-		queues: make(map[string]*queue),
+		limits:   b.Limits(),
+		id:       newID(),
+		lease:    DefaultLease,
+		handover: DefaultHandover,
+		logger:   slog.Default(),
+		epoch:    time.Now(),
+		number:   mathrand.Uint64N(1 << 62), // so that two clients that share an id by mistake don't share holds
+		holds:    make(map[string]*hold),
+		lost:     make(map[lostKey][]*hold),
+		queues:   make(map[string]*queue),
 	}
 	for _, opt := range opts {
 		if opt == nil {
@@ -80,6 +87,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	c.session = b.Open()
 	c.notifier, _ = c.session.(backend.Notifier)
 	c.batches, _ = c.session.(backend.BatchRenewer)
+	_, c.prompt = c.session.(backend.Prompt)
 	return c
 }
 
@@ -116,9 +124,21 @@ func (c *Client) Close() error {
 	}
 	c.unlock()
 	c.end(ErrClosed)
+	c.dismiss()
 	err := c.session.Close()
 	c.settle()
 	return err
+}
+
+// dismiss lets everybody who waits look that the client is closed.
+func (c *Client) dismiss() {
+	c.mu.Lock()
+	defer c.unlock()
+	for _, q := range c.queues {
+		for a := q.head; a != nil; a = a.next {
+			a.notify()
+		}
+	}
 }
 
 // closePatience is how long Close waits for steps that are stuck in the store's client.
@@ -172,7 +192,9 @@ func (c *Client) now() instant { return time.Since(c.epoch) }
 // is held.
 func (c *Client) nextOwner() string {
 	c.number++
-	return c.id + ":" + strconv.FormatUint(c.number, 10)
+	owner := make([]byte, 0, 64)
+	owner = append(append(owner, c.id...), ':')
+	return string(strconv.AppendUint(owner, c.number, 10))
 }
 
 // stored returns the lease that the store is asked for where the caller asks for d.

@@ -32,8 +32,17 @@
 //
 // A store that forgets (a Redis that fails over to a replica that lags, or restarts without its
 // data), and a ForceUnlock, can let a second holder in; the first is told when it next renews or,
-// with a fixed [Lease], when that ends. Where that is a disaster rather than a waste, let the
-// resource itself refuse the stale writer.
+// with a fixed [Lease], when that ends. (A failover that forgets a re-entry, and nothing else, is
+// noticed at the next unlock only.) Where that is a disaster rather than a waste, let the resource
+// itself refuse the stale writer.
+//
+// # Waiting
+//
+// The goroutines of a client that wait for one lock form a queue, first come first served. Only the
+// first of them talks to the store, which tells it of releases. A lock that was taken a moment ago,
+// and that is renewed, is handed to the next in the queue without asking the store, which is a
+// thousand times faster; [WithHandover] says for how long that may go on before other processes get
+// their turn, and what it means for a lock that is forced elsewhere.
 //
 // # Who owns a lock
 //

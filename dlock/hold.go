@@ -8,29 +8,40 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A hold is one outermost acquisition: from the moment that the store grants it until its last
-// release begins, or it is lost. Each has an owner string of its own in the store, so that no late
-// request of an earlier hold can touch a later one.
+// A hold is what one party has: from the moment that it gets the lock until its last unlock begins,
+// or the lock is lost.
 type hold struct {
+	*claim // on which it rests
+	party  party
+	slot   chan struct{} // taken by the one who has a counting step under way; nil where there is only one such step
+
+	// The rest is guarded by Client.mu.
+	state  holdState
+	count  int           // at most what the store counts
+	over   chan struct{} // closed when it is lost; made when somebody asks
+	inside map[*doContext]struct{}
+}
+
+// A claim is what the store has granted to one owner string. Each outermost acquisition has a claim
+// of its own, so that no late request of an earlier one can touch a later one. Holds of several
+// parties may rest on it, one after the other: see [Client.handOver].
+type claim struct {
 	name  string
-	party party
-	owner string        // in the store
-	slot  chan struct{} // taken by the one who has a counting step under way; nil where there is only one such step
+	owner string // in the store
 
 	deadline atomic.Int64 // the instant until which the store has promised it
 
 	// The rest is guarded by Client.mu.
+	holder  *hold   // the present one
+	began   instant // when the request that the store granted was sent
 	alarm   alarm
-	state   holdState
 	watched bool
+	handed  bool          // from one holder to another
 	back    bool          // it is being taken back
 	unsure  bool          // an acquisition or re-entry has no answer: the store may count more than we do
-	count   int           // at most what the store counts
 	lease   time.Duration // what the next renewal or partial release asks for
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
 	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
-	over    chan struct{} // closed when it is lost; made when somebody asks
-	inside  map[*doContext]struct{}
 }
 
 type holdState uint8
@@ -57,25 +68,34 @@ func promised(lease time.Duration) time.Duration { return lease - lease/driftSha
 func (h *hold) valid(now instant) bool { return h.state == live && now < instant(h.deadline.Load()) }
 
 // extend notes that the store granted lease to a request that was sent at that instant.
-func (h *hold) extend(sent instant, lease time.Duration) {
-	if h.doubt > 0 {
-		lease = min(lease, h.doubt) // a late request may yet shorten it to that
+func (cl *claim) extend(sent instant, lease time.Duration) {
+	if cl.doubt > 0 {
+		lease = min(lease, cl.doubt) // a late request may yet shorten it to that
 	}
-	if until := sent + promised(lease); until > instant(h.deadline.Load()) {
-		h.deadline.Store(int64(until))
+	if until := sent + promised(lease); until > instant(cl.deadline.Load()) {
+		cl.deadline.Store(int64(until))
 	}
 }
 
 // sending notes that a request for lease goes out now.
-func (h *hold) sending(now instant, lease time.Duration) {
-	h.horizon = max(h.horizon, now+lease)
+func (cl *claim) sending(now instant, lease time.Duration) {
+	cl.horizon = max(cl.horizon, now+lease)
 }
 
 // doubted notes that a request for lease has no answer. Time doesn't settle that.
-func (h *hold) doubted(lease time.Duration) {
-	if h.doubt == 0 || lease < h.doubt {
-		h.doubt = lease
+func (cl *claim) doubted(lease time.Duration) {
+	if cl.doubt == 0 || lease < cl.doubt {
+		cl.doubt = lease
 	}
+}
+
+// rest makes h a party's hold on a claim, which has no other holder.
+func (h *hold) rest(p party, cl *claim) {
+	h.claim, h.party = cl, p
+	if _, plain := p.(*Locker); !plain {
+		h.slot = make(chan struct{}, 1)
+	}
+	cl.holder = h
 }
 
 // grant makes a hold of an acquisition that the store has just answered. c.mu is held.
@@ -84,19 +104,14 @@ func (c *Client) grant(h *hold, sent instant) {
 		c.lose(old, ErrLost) // the store says that it is ours now, in another name
 	}
 	c.holds[h.name] = h
-	h.alarm.task = h
-	c.schedule(&h.alarm, c.nextLook(h, sent))
+	h.began = sent
+	h.alarm.task = h.claim
+	c.schedule(&h.alarm, c.nextLook(h.claim, sent))
 	c.join(h)
 }
 
-// current returns the hold that p can re-enter, or nil.
+// current returns the hold that p has, or nil. c.mu is held.
 func (c *Client) current(name string, p party) *hold {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.currentLocked(name, p)
-}
-
-func (c *Client) currentLocked(name string, p party) *hold {
 	h := c.holds[name]
 	if h == nil || h.party != p || !c.check(h) {
 		return nil
@@ -112,8 +127,10 @@ func (c *Client) isLost(h *hold) bool {
 }
 
 // check says whether a hold can be relied on now, and ends it if its time is over. c.mu is held.
-func (c *Client) check(h *hold) bool {
-	if h.valid(c.now()) {
+func (c *Client) check(h *hold) bool { return c.checkAt(h, c.now()) }
+
+func (c *Client) checkAt(h *hold, now instant) bool {
+	if h.valid(now) {
 		return true
 	}
 	c.lose(h, ErrLost)
@@ -132,7 +149,7 @@ func (c *Client) lose(h *hold, cause error) {
 		c.remember(h)
 	}
 	if c.stored(h.lease) > h.lease {
-		c.takeBack(h) // the store keeps it for longer than it was asked for
+		c.takeBack(h.claim) // the store keeps it for longer than it was asked for
 	}
 	c.wake(h.name)
 	if h.watched {
@@ -214,6 +231,6 @@ func (c *Client) lastLoss(name string, p party) *hold {
 }
 
 // acquireRequest is what the store is asked for.
-func (h *hold) acquireRequest(lease time.Duration, reentry bool) backend.AcquireRequest {
-	return backend.AcquireRequest{Name: h.name, Owner: h.owner, Lease: lease, Reentry: reentry}
+func (cl *claim) acquireRequest(lease time.Duration, reentry bool) backend.AcquireRequest {
+	return backend.AcquireRequest{Name: cl.name, Owner: cl.owner, Lease: lease, Reentry: reentry}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"regexp"
 	"runtime"
 	"strings"
@@ -190,13 +191,15 @@ func TestNewPanicsOnWhatItCannotUse(t *testing.T) {
 		opt  Option
 		says string
 	}{
-		"nil backend":     {nil, WithClientID("a"), "backend is nil"},
-		"nil option":      {membackend.New(), nil, "option is nil"},
-		"empty client id": {membackend.New(), WithClientID(""), "client id is empty"},
-		"nil logger":      {membackend.New(), WithLogger(nil), "logger is nil"},
-		"no lease":        {membackend.New(), WithLease(0), "shorter than 1ms"},
-		"short lease":     {membackend.New(), WithLease(time.Millisecond - 1), "shorter than 1ms"},
-		"below limits":    {coarse, WithLease(time.Second), "store's minimum of 2s"},
+		"nil backend":            {nil, WithClientID("a"), "backend is nil"},
+		"nil option":             {membackend.New(), nil, "option is nil"},
+		"empty client id":        {membackend.New(), WithClientID(""), "client id is empty"},
+		"nil logger":             {membackend.New(), WithLogger(nil), "logger is nil"},
+		"no lease":               {membackend.New(), WithLease(0), "shorter than 1ms"},
+		"short lease":            {membackend.New(), WithLease(time.Millisecond - 1), "shorter than 1ms"},
+		"less than no hand-over": {membackend.New(), WithHandover(-1), "is negative"},
+		"endless hand-over":      {membackend.New(), WithHandover(math.MaxInt64), "longer than ten years"},
+		"below limits":           {coarse, WithLease(time.Second), "store's minimum of 2s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -240,7 +243,7 @@ func TestStoredLease(t *testing.T) {
 
 func TestRenewalsComeInTimeAndOnAGrid(t *testing.T) {
 	for _, lease := range []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second, 30 * time.Second} {
-		h := &hold{lease: lease, watched: true}
+		h := &claim{lease: lease, watched: true}
 		h.deadline.Store(int64(time.Hour))
 		cells := map[instant]bool{}
 		for sent := instant(0); sent < lease; sent += lease / 1000 {

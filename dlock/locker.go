@@ -30,7 +30,12 @@ type Locker struct {
 	name   string
 	owner  Owner         // whose the plain calls are; zero: the Locker's
 	gate   chan struct{} // full from a plain lock to its unlock
-	hold   *hold         // of plain calls; guarded by Client.mu
+
+	// Guarded by Client.mu.
+	hold    *hold   // of plain calls
+	left    bool    // the hold is that of whoever comes through the gate next
+	waiting int     // at the gate, for a lock that is renewed
+	yields  instant // until when the next is to let other clients have a turn
 }
 
 // Name returns the lock's name.
@@ -126,16 +131,19 @@ func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	}
 	c := l.client
 	c.mu.Lock()
-	mine := c.holds[l.name]
+	var mine *claim
+	if h := c.holds[l.name]; h != nil {
+		mine = h.claim
+	}
 	c.mu.Unlock()
-	res, err := step(ctx, c, c.session.ForceRelease, backend.ForceReleaseRequest{Name: l.name})
+	res, err := step(ctx, c, backend.Session.ForceRelease, backend.ForceReleaseRequest{Name: l.name})
 	if err != nil {
 		return false, l.wrap("forceunlock", l.stepError(ctx, err))
 	}
 	c.mu.Lock()
 	defer c.unlock()
 	if mine != nil {
-		c.lose(mine, ErrLost)
+		c.lose(mine.holder, ErrLost)
 	}
 	if h := c.holds[l.name]; h != nil && h.watched {
 		c.schedule(&h.alarm, c.now()) // granted meanwhile: it may have been struck
@@ -203,17 +211,21 @@ func (l *Locker) acquire(ctx context.Context, p party, o acquireOptions, opts []
 	ctx, cancel := waitContext(ctx, o)
 	defer cancel()
 	if p != party(l) {
-		return l.client.acquire(ctx, l.name, p, o)
+		return l.client.acquire(ctx, l.name, p, o, 0)
 	}
 	return l.acquirePlain(ctx, o)
 }
 
 // acquirePlain gets the lock for a plain call: through the gate.
 func (l *Locker) acquirePlain(ctx context.Context, o acquireOptions) (*hold, error) {
-	if err := l.enter(ctx, o); err != nil {
+	seen, err := l.enter(ctx, o)
+	if err != nil {
 		return nil, err
 	}
-	h, err := l.client.acquire(ctx, l.name, l, o)
+	if h, err := l.find(ctx, o); err != nil || h != nil {
+		return h, err
+	}
+	h, err := l.client.acquire(ctx, l.name, l, o, seen)
 	if err != nil {
 		<-l.gate
 		return nil, err
@@ -224,24 +236,53 @@ func (l *Locker) acquirePlain(ctx context.Context, o acquireOptions) (*hold, err
 	return h, nil
 }
 
-// enter waits for the gate.
-func (l *Locker) enter(ctx context.Context, o acquireOptions) error {
+// enter waits for the gate. If it had to, it says how many attempts were sent before.
+func (l *Locker) enter(ctx context.Context, o acquireOptions) (seen uint64, err error) {
 	if l.slip() {
-		return nil
+		return 0, nil
 	}
 	if o.bounded && o.wait == 0 {
-		return l.enterNow(ctx)
+		return 0, l.enterNow(ctx)
 	}
+	if !o.fixed {
+		l.client.mu.Lock()
+		l.waiting++
+		l.client.mu.Unlock()
+	}
+	seen = l.client.sent()
+	err = l.waitAtGate(ctx, o, seen)
+	switch {
+	case o.fixed:
+	case err == nil:
+		l.client.mu.Lock()
+		l.waiting--
+		l.client.mu.Unlock()
+	default:
+		l.giveUpWaiting()
+	}
+	return seen, err
+}
+
+// waitAtGate waits for the gate. Seen is how many attempts were sent before the call.
+func (l *Locker) waitAtGate(ctx context.Context, o acquireOptions, seen uint64) error {
 	long := time.NewTimer(o.lease)
 	defer long.Stop()
+	var news <-chan time.Time
+	if o.bounded {
+		timer := time.NewTimer(o.wait / newsShare)
+		defer timer.Stop()
+		news = timer.C
+	}
 	for {
 		select {
 		case l.gate <- struct{}{}:
 			return nil
+		case <-news:
+			l.client.inquire(l.name, seen)
 		case <-long.C:
 			l.client.logger.Warn("dlock: waiting for longer than a lease for a Locker that is locked", "name", l.name)
 		case <-ctx.Done():
-			return l.giveUp(l.client.over(ctx))
+			return l.giveUp(l.client.over(ctx), seen)
 		case <-l.client.ctx.Done():
 			return ErrClosed
 		}
@@ -261,8 +302,9 @@ func (l *Locker) slip() bool {
 // enterNow goes through the gate if it is open, or says why it is shut: errHeld if the lock is
 // held. Where another goroutine is just acquiring or releasing it, only the store knows.
 func (l *Locker) enterNow(ctx context.Context) error {
+	seen := l.client.sent()
 	for range 3 {
-		if err := l.shut(); err != nil {
+		if err := l.shut(seen); err != nil {
 			return err
 		}
 		res, err := l.look(ctx, "")
@@ -279,8 +321,8 @@ func (l *Locker) enterNow(ctx context.Context) error {
 }
 
 // giveUp returns the error of a call that ends at the gate because of why.
-func (l *Locker) giveUp(why error) error {
-	shut := l.shut()
+func (l *Locker) giveUp(why error, seen uint64) error {
+	shut := l.shut(seen)
 	switch {
 	case why == errWaited && shut == errHeld:
 		return errHeld
@@ -295,8 +337,9 @@ func (l *Locker) giveUp(why error) error {
 	}
 }
 
-// shut says what is known of why the gate is shut: errHeld if the lock is held, nil if nothing is.
-func (l *Locker) shut() error {
+// shut says what is known of why the gate is shut: errHeld if the lock is held, or was at some time
+// since so many attempts were sent; nil if nothing is known.
+func (l *Locker) shut(seen uint64) error {
 	c := l.client
 	c.mu.Lock()
 	defer c.unlock()
@@ -312,7 +355,7 @@ func (l *Locker) shut() error {
 		return nil
 	case q.failure != nil:
 		return q.failure
-	case q.answered:
+	case q.refused > seen:
 		return errHeld
 	default:
 		return nil
@@ -331,6 +374,10 @@ func (l *Locker) unlock(ctx context.Context) error {
 	c := l.client
 	c.mu.Lock()
 	h := l.hold
+	if h != nil && l.leave(h) {
+		c.unlock()
+		return nil
+	}
 	l.hold = nil
 	c.mu.Unlock()
 	if h == nil {
@@ -353,7 +400,7 @@ func (l *Locker) look(ctx context.Context, owner string) (backend.LookResult, er
 	if err := l.usable(ctx); err != nil {
 		return backend.LookResult{}, err
 	}
-	res, err := step(ctx, l.client, l.client.session.Look, backend.LookRequest{Name: l.name, Owner: owner})
+	res, err := step(ctx, l.client, backend.Session.Look, backend.LookRequest{Name: l.name, Owner: owner})
 	if err != nil {
 		return backend.LookResult{}, l.stepError(ctx, err)
 	}
@@ -395,7 +442,7 @@ func (l *Locker) held(ctx context.Context) (int, error) {
 
 // present returns the valid hold of p, or nil. c.mu is held.
 func (l *Locker) present(p party) *hold {
-	return l.client.currentLocked(l.name, p)
+	return l.client.current(l.name, p)
 }
 
 // wrap makes an error of this package's; nil stays nil.

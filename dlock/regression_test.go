@@ -273,7 +273,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					h := c.holds["x"]
 					c.mu.Unlock()
 					c.mu.Lock()
-					err := c.releaseOne(context.Background(), h)
+					err := c.releaseOne(context.Background(), h, c.now())
 					if err == nil {
 						t.Errorf("another was inside since, and the partial unlock says nil")
 					}
@@ -768,5 +768,103 @@ func TestLastErrorOutlivesAnAttemptCutShort(t *testing.T) {
 		if !errors.Is(err, down) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the store failed, and then hung: %v", err)
 		}
+	})
+}
+
+// hanging is a store that hangs when it is told to, and somebody who holds "x" there.
+func hanging(t *testing.T) (c *Client, holder *Locker, hang, goOn func()) {
+	mem := membackend.New()
+	open := make(chan struct{})
+	b := &hooked{Backend: mem}
+	c, other := New(b, quiet()), New(mem, quiet())
+	t.Cleanup(func() { c.Close(); other.Close() })
+	holder = other.Locker("x")
+	holder.Lock()
+	hang = func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			<-open
+			return do(ctx)
+		}
+	}
+	return c, holder, hang, func() { close(open) }
+}
+
+// The head of the queue heard that the lock is held before the call began, and has not heard anything
+// since the lock is free.
+func TestFalseMeansHeld_oldNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, holder, hang, goOn := hanging(t)
+		head := wait(t.Context(), c.Locker("x"))
+		hang()
+		holder.Unlock()
+		if ok, err := c.Locker("x").TryLock(t.Context(), Wait(time.Second)); ok || err == nil {
+			t.Errorf("behind the head of the queue: the lock is free, and TryLock says %v, %v", ok, err)
+		}
+		if ok, err := head.l.TryLock(t.Context()); ok || err == nil {
+			t.Errorf("on the same Locker: the lock is free, and TryLock says %v, %v", ok, err)
+		}
+		if ok, err := head.l.TryLock(t.Context(), Wait(time.Second)); ok || err == nil {
+			t.Errorf("on the same Locker, with a wait: the lock is free, and TryLock says %v, %v", ok, err)
+		}
+		goOn()
+		head.mustBeIn(t)
+		head.leave()
+	})
+}
+
+// The head asks again for the sake of those behind it.
+func TestFalseIsSaidBehindTheHead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, holder, _, _ := hanging(t)
+		head := wait(t.Context(), c.Locker("x"))
+		for range 3 {
+			if ok, err := c.Locker("x").TryLock(t.Context(), Wait(100*time.Millisecond)); ok || err != nil {
+				t.Errorf("behind the head of the queue: the lock is held, and TryLock says %v, %v", ok, err)
+			}
+			if ok, err := head.l.TryLock(t.Context(), Wait(100*time.Millisecond)); ok || err != nil {
+				t.Errorf("on the same Locker: the lock is held, and TryLock says %v, %v", ok, err)
+			}
+		}
+		holder.Unlock()
+		head.mustBeIn(t)
+		head.leave()
+	})
+}
+
+// An unlock whose time is over and whose turn it is goes on.
+func TestAFreeSlotIsTaken(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		h := &hold{slot: make(chan struct{}, 1)}
+		if !h.takeSlot(ctx) {
+			t.Fatal("a slot that is free was not taken")
+		}
+	}
+}
+
+// What was heard at a Locker's gate counts when the wait ends in the queue.
+func TestFalseIsSaidByWhoComesThroughTheGateLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, holder, _, _ := hanging(t)
+		head := wait(t.Context(), c.Locker("x"))
+		shared := c.Locker("x")
+		first := make(chan struct{})
+		go func() {
+			defer close(first)
+			if ok, err := shared.TryLock(t.Context(), Wait(2*time.Second)); ok || err != nil {
+				t.Errorf("TryLock of the first at the gate = %v, %v", ok, err)
+			}
+		}()
+		synctest.Wait()
+		if ok, err := shared.TryLock(t.Context(), Wait(2100*time.Millisecond)); ok || err != nil {
+			t.Errorf("TryLock of the one who comes through the gate late = %v, %v", ok, err)
+		}
+		<-first
+		holder.Unlock()
+		head.mustBeIn(t)
+		head.leave()
 	})
 }

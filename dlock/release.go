@@ -37,31 +37,49 @@ func (c *Client) latest(name string, p party) *hold {
 
 // release gives back one hold. It is errAgain if another goroutine gave back the last one.
 func (c *Client) release(ctx context.Context, h *hold) error {
-	ctx, cancel := releaseContext(ctx, h.budget(c.now()))
+	if c.handOn(h) {
+		return nil
+	}
+	ctx, cancel := c.releaseContext(ctx, h)
 	defer cancel()
 	if h.slot != nil {
-		select {
-		case h.slot <- struct{}{}:
-			defer func() { <-h.slot }()
-		case <-ctx.Done():
+		if !h.takeSlot(ctx) {
 			return c.releaseLater(ctx, h)
 		}
+		defer func() { <-h.slot }()
 	}
 	c.mu.Lock()
+	now := c.now()
 	switch {
 	case h.state == released:
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
 		return c.releaseForsaken(ctx, h)
-	case !c.check(h):
+	case !c.checkAt(h, now):
 		err := c.releaseLost(h)
 		c.unlock()
 		return err
 	case h.count > 1:
-		return c.releaseOne(ctx, h)
+		return c.releaseOne(ctx, h, now)
 	default:
-		return c.releaseLast(ctx, h)
+		return c.releaseLast(ctx, h, now)
+	}
+}
+
+// takeSlot waits for the step of the hold that is under way, if there is one, and says whether that
+// ended before ctx.
+func (h *hold) takeSlot(ctx context.Context) bool {
+	select {
+	case h.slot <- struct{}{}:
+		return true
+	default:
+	}
+	select {
+	case h.slot <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -76,11 +94,14 @@ func (h *hold) budget(now instant) time.Duration {
 
 // releaseContext returns a context in which to release. One that is over already doesn't keep
 // anybody from it.
-func releaseContext(ctx context.Context, budget time.Duration) (context.Context, context.CancelFunc) {
+func (c *Client) releaseContext(ctx context.Context, h *hold) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, budget, errUnanswered)
+	if c.prompt {
+		return ctx, func() {} // it takes no time
+	}
+	return context.WithTimeoutCause(ctx, h.budget(c.now()), errUnanswered)
 }
 
 // releaseLater lets an unlock that must wait for a step of its own hold go on in the background.
@@ -104,7 +125,7 @@ func (c *Client) releaseLost(h *hold) error {
 	h.count--
 	if h.count <= 0 {
 		c.forget(h)
-		c.takeBack(h)
+		c.takeBack(h.claim)
 	}
 	return ErrLost
 }
@@ -112,14 +133,13 @@ func (c *Client) releaseLost(h *hold) error {
 // releaseOne gives back one of several holds. Whatever becomes of the request, the caller has given
 // it back: if it wasn't carried out, the store counts more than we do, and the last release drains
 // that. c.mu is held; it is unlocked on return.
-func (c *Client) releaseOne(ctx context.Context, h *hold) error {
-	now := c.now()
+func (c *Client) releaseOne(ctx context.Context, h *hold, now instant) error {
 	lease := max(h.lease, h.remaining(now))
 	h.count--
 	h.sending(now, c.stored(lease))
 	c.unlock()
 
-	res, err := step(ctx, c, c.session.Release, h.releaseRequest(c.stored(lease)))
+	res, err := step(ctx, c, backend.Session.Release, h.releaseRequest(c.stored(lease)))
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -143,12 +163,13 @@ func (c *Client) releaseOne(ctx context.Context, h *hold) error {
 
 // releaseLast gives back the last hold. From here on its number is dead: whatever happens, nothing
 // re-enters or renews it any more. c.mu is held; it is unlocked on return.
-func (c *Client) releaseLast(ctx context.Context, h *hold) error {
+func (c *Client) releaseLast(ctx context.Context, h *hold, now instant) error {
 	h.state = released
 	h.count = 0
 	lease := c.stored(h.lease)
-	h.sending(c.now(), lease)
+	h.sending(now, lease)
 	c.drop(h)
+	c.postpone(h)
 	c.endContexts(h, ErrNotHeld) // there are none, unless fn gave back more than it took
 	c.unlock()
 
@@ -156,11 +177,14 @@ func (c *Client) releaseLast(ctx context.Context, h *hold) error {
 
 	c.mu.Lock()
 	defer c.unlock()
-	if freed {
+	switch {
+	case freed && h.handed && now >= c.handoverEnd(h):
+		c.yield(h)
+	default: // freed or not: nobody here has it any more
 		c.wake(h.name)
 	}
 	if h.unsure || err != nil && err != ErrLost {
-		c.takeBack(h)
+		c.takeBack(h.claim)
 	}
 	return err
 }
@@ -171,7 +195,7 @@ func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration) (freed
 	var tries backoff
 	sent := false // a release of ours may have been carried out
 	for {
-		res, err := step(ctx, c, c.session.Release, h.releaseRequest(lease))
+		res, err := step(ctx, c, backend.Session.Release, h.releaseRequest(lease))
 		switch {
 		case err == nil && res.Outcome == backend.Freed:
 			return true, nil
@@ -190,10 +214,13 @@ func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration) (freed
 		case backend.KindOf(err) == backend.Unknown:
 			sent = true
 		}
-		if !c.pause(ctx, tries.next(firstBackoff, lease/3)) {
-			if ctx.Err() == nil {
-				return c.releaseOnce(ctx, h, lease, sent)
-			}
+		switch {
+		case c.prompt: // nothing is gained by waiting
+			return false, err
+		case c.pause(ctx, tries.next(firstBackoff, lease/3)):
+		case ctx.Err() == nil: // closed
+			return c.releaseOnce(ctx, h, lease, sent)
+		default:
 			return false, c.undrained(ctx, err)
 		}
 	}
@@ -229,7 +256,7 @@ func (c *Client) releaseForsaken(ctx context.Context, h *hold) error {
 // releaseOnce sends one release, whether the client is closed or not. If one was sent before, it is
 // no surprise that nothing is held.
 func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, sent bool) (freed bool, err error) {
-	res, err := leavable(ctx, nil, func() {}, c.session.Release, h.releaseRequest(lease))
+	res, err := leavable(ctx, c, nil, func() {}, backend.Session.Release, h.releaseRequest(lease))
 	switch {
 	case err != nil:
 		return false, err
@@ -240,6 +267,6 @@ func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, 
 	}
 }
 
-func (h *hold) releaseRequest(lease time.Duration) backend.ReleaseRequest {
-	return backend.ReleaseRequest{Name: h.name, Owner: h.owner, Lease: lease}
+func (cl *claim) releaseRequest(lease time.Duration) backend.ReleaseRequest {
+	return backend.ReleaseRequest{Name: cl.name, Owner: cl.owner, Lease: lease}
 }

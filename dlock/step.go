@@ -10,9 +10,13 @@ import (
 )
 
 // step runs one step of the store so that the caller can leave when its context ends or the client
-// is closed, whatever the store's client does. What it leaves behind has an unknown outcome.
-func step[Req, Res any](ctx context.Context, c *Client, do func(context.Context, Req) (Res, error), req Req) (Res, error) {
+// is closed, whatever the store's client does. What it leaves behind has an unknown outcome. Where
+// steps never wait that is not needed.
+func step[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
 	var none Res
+	if c.prompt {
+		return do(c.session, ctx, req)
+	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -20,12 +24,12 @@ func step[Req, Res any](ctx context.Context, c *Client, do func(context.Context,
 	}
 	c.running.Add(1)
 	c.mu.Unlock()
-	return leavable(ctx, c.ctx.Done(), c.running.Done, do, req)
+	return leavable(ctx, c, c.ctx.Done(), c.running.Done, do, req)
 }
 
 // leavable runs do in a goroutine, which calls done at its end, and returns early if ctx ends or
 // closed is closed.
-func leavable[Req, Res any](ctx context.Context, closed <-chan struct{}, done func(), do func(context.Context, Req) (Res, error), req Req) (Res, error) {
+func leavable[Req, Res any](ctx context.Context, c *Client, closed <-chan struct{}, done func(), do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
 	type answer struct {
 		res Res
 		err error
@@ -35,7 +39,7 @@ func leavable[Req, Res any](ctx context.Context, closed <-chan struct{}, done fu
 	answers := make(chan answer, 1)
 	go func() {
 		defer done()
-		res, err := do(ctx, req)
+		res, err := do(c.session, ctx, req)
 		answers <- answer{res, err}
 	}()
 	select {

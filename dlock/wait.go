@@ -19,8 +19,8 @@ type queue struct {
 	cancel     context.CancelFunc   // ends the subscribing
 	sub        backend.Subscription // while it stands
 	warned     bool
-	answered   bool  // some attempt was
-	failure    error // of the head's last attempt; nil if it was answered
+	refused    uint64 // the number of the last attempt that was answered
+	failure    error  // of the head's last attempt; nil if it was answered
 }
 
 type subState uint8
@@ -46,43 +46,33 @@ const (
 	longestPoll = time.Second
 )
 
-// queueUp waits in the queue until the lock is acquired, the party has it in another way, or the
-// call cannot go on.
+// queueUp waits in the queue until the lock is acquired or handed on, the party has it in another
+// way, or the call cannot go on.
 func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 	if !c.enqueue(a) {
 		return nil, errAgain
 	}
-	begin := c.now()
-	var timer *time.Timer // of a head that has tried
-	var again <-chan time.Time
 	for {
 		switch c.turn(a) {
 		case toLeave:
 			c.abandon(a)
 			return nil, errAgain
+		case toTake:
+			return c.take(ctx, a)
+		case toEnd:
+			return c.leave(ctx, a)
 		case toTry:
 			if ctx.Err() != nil {
-				return nil, c.leave(ctx, a) // whoever follows tries
+				return c.leave(ctx, a) // whoever follows tries
 			}
-			h, wait, err := c.tryInTurn(ctx, a)
-			if err != nil || h != nil {
+			if h, err := c.tryInTurn(ctx, a); err != nil || h != nil {
 				return h, err
 			}
-			if timer == nil {
-				timer = time.NewTimer(wait)
-				defer timer.Stop()
-				again = timer.C
-			}
-			timer.Reset(wait)
 		case toWait:
 			select {
 			case <-a.signal:
-			case <-again:
-				c.lookAgain(a, begin)
 			case <-ctx.Done():
-				return nil, c.leave(ctx, a)
-			case <-c.ctx.Done():
-				return nil, c.leave(ctx, a)
+				return c.leave(ctx, a)
 			}
 		}
 	}
@@ -92,27 +82,42 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 func (c *Client) enqueue(a *acquisition) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.currentLocked(a.name, a.party) != nil {
+	if c.reenterableLocked(a) != nil {
 		return false
 	}
 	q := c.queues[a.name]
 	if q == nil {
-		q = &queue{name: a.name}
-		c.queues[a.name] = q
-	}
-	if a.signal == nil {
-		a.signal = make(chan struct{}, 1)
+		q = c.newQueue(a.name)
 	}
 	a.joined = false
+	a.alarm.task = a
+	if a.seen == 0 {
+		a.seen = c.asked
+	}
 	a.prev, a.next = q.tail, nil
 	if q.tail != nil {
 		q.tail.next = a
 	} else {
 		q.head = a
-		a.fresh = true // every new head tries before it waits
+		c.lead(q)
+	}
+	if q.head != a && a.o.bounded {
+		c.schedule(&a.alarm, c.now()+a.o.wait/newsShare)
 	}
 	q.tail = a
 	return true
+}
+
+// newQueue makes an empty queue. c.mu is held.
+func (c *Client) newQueue(name string) *queue {
+	q := c.spare
+	if q == nil {
+		q = new(queue)
+	}
+	c.spare = nil
+	*q = queue{name: name}
+	c.queues[name] = q
+	return q
 }
 
 // dequeue takes an acquisition out of its queue; who is the head then is told. c.mu is held.
@@ -133,12 +138,91 @@ func (c *Client) dequeue(a *acquisition) {
 		q.tail = a.prev
 	}
 	a.prev, a.next = nil, nil
+	c.unschedule(&a.alarm)
 	switch {
 	case q.head == nil:
 		c.dissolve(q)
 	case wasHead:
+		c.lead(q)
+		if q.head.fresh || q.woken {
+			q.head.notify()
+		}
+	}
+}
+
+// lead tells a waiter that it is the head of its queue. Every new head tries before it waits, but for
+// one that is likely to be handed the lock, or is to let others have a turn. c.mu is held.
+func (c *Client) lead(q *queue) { q.head.fresh = !c.expects(q.head) && !c.yields(q) }
+
+// expects says whether a head is likely to be handed the lock, and if so has it look again when that
+// is over. c.mu is held.
+func (c *Client) expects(a *acquisition) bool {
+	h := c.holds[a.name]
+	if h == nil || c.handover == 0 || !h.suits(a) {
+		return false
+	}
+	now, until := c.now(), c.handoverEnd(h)+shortestWait
+	if now >= until || !h.handsOn(now) {
+		return false
+	}
+	if a.alarm.place == 0 || until < a.alarm.at {
+		c.schedule(&a.alarm, until)
+	}
+	return true
+}
+
+// newsShare is the part of a bounded wait after which those behind the head want to know whether the
+// lock is held, which is what they say when the wait is over.
+const newsShare = 4
+
+// inquire has the head ask the store, unless it has asked since so many attempts. c.mu is held.
+func (q *queue) inquire(seen uint64) {
+	if q.refused <= seen {
 		q.head.fresh = true
 		q.head.notify()
+	}
+}
+
+// inquire has whoever is at the head of the queue for a name ask the store, unless it has asked since
+// so many attempts.
+func (c *Client) inquire(name string, seen uint64) {
+	c.mu.Lock()
+	defer c.unlock()
+	if q := c.queues[name]; q != nil {
+		q.inquire(seen)
+	}
+}
+
+// sent returns how many attempts this client has sent.
+func (c *Client) sent() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked
+}
+
+// ring lets a head try again, and says so once if the lock that it waits for is this client's own,
+// for longer than a lease. c.mu is held.
+func (a *acquisition) ring(c *Client, now instant) {
+	q := c.queues[a.name]
+	if q.head != a {
+		if h := c.holds[a.name]; h != nil && h.valid(now) {
+			a.answered = true // we know without asking
+		} else {
+			q.inquire(a.seen)
+		}
+		return
+	}
+	a.fresh = true
+	a.notify()
+	if a.begin == 0 {
+		a.begin = now
+	}
+	if q.warned || now-a.begin < a.o.lease {
+		return
+	}
+	if h := c.holds[a.name]; h != nil {
+		q.warned = true
+		c.warn("waiting for longer than a lease for a lock that this client holds itself", "name", a.name)
 	}
 }
 
@@ -153,9 +237,11 @@ func (a *acquisition) notify() {
 // dissolve drops an empty queue. c.mu is held.
 func (c *Client) dissolve(q *queue) {
 	delete(c.queues, q.name)
-	if q.cancel != nil {
-		q.cancel()
+	if q.subscribed == unasked {
+		c.spare = q // nothing else refers to it
+		return
 	}
+	q.cancel()
 	if q.sub != nil {
 		c.later(q.sub.Close)
 	}
@@ -195,59 +281,84 @@ type move uint8
 const (
 	toWait move = iota
 	toTry
-	toLeave
+	toTake  // what it was handed
+	toLeave // since it can re-enter
+	toEnd   // since the client is closed
 )
 
 // turn says what a waiter is to do.
 func (c *Client) turn(a *acquisition) move {
 	c.mu.Lock()
 	defer c.unlock()
-	if a.joined {
+	a.trying = false
+	switch {
+	case a.joined:
 		return toLeave
+	case a.handed != nil:
+		return toTake
+	case c.ctx.Err() != nil:
+		return toEnd
 	}
 	q := c.queues[a.name]
 	if q.head != a || !a.fresh && !q.woken {
-		return toWait
+		return a.wait()
 	}
 	// Cleared before the attempt and never after it: what happens from now on counts for the next.
+	stale := !a.fresh && c.expects(a) // the message of a release that went before the present hold
 	a.fresh, q.woken = false, false
+	if stale {
+		return a.wait()
+	}
+	a.trying = true
 	return toTry
 }
 
-// tryInTurn makes the head's next attempt. Without a hold and an error, it is to be repeated after
-// wait.
-func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (h *hold, wait time.Duration, err error) {
+// wait prepares a waiter for being told.
+func (a *acquisition) wait() move {
+	if a.signal == nil {
+		a.signal = make(chan struct{}, 1)
+	}
+	return toWait
+}
+
+// tryInTurn makes the head's next attempt. Without a hold and an error, it is to be repeated.
+func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 	remaining, err := c.attemptUntilJoined(ctx, a)
 	switch {
 	case err == nil:
-		h = a.h
-		c.mu.Lock()
-		c.dequeue(a)
-		c.unlock()
-		return h, 0, nil
+		return a.h, nil
 	case err == errHeld:
 		a.tries.reset()
-		return nil, c.held(a, remaining), nil
+		c.held(a, remaining)
+		return nil, nil
 	case err == errAgain, err == ErrClosed, backend.KindOf(err) == backend.Refused:
-		return nil, 0, c.quit(a, err)
+		return nil, c.quit(a, err)
 	}
 	c.logPatience(a, err)
-	c.mu.Lock()
-	if q := c.queues[a.name]; q != nil && q.head == a {
-		a.answered = a.answered || q.answered
-		a.fail(ctx, err)
-		q.failure = a.failure
-	}
-	c.unlock()
+	c.failed(ctx, a, err)
 	if err == errLate {
 		c.abandon(a) // the store may end it at any moment: the next attempt is another acquisition
 	}
-	return nil, a.tries.next(firstBackoff, a.o.lease/3), nil
+	return nil, nil
+}
+
+// failed notes that the head's attempt failed, and when it is to be repeated.
+func (c *Client) failed(ctx context.Context, a *acquisition, err error) {
+	c.mu.Lock()
+	defer c.unlock()
+	q := c.queues[a.name]
+	if q == nil || q.head != a {
+		return // it was joined meanwhile, and will be told
+	}
+	a.answered = a.answered || q.refused > a.seen
+	a.fail(ctx, err)
+	q.failure = a.failure
+	c.schedule(&a.alarm, c.now()+a.tries.next(firstBackoff, a.o.lease/3))
 }
 
 // attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.
 func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
-	if _, plain := a.party.(*Locker); plain {
+	if a.plain() || c.prompt {
 		return c.attempt(ctx, a)
 	}
 	ctx, cut := context.WithCancel(ctx)
@@ -261,17 +372,17 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	return c.attempt(ctx, a)
 }
 
-// held notes that another has the lock, sees to it that the queue is told when that ends, and says
-// when to look again at the latest.
-func (c *Client) held(a *acquisition, remaining time.Duration) time.Duration {
+// held notes that another has the lock, sees to it that the queue is told when that ends, and that
+// its head looks again at the latest after some time.
+func (c *Client) held(a *acquisition, remaining time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
 	a.answered, a.failure = true, nil
 	q := c.queues[a.name]
 	if q == nil || q.head != a {
-		return shortestWait // it was joined meanwhile, and will be told
+		return // it was joined meanwhile, and will be told
 	}
-	q.answered, q.failure = true, nil
+	q.refused, q.failure = a.attempt, nil
 	if q.subscribed == unasked && c.notifier != nil {
 		c.subscribe(q)
 	}
@@ -283,37 +394,27 @@ func (c *Client) held(a *acquisition, remaining time.Duration) time.Duration {
 		wait = remaining + time.Millisecond
 	}
 	wait = max(wait, shortestWait)
-	return wait + rand.N(min(wait/10, longestJitter)+1)
-}
-
-// lookAgain lets a head whose timer fired try, and says so once if the lock that it waits for is
-// this client's own, for longer than a lease.
-func (c *Client) lookAgain(a *acquisition, begin instant) {
-	c.mu.Lock()
-	defer c.unlock()
-	a.fresh = true
-	q := c.queues[a.name]
-	if a.joined || q.warned || c.now()-begin < a.o.lease {
-		return
-	}
-	if h := c.holds[a.name]; h != nil {
-		q.warned = true
-		c.warn("waiting for longer than a lease for a lock that this client holds itself", "name", a.name)
-	}
+	c.schedule(&a.alarm, c.now()+wait+rand.N(min(wait/10, longestJitter)+1))
 }
 
 // leave ends the waiting because the call cannot go on, and returns why.
-func (c *Client) leave(ctx context.Context, a *acquisition) error {
+func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	c.mu.Lock()
+	if a.handed != nil {
+		c.unlock()
+		return c.take(ctx, a)
+	}
 	if q := c.queues[a.name]; q != nil && a.failure == nil {
 		a.failure = q.failure
-		a.answered = a.answered || q.answered
+		a.answered = a.answered || q.refused > a.seen
 	}
 	if h := c.holds[a.name]; h != nil && c.check(h) {
 		a.answered = true // we know without asking
 	}
+	c.dequeue(a)
 	c.unlock()
-	return c.quit(a, a.giveUp(c.over(ctx)))
+	c.abandon(a)
+	return nil, a.giveUp(c.over(ctx))
 }
 
 // quit takes a waiter out of the queue for good, and returns err.

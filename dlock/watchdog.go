@@ -27,7 +27,7 @@ type task interface {
 // alarms is a heap, for container/heap.
 type alarms struct {
 	heap  []*alarm
-	batch []*hold // collected while ringing: to be renewed together
+	batch []*claim // collected while ringing: to be renewed together
 }
 
 func (a *alarms) Len() int           { return len(a.heap) }
@@ -106,56 +106,56 @@ func (c *Client) ring() {
 	c.arm()
 }
 
-// ring looks at a hold: it is lost, forgotten, or to be renewed. c.mu is held.
-func (h *hold) ring(c *Client, now instant) {
-	switch {
+// ring looks at a claim: it is lost, forgotten, or to be renewed. c.mu is held.
+func (cl *claim) ring(c *Client, now instant) {
+	switch h := cl.holder; {
 	case h.state == lost:
 		c.forget(h)
 	case !h.valid(now):
 		c.lose(h, ErrLost)
-	case h.watched:
-		c.alarms.batch = append(c.alarms.batch, h)
-		c.schedule(&h.alarm, h.next(now+h.effective()/6)) // if it isn't answered by then
+	case cl.watched:
+		c.alarms.batch = append(c.alarms.batch, cl)
+		c.schedule(&cl.alarm, cl.next(now+cl.effective()/6)) // if it isn't answered by then
 	default:
-		c.schedule(&h.alarm, instant(h.deadline.Load()))
+		c.schedule(&cl.alarm, instant(cl.deadline.Load()))
 	}
 }
 
-// nextLook returns when the watchdog looks at a hold that the store granted a request sent at that
+// nextLook returns when the watchdog looks at a claim that the store granted a request sent at that
 // instant.
-func (c *Client) nextLook(h *hold, sent instant) instant {
-	if !h.watched {
-		return instant(h.deadline.Load())
+func (c *Client) nextLook(cl *claim, sent instant) instant {
+	if !cl.watched {
+		return instant(cl.deadline.Load())
 	}
-	return h.next(sent + h.effective()/3)
+	return cl.next(sent + cl.effective()/3)
 }
 
-// effective returns the lease that the hold can count on: its own, or a shorter one of a request
+// effective returns the lease that the claim can count on: its own, or a shorter one of a request
 // that may yet be carried out.
-func (h *hold) effective() time.Duration {
-	if h.doubt > 0 {
-		return min(h.lease, h.doubt)
+func (cl *claim) effective() time.Duration {
+	if cl.doubt > 0 {
+		return min(cl.lease, cl.doubt)
 	}
-	return h.lease
+	return cl.lease
 }
 
 // next returns the time of the next renewal where it should be at about the instant at: a little
-// earlier, on a grid that all holds with this lease share, so that they are renewed in batches. It
+// earlier, on a grid that all claims with this lease share, so that they are renewed in batches. It
 // is never after the deadline.
-func (h *hold) next(at instant) instant {
-	return min(at-at%max(h.effective()/16, 1), instant(h.deadline.Load()))
+func (cl *claim) next(at instant) instant {
+	return min(at-at%max(cl.effective()/16, 1), instant(cl.deadline.Load()))
 }
 
 // renew starts the renewal of a batch. c.mu is held.
-func (c *Client) renew(batch []*hold, sent instant) {
+func (c *Client) renew(batch []*claim, sent instant) {
 	reqs := make([]backend.RenewRequest, len(batch))
 	leases := make([]time.Duration, len(batch))
 	latest := sent
-	for i, h := range batch {
-		leases[i] = h.lease
-		reqs[i] = backend.RenewRequest{Name: h.name, Owner: h.owner, Lease: c.stored(h.lease)}
-		h.sending(sent, reqs[i].Lease)
-		latest = max(latest, instant(h.deadline.Load()))
+	for i, cl := range batch {
+		leases[i] = cl.lease
+		reqs[i] = backend.RenewRequest{Name: cl.name, Owner: cl.owner, Lease: c.stored(cl.lease)}
+		cl.sending(sent, reqs[i].Lease)
+		latest = max(latest, instant(cl.deadline.Load()))
 	}
 	c.background(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, latest-c.now())
@@ -189,21 +189,21 @@ func (c *Client) renewAll(ctx context.Context, reqs []backend.RenewRequest, answ
 }
 
 // renewed notes the answer to a renewal.
-func (c *Client) renewed(h *hold, sent instant, lease time.Duration, res backend.RenewResult, err error) {
+func (c *Client) renewed(cl *claim, sent instant, lease time.Duration, res backend.RenewResult, err error) {
 	c.mu.Lock()
 	defer c.unlock()
 	now := c.now()
-	switch {
+	switch h := cl.holder; {
 	case h.state != live:
 		// Its last release has begun, or it is lost for good: no answer changes that.
 	case err != nil:
-		retry := now + h.effective()/16
-		c.schedule(&h.alarm, min(h.alarm.at, h.next(retry)))
+		retry := now + cl.effective()/16
+		c.schedule(&cl.alarm, min(cl.alarm.at, cl.next(retry)))
 	case !res.Held, !h.valid(now):
 		c.lose(h, ErrLost)
 	default:
-		h.extend(sent, lease)
-		c.schedule(&h.alarm, max(c.nextLook(h, sent), now))
+		cl.extend(sent, lease)
+		c.schedule(&cl.alarm, max(c.nextLook(cl, sent), now))
 	}
 }
 

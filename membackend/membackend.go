@@ -150,6 +150,9 @@ func checkRequest(ctx context.Context, kind backend.Kind) error {
 	return nil
 }
 
+// Prompt implements [backend.Prompt].
+func (s *session) Prompt() {}
+
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	b := s.b
 	b.mu.Lock()

@@ -1,0 +1,912 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// counted is a store that counts the steps it is asked for, and can do something before each.
+type counted struct {
+	hooked
+	acquires, releases int
+	owners             []string // of the acquisitions
+	before             func(ctx context.Context) error
+}
+
+func newCounted(b backend.Backend) *counted {
+	c := &counted{hooked: hooked{Backend: b}, before: func(context.Context) error { return nil }}
+	c.acquire = func(ctx context.Context, req backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+		c.mu.Lock()
+		c.acquires++
+		c.owners = append(c.owners, req.Owner)
+		c.mu.Unlock()
+		if err := c.before(ctx); err != nil {
+			return backend.AcquireResult{}, err
+		}
+		return do(ctx)
+	}
+	c.release = func(ctx context.Context, req backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+		c.mu.Lock()
+		c.releases++
+		c.mu.Unlock()
+		return do(ctx)
+	}
+	return c
+}
+
+func (c *counted) wantSteps(t *testing.T, acquires, releases int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.acquires != acquires || c.releases != releases {
+		t.Errorf("%d acquisitions and %d releases in the store, want %d and %d", c.acquires, c.releases, acquires, releases)
+	}
+}
+
+// A tenant locks in a goroutine of its own, and unlocks when it is told.
+type tenant struct {
+	l     *Locker
+	ctx   context.Context
+	in    chan error // what LockContext said
+	leave func() error
+}
+
+// wait starts a tenant, who queues up.
+func wait(ctx context.Context, l *Locker, opts ...AcquireOption) *tenant {
+	w := &tenant{l: l, ctx: ctx, in: make(chan error, 1)}
+	w.leave = func() error { return l.UnlockContext(ctx) }
+	go func() { w.in <- l.LockContext(ctx, opts...) }()
+	synctest.Wait()
+	return w
+}
+
+// isIn says whether the tenant has the lock.
+func (w *tenant) isIn(t *testing.T) bool {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-w.in:
+		if err != nil {
+			t.Fatalf("LockContext: %v", err)
+		}
+		return true
+	default:
+		return false
+	}
+}
+
+// mustBeIn checks that the tenant has got in, without time having passed.
+func (w *tenant) mustBeIn(t *testing.T) {
+	t.Helper()
+	if !w.isIn(t) {
+		t.Fatal("the next in the queue has not got in")
+	}
+}
+
+func mustUnlock(t *testing.T, ctx context.Context, l *Locker) {
+	t.Helper()
+	if err := l.UnlockContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHandoverAsksTheStoreOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		first := c.Locker("x")
+		mustTry(t, first)
+		var all []*tenant
+		for range 5 {
+			all = append(all, wait(ctx, c.Locker("x")))
+		}
+		mustUnlock(t, ctx, first)
+		for i, w := range all {
+			w.mustBeIn(t)
+			if i+1 < len(all) && all[i+1].isIn(t) {
+				t.Fatal("two are in")
+			}
+			if held, err := w.l.IsHeld(ctx); !held || err != nil {
+				t.Errorf("IsHeld of one who was handed the lock = %v, %v", held, err)
+			}
+			mustUnlock(t, ctx, w.l)
+		}
+		store.wantSteps(t, 1, 1)
+		empty(t, c)
+	})
+}
+
+func TestHandoverIsBoundedSinceTheChainBegan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := newCounted(membackend.New())
+		c, other := New(store, quiet(), WithHandover(10*time.Millisecond)), New(store.Backend, quiet())
+		defer c.Close()
+		defer other.Close()
+		first := c.Locker("x")
+		mustTry(t, first)
+		foreigner := wait(ctx, other.Locker("x"))
+		a, b := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"))
+		time.Sleep(6 * time.Millisecond)
+		mustUnlock(t, ctx, first)
+		a.mustBeIn(t) // 6 ms since the beginning
+		time.Sleep(6 * time.Millisecond)
+		mustUnlock(t, ctx, a.l)
+		synctest.Wait()
+		switch { // 12 ms: the store decides
+		case foreigner.isIn(t):
+			mustUnlock(t, ctx, foreigner.l)
+			b.mustBeIn(t)
+		default:
+			b.mustBeIn(t)
+			mustUnlock(t, ctx, b.l)
+			foreigner.mustBeIn(t)
+		}
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		if store.releases == 0 || store.acquires < 2 {
+			t.Errorf("%d acquisitions, %d releases: the lock was not released in the store", store.acquires, store.releases)
+		}
+	})
+}
+
+// The time counts from when the store may have let the lock go again, at the earliest.
+func TestTheChainBeginsWithTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := newCounted(slowed{membackend.New(), 6 * time.Millisecond})
+		c := New(store, quiet(), WithHandover(10*time.Millisecond))
+		defer c.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		w := wait(ctx, c.Locker("x"))
+		time.Sleep(5 * time.Millisecond)
+		mustUnlock(t, ctx, l)
+		if w.isIn(t) {
+			t.Error("handed on 11 ms after the request was sent")
+			return
+		}
+		time.Sleep(time.Second)
+		w.mustBeIn(t)
+		mustUnlock(t, ctx, w.l)
+	})
+}
+
+// The message of the last release is lost.
+func TestAfterAChainTheNextDoesNotWaitForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		c.notifier = deaf{}
+		first := c.Locker("x")
+		mustTry(t, first)
+		a, b := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"))
+		mustUnlock(t, ctx, first)
+		a.mustBeIn(t)
+		time.Sleep(time.Second) // in which b asks the store itself
+		mustUnlock(t, ctx, a.l)
+		time.Sleep(2 * shortestWait)
+		b.mustBeIn(t)
+		mustUnlock(t, ctx, b.l)
+	})
+}
+
+// The lock is forced elsewhere while this client has it: whoever waits here finds out.
+func TestTheNextAsksTheStoreIfNothingIsHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		mem := membackend.New()
+		c, other := New(mem, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		w := wait(ctx, c.Locker("x"))
+		if _, err := other.Locker("x").ForceUnlock(ctx); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * DefaultHandover)
+		w.mustBeIn(t)
+		if err := l.UnlockContext(ctx); !errors.Is(err, ErrLost) {
+			t.Errorf("unlock of a lock that was forced: %v", err)
+		}
+		mustUnlock(t, ctx, w.l)
+	})
+}
+
+// With a slow message, whoever must let others go first waits for it, but not for ever.
+func TestAfterAChainOthersHaveATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		mem := membackend.New()
+		c, other := New(mem, quiet()), New(slowed{mem, 3 * time.Millisecond}, quiet())
+		defer c.Close()
+		defer other.Close()
+		first := c.Locker("x")
+		mustTry(t, first)
+		a, b := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"))
+		foreigner := wait(ctx, other.Locker("x"))
+		time.Sleep(5 * time.Millisecond)
+		mustUnlock(t, ctx, first)
+		a.mustBeIn(t)
+		c.notifier = deaf{}
+		time.Sleep(5 * time.Millisecond)
+		mustUnlock(t, ctx, a.l)
+		time.Sleep(4 * time.Millisecond)
+		foreigner.mustBeIn(t)
+		if b.isIn(t) {
+			t.Fatal("two are in")
+		}
+		mustUnlock(t, ctx, foreigner.l)
+		time.Sleep(DefaultLease)
+		b.mustBeIn(t)
+	})
+}
+
+// slowed is a store whose acquisitions take some time to get there.
+type slowed struct {
+	backend.Backend
+	by time.Duration
+}
+
+func (b slowed) Open() backend.Session { return slowedSession{b.Backend.Open(), b.by} }
+
+type slowedSession struct {
+	backend.Session
+	by time.Duration
+}
+
+func (s slowedSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	time.Sleep(s.by)
+	return s.Session.Acquire(ctx, req)
+}
+
+func (s slowedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	return s.Session.(backend.Notifier).Subscribe(ctx, req)
+}
+
+// deaf is a notifier whose subscriptions are confirmed late.
+type deaf struct{}
+
+func (deaf) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestNotHandedOn(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options []Option
+		first   []AcquireOption
+		second  []AcquireOption
+	}{
+		{name: "switched off", options: []Option{WithHandover(0)}},
+		{name: "a fixed lease", first: []AcquireOption{Lease(time.Minute)}},
+		{name: "to a fixed lease", second: []AcquireOption{Lease(DefaultLease)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				store := newCounted(membackend.New())
+				c := New(store, append(test.options, quiet())...)
+				defer c.Close()
+				l := c.Locker("x")
+				mustTry(t, l, test.first...)
+				w := wait(ctx, c.Locker("x"), test.second...)
+				mustUnlock(t, ctx, l)
+				time.Sleep(time.Second)
+				w.mustBeIn(t)
+				mustUnlock(t, ctx, w.l)
+				if owners := slices.Compact(store.owners); len(owners) < 2 {
+					t.Errorf("acquired in the store as %v: it was handed on", owners)
+				}
+			})
+		})
+	}
+}
+
+// The store may count more than we do, and a late request may shorten the lease.
+func TestADoubtfulHoldIsNotHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		l := c.Locker("x")
+		if err := l.LockContext(ctx); err != nil {
+			t.Fatal(err)
+		}
+		store.before = func(context.Context) error { return errors.New("no answer") }
+		if ok, err := l.TryLock(ctx); ok || err == nil {
+			t.Fatalf("a re-entry without an answer: %v, %v", ok, err)
+		}
+		store.before = func(context.Context) error { return nil }
+		w := wait(t.Context(), c.Locker("x"))
+		mustUnlock(t, ctx, l)
+		time.Sleep(time.Second)
+		w.mustBeIn(t)
+		if owners := slices.Compact(store.owners); len(owners) != 2 {
+			t.Errorf("acquired in the store as %v, want two owners", owners)
+		}
+		w.leave()
+	})
+}
+
+func TestHandoverWhileAStepOfTheHoldIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		l := c.Locker("x")
+		if err := l.LockContext(ctx); err != nil {
+			t.Fatal(err)
+		}
+		w := wait(t.Context(), c.Locker("x"))
+		goOn := make(chan struct{})
+		store.before = func(context.Context) error { <-goOn; return nil }
+		reentered := wait(ctx, l)
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- l.UnlockContext(ctx) }()
+		synctest.Wait()
+		if w.isIn(t) {
+			t.Fatal("handed on while its owner re-enters it")
+		}
+		close(goOn)
+		reentered.mustBeIn(t)
+		if err := <-unlocked; err != nil {
+			t.Fatal(err)
+		}
+		if w.isIn(t) {
+			t.Fatal("handed on while its owner holds it")
+		}
+		mustUnlock(t, ctx, l)
+		w.mustBeIn(t)
+		w.leave()
+	})
+}
+
+// What is in the network is an acquisition of its own.
+func TestNothingIsHandedToOneWhoIsJustAsking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		goOn := make(chan struct{})
+		store.before = func(context.Context) error { <-goOn; return nil }
+		w := wait(ctx, c.Locker("x"))
+		store.before = func(context.Context) error { return nil }
+		l := c.Locker("x")
+		mustTry(t, l) // out of turn
+		mustUnlock(t, ctx, l)
+		store.wantSteps(t, 2, 1)
+		close(goOn)
+		w.mustBeIn(t)
+		mustUnlock(t, ctx, w.l)
+	})
+}
+
+func TestEachTenureHasItsOwnLostChannel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := newCounted(membackend.New())
+		c, other := New(store, quiet()), New(store.Backend, quiet())
+		defer c.Close()
+		defer other.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		before := l.Lost(ctx)
+		w := wait(ctx, c.Locker("x"))
+		mustUnlock(t, ctx, l)
+		w.mustBeIn(t)
+		now := w.l.Lost(ctx)
+		if _, err := other.Locker("x").ForceUnlock(ctx); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(DefaultLease) // the watchdog goes on for whoever has it
+		select {
+		case <-now:
+		default:
+			t.Error("who was handed the lock isn't told that it was lost")
+		}
+		select {
+		case <-before:
+			t.Error("who had unlocked it is told that it was lost")
+		default:
+		}
+		if err := w.leave(); !errors.Is(err, ErrLost) {
+			t.Errorf("unlock of a lost lock: %v", err)
+		}
+	})
+}
+
+func TestHandedHoldsAreRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		w := wait(ctx, c.Locker("x"))
+		mustUnlock(t, ctx, l)
+		w.mustBeIn(t)
+		time.Sleep(10 * DefaultLease)
+		if held, err := w.l.IsHeld(ctx); !held || err != nil {
+			t.Errorf("after ten leases: %v, %v", held, err)
+		}
+		mustUnlock(t, ctx, w.l)
+		empty(t, c)
+	})
+}
+
+func TestForceUnlockStrikesWhoWasHandedTheLockMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		c := New(forceDelay{membackend.New()}, quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		w := wait(ctx, c.Locker("x"))
+		forced := make(chan error, 1)
+		go func() {
+			_, err := c.Locker("x").ForceUnlock(ctx)
+			forced <- err
+		}()
+		synctest.Wait()
+		mustUnlock(t, ctx, l)
+		w.mustBeIn(t)
+		if err := <-forced; err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-w.l.Lost(ctx):
+		default:
+			t.Error("who was handed a lock that was forced isn't told")
+		}
+		w.leave()
+	})
+}
+
+// An unlock too many within a Do is not an unlock of whoever has the lock by then.
+func TestUnlockTooManyAfterAHandover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		var w *tenant
+		err := l.Do(t.Context(), func(ctx context.Context) error {
+			w = wait(t.Context(), c.Locker("x"))
+			mustUnlock(t, ctx, l)
+			w.mustBeIn(t)
+			if ctx.Err() == nil {
+				t.Error("the context of a Do that gave its hold back goes on")
+			}
+			return nil
+		})
+		if !errors.Is(err, ErrNotHeld) {
+			t.Errorf("Do: %v", err)
+		}
+		if held, err := w.l.IsHeld(t.Context()); !held || err != nil {
+			t.Errorf("the one who was handed the lock has it: %v, %v", held, err)
+		}
+		if err := w.leave(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Who gives up at the moment at which it is handed the lock passes it on.
+func TestHandedToOneWhoGaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		for range 100 {
+			l := c.Locker("x")
+			l.Lock()
+			ctx, cancel := context.WithCancel(t.Context())
+			quitter, next := wait(ctx, c.Locker("x")), wait(t.Context(), c.Locker("x"))
+			cancel()
+			l.Unlock()
+			err := <-quitter.in
+			if err == nil {
+				t.Fatal("got in after its context had ended")
+			}
+			if !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			next.mustBeIn(t)
+			mustUnlock(t, t.Context(), next.l)
+			time.Sleep(time.Second)
+			empty(t, c)
+		}
+	})
+}
+
+// What is handed to a waiter is lost before it looks: it goes on waiting, and has nothing to unlock.
+func TestHandedAndLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		l := c.Locker("x")
+		if err := l.LockContext(ctx); err != nil {
+			t.Fatal(err)
+		}
+		c.mu.Lock()
+		h := c.holds["x"]
+		c.lose(h, ErrLost)
+		c.unlock()
+		if _, err := c.take(ctx, &acquisition{name: "x", party: h.party, handed: h}); err != errAgain {
+			t.Errorf("taking what is lost: %v", err)
+		}
+		if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("unlock: %v", err)
+		}
+		synctest.Wait()
+		if held, err := l.IsLocked(ctx); held || err != nil {
+			t.Errorf("not taken back: IsLocked = %v, %v", held, err)
+		}
+		empty(t, c)
+	})
+}
+
+// A hold that a plain call was handed, and declines, is still there when the Locker is used again: it
+// is no hold that the next call could re-enter.
+func TestALockerWhoseHoldIsBeingGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		l.Lock()
+		h := l.hold
+		l.hold = nil
+		<-l.gate
+		if ok, err := l.TryLock(ctx); ok || err != nil {
+			t.Errorf("TryLock = %v, %v", ok, err)
+		}
+		store.wantSteps(t, 1, 0) // this client has it, whatever the store says
+		w := wait(ctx, l)
+		if w.isIn(t) {
+			t.Fatal("two are in")
+		}
+		if err := c.release(ctx, h); err != nil {
+			t.Error(err)
+		}
+		w.mustBeIn(t)
+		mustUnlock(t, ctx, l)
+		empty(t, c)
+	})
+}
+
+// A waiter whose attempt had no answer is handed the lock: the attempt is taken back.
+func TestHandedWithAnAttemptInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		store.before = func(context.Context) error { return errors.New("no answer") }
+		w := wait(ctx, c.Locker("x"))
+		store.before = func(context.Context) error { return nil }
+		l := c.Locker("x")
+		mustTry(t, l) // out of turn
+		mustUnlock(t, ctx, l)
+		w.mustBeIn(t)
+		mustUnlock(t, ctx, w.l)
+		store.mu.Lock()
+		if n := store.releases; n < 2 {
+			t.Errorf("%d releases: the doubtful attempt was not taken back", n)
+		}
+		store.mu.Unlock()
+		time.Sleep(2 * DefaultLease)
+		empty(t, c)
+	})
+}
+
+func TestHandoverToAnOwnerLetsItsOthersReenter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		ctx := WithOwner(t.Context(), NewOwner())
+		a, stranger, b := wait(ctx, c.Locker("x")), wait(t.Context(), c.Locker("x")), wait(ctx, c.Locker("x"))
+		mustUnlock(t, t.Context(), l)
+		a.mustBeIn(t)
+		b.mustBeIn(t)
+		a.leave()
+		if stranger.isIn(t) {
+			t.Fatal("two are in")
+		}
+		b.leave()
+		stranger.mustBeIn(t)
+		stranger.leave()
+	})
+}
+
+func TestCloseAtAHandover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 100 {
+			c := New(membackend.New(), quiet())
+			l := c.Locker("x")
+			mustTry(t, l)
+			w := wait(t.Context(), c.Locker("x"))
+			var all sync.WaitGroup
+			all.Go(func() { l.Unlock() })
+			all.Go(func() { c.Close() })
+			all.Wait()
+			if err := <-w.in; err != nil && !errors.Is(err, ErrClosed) {
+				t.Fatal(err)
+			} else if err == nil {
+				w.leave()
+			}
+		}
+	})
+}
+
+// far is a store that is half a round trip away, in both directions; its messages may be slower still.
+type far struct {
+	backend.Backend
+	half, message time.Duration
+}
+
+func (b far) Open() backend.Session { return farSession{b.Backend.Open(), b} }
+
+type farSession struct {
+	backend.Session
+	b far
+}
+
+func (s farSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	time.Sleep(s.b.half)
+	res, err := s.Session.Acquire(context.WithoutCancel(ctx), req)
+	time.Sleep(s.b.half)
+	return res, err
+}
+
+func (s farSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	time.Sleep(s.b.half)
+	res, err := s.Session.Release(context.WithoutCancel(ctx), req)
+	time.Sleep(s.b.half)
+	return res, err
+}
+
+func (s farSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	wake := req.Wake
+	req.Wake = func(w backend.Wakeup) { time.AfterFunc(s.b.half+s.b.message, func() { wake(w) }) }
+	time.Sleep(s.b.half)
+	return s.Session.(backend.Notifier).Subscribe(ctx, req)
+}
+
+// A message that comes when the lock has been taken again must not make the next in the queue ask the
+// store: while it asks nothing can be handed on, and the release in the store sends the next message.
+func TestStaleMessagesDoNotBreakChains(t *testing.T) {
+	for _, message := range []time.Duration{20 * time.Microsecond, 300 * time.Microsecond, 2 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newCounted(far{membackend.New(), 250 * time.Microsecond, message})
+			c := New(store, quiet())
+			defer c.Close()
+			const sections = 5000
+			turns := 0
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					l := c.Locker("x")
+					for {
+						l.Lock()
+						if turns == sections {
+							l.Unlock()
+							return
+						}
+						if turns++; turns == 1 {
+							time.Sleep(3 * DefaultHandover)
+						}
+						time.Sleep(100 * time.Microsecond)
+						l.Unlock()
+					}
+				})
+			}
+			all.Wait()
+			if store.acquires > sections/20 {
+				t.Errorf("messages %v late: %d acquisitions for %d turns of 100 us", message, store.acquires, sections)
+			}
+		})
+	}
+}
+
+// The head is asking the store when the chain ends, and the message is lost.
+func TestAfterAChainAnAnswerFromBeforeIsNotTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		c.notifier = deaf{}
+		first := c.Locker("x")
+		mustTry(t, first)
+		asked := store.acquire
+		store.acquire = func(ctx context.Context, req backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			res, err := asked(ctx, req, do)
+			time.Sleep(3 * time.Millisecond) // until the answer is there
+			return res, err
+		}
+		a, b := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"))
+		mustUnlock(t, ctx, first)
+		a.mustBeIn(t)
+		time.Sleep(DefaultHandover + shortestWait + time.Millisecond) // b asks the store
+		began := time.Now()
+		a.l.Unlock()
+		if err := <-b.in; err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("the next waited %v for a lock that its own client had released", d)
+		}
+		b.leave()
+	})
+}
+
+// The head doesn't ask while the release is under way, and so before others hear of it.
+func TestTheHeadDoesNotOvertakeTheRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		mem := membackend.New()
+		c, other := New(far{mem, 4 * time.Millisecond, 0}, quiet()), New(far{mem, 3 * time.Millisecond, 0}, quiet())
+		defer c.Close()
+		defer other.Close()
+		first := c.Locker("x")
+		mustTry(t, first) // sent 8 ms ago
+		a, b := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"))
+		foreigner := wait(ctx, other.Locker("x"))
+		mustUnlock(t, ctx, first)
+		a.mustBeIn(t)
+		time.Sleep(3 * time.Millisecond)
+		mustUnlock(t, ctx, a.l) // arrives at 15 ms, when b would ask, and is answered at 19
+		time.Sleep(10 * time.Millisecond)
+		if b.isIn(t) {
+			t.Error("the next of the same client was faster than a message to another")
+			b.leave()
+		}
+		foreigner.mustBeIn(t)
+		foreigner.leave()
+		time.Sleep(DefaultLease)
+		b.mustBeIn(t)
+		b.leave()
+	})
+}
+
+// Where nobody is told of releases, whoever polls gets in now and then.
+func TestChainsDoNotStarveWhoPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		store := far{membackend.New(), 250 * time.Microsecond, 0}
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		c.notifier, other.notifier = nil, nil
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				l := c.Locker("x")
+				for l.LockContext(ctx) == nil {
+					time.Sleep(100 * time.Microsecond)
+					l.Unlock()
+				}
+			})
+		}
+		begin := time.Now()
+		const turns = 20
+		for range turns {
+			if err := other.Locker("x").Do(ctx, func(context.Context) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if mean := time.Since(begin) / turns; mean > time.Second {
+			t.Errorf("another client waits for %v on average", mean)
+		}
+		stop()
+		all.Wait()
+	})
+}
+
+// The last release finds that the lock was forced; whoever waits had counted on a hand-over.
+func TestWhoExpectsAHandoverIsToldThatThereIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newCounted(membackend.New())
+		c, other := New(store, quiet(), WithHandover(5*time.Second)), New(store.Backend, quiet())
+		defer c.Close()
+		defer other.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		l := c.Locker("x")
+		for range 2 {
+			if err := l.LockContext(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w := wait(t.Context(), c.Locker("x"))
+		released := store.release
+		store.release = func(context.Context, backend.ReleaseRequest, func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			return backend.ReleaseResult{}, errors.New("no answer")
+		}
+		mustUnlock(t, ctx, l) // leaves a doubt, so that nothing is handed on
+		store.release = released
+		if _, err := other.Locker("x").ForceUnlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.UnlockContext(ctx); !errors.Is(err, ErrLost) {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		w.mustBeIn(t)
+		w.leave()
+	})
+}
+
+// One who waits with a fixed lease, or in a client that hands nothing on, expects nothing.
+func TestWhoIsHandedNothingAsksAtOnce(t *testing.T) {
+	for name, opts := range map[string]struct {
+		client []Option
+		lock   []AcquireOption
+	}{
+		"off":           {client: []Option{WithHandover(0)}},
+		"a fixed lease": {lock: []AcquireOption{Lease(time.Minute)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem := membackend.New()
+				c, other := New(mem, append(opts.client, quiet())...), New(mem, quiet())
+				defer c.Close()
+				defer other.Close()
+				l := c.Locker("x")
+				mustTry(t, l)
+				w := wait(t.Context(), c.Locker("x"), opts.lock...)
+				if _, err := other.Locker("x").ForceUnlock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				w.mustBeIn(t)
+				w.leave()
+				l.UnlockContext(t.Context())
+			})
+		})
+	}
+}
+
+// A lease of another length is not handed on.
+func TestALongLeaseIsNotHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet(), WithLease(time.Second))
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		l := c.Locker("x")
+		if err := l.LockContext(ctx, Lease(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.LockContext(ctx); err != nil { // it is renewed from now on
+			t.Fatal(err)
+		}
+		w := wait(t.Context(), c.Locker("x"))
+		mustUnlock(t, ctx, l)
+		mustUnlock(t, ctx, l)
+		time.Sleep(time.Second)
+		w.mustBeIn(t)
+		if ttl, err := w.l.TTL(t.Context()); ttl > time.Second || err != nil {
+			t.Errorf("a lock with a lease of a second ends in %v, %v", ttl, err)
+		}
+		w.leave()
+	})
+}

@@ -1,0 +1,275 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+func TestASharedLockerIsHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		var all sync.WaitGroup
+		inside := 0
+		for range 8 {
+			all.Go(func() {
+				for range 10 {
+					l.Lock()
+					inside++
+					if inside != 1 {
+						t.Error("two are in")
+					}
+					time.Sleep(10 * time.Microsecond)
+					inside--
+					l.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		store.wantSteps(t, 1, 1)
+		empty(t, c)
+	})
+}
+
+// Others of the client that queue up have their turn before those at the Locker's gate.
+func TestASharedLockerIsFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		atGate, inQueue := wait(ctx, l), wait(ctx, c.Locker("x"))
+		mustUnlock(t, ctx, l)
+		inQueue.mustBeIn(t)
+		if atGate.isIn(t) {
+			t.Fatal("two are in")
+		}
+		mustUnlock(t, ctx, inQueue.l)
+		atGate.mustBeIn(t)
+		mustUnlock(t, ctx, l)
+		empty(t, c)
+	})
+}
+
+func TestWhoGivesUpAtTheGateLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		for i := range 200 {
+			l := c.Locker("x")
+			l.Lock()
+			ctx, cancel := context.WithCancel(t.Context())
+			quitter := wait(ctx, l)
+			var next *tenant
+			if i%2 == 0 {
+				next = wait(t.Context(), l)
+			}
+			cancel()
+			l.Unlock()
+			if err := <-quitter.in; err == nil {
+				mustUnlock(t, t.Context(), l)
+			} else if !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			if next != nil {
+				next.mustBeIn(t)
+				mustUnlock(t, t.Context(), l)
+			}
+			synctest.Wait()
+			mustTry(t, c.Locker("y")) // and the client goes on
+			if ok, err := l.TryLock(t.Context()); !ok || err != nil {
+				t.Fatalf("round %d: nobody has the lock: TryLock = %v, %v", i, ok, err)
+			}
+			l.Unlock()
+			c.Locker("y").ForceUnlock(t.Context())
+			synctest.Wait()
+			empty(t, c)
+		}
+	})
+}
+
+// What was left at the gate is found by one who wants something else, or when it is lost.
+func TestWhatIsFoundAtTheGate(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		opts   []AcquireOption
+		meddle func(c *Client, h *hold)
+	}{
+		{"a fixed lease is wanted", []AcquireOption{Lease(time.Minute)}, func(*Client, *hold) {}},
+		{"it is lost", nil, func(c *Client, h *hold) {
+			c.mu.Lock()
+			c.lose(h, ErrLost)
+			c.unlock()
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newCounted(membackend.New())
+				c := New(store, quiet())
+				defer c.Close()
+				l := c.Locker("x")
+				l.Lock()
+				c.mu.Lock()
+				l.waiting++ // and is slow
+				if !l.leave(l.hold) {
+					t.Fatal("the hold isn't left")
+				}
+				l.waiting--
+				h := l.hold
+				c.unlock()
+				test.meddle(c, h)
+				if err := l.LockContext(t.Context(), test.opts...); err != nil {
+					t.Fatal(err)
+				}
+				if len(slices.Compact(store.owners)) != 2 {
+					t.Errorf("acquired in the store as %v, want two acquisitions", store.owners)
+				}
+				l.Unlock()
+				synctest.Wait()
+				empty(t, c)
+			})
+		})
+	}
+}
+
+// The last who waits goes away when the hold was left for it already.
+func TestWhatIsLeftForOneWhoGaveUpIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		l.Lock()
+		c.mu.Lock()
+		l.waiting++
+		if !l.leave(l.hold) {
+			t.Fatal("the hold isn't left")
+		}
+		c.unlock()
+		l.giveUpWaiting()
+		synctest.Wait()
+		mustTry(t, c.Locker("x"))
+		if len(l.gate) > 0 {
+			t.Error("the gate is shut")
+		}
+		c.Locker("x").ForceUnlock(t.Context())
+	})
+}
+
+// A chain that ends because nobody waits any more keeps nobody waiting.
+func TestAfterAShortChainNobodyYields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		c.notifier = deaf{}
+		for _, pause := range []time.Duration{0, 2 * DefaultHandover} { // in time, and after it
+			l := c.Locker("x")
+			mustTry(t, l)
+			w := wait(ctx, l)
+			mustUnlock(t, ctx, l)
+			w.mustBeIn(t)
+			time.Sleep(pause)
+			mustUnlock(t, ctx, l)
+			next := wait(ctx, l)
+			next.mustBeIn(t)
+			mustUnlock(t, ctx, l)
+		}
+		// Nor one that ends because the next wants a lock of his own.
+		l := c.Locker("x")
+		mustTry(t, l)
+		w, fixed := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"), Lease(time.Minute))
+		mustUnlock(t, ctx, l)
+		w.mustBeIn(t)
+		mustUnlock(t, ctx, w.l)
+		fixed.mustBeIn(t)
+		mustUnlock(t, ctx, fixed.l)
+		empty(t, c)
+	})
+}
+
+// Who comes through the gate as its context ends doesn't take the lock, but leaves it to the next.
+func TestWhoComesThroughTheGateTooLateTakesNothing(t *testing.T) {
+	for _, next := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := New(membackend.New(), quiet())
+			defer c.Close()
+			l := c.Locker("x")
+			l.Lock()
+			var w *tenant
+			if next {
+				w = wait(t.Context(), l)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			c.mu.Lock()
+			l.hold, l.left = c.inherit(l.hold, l), true // for the call below, which has the gate
+			c.unlock()
+			if h, err := l.find(ctx, acquireOptions{}); h != nil || !errors.Is(err, context.Canceled) {
+				t.Errorf("found %v, %v", h, err)
+			}
+			if next {
+				w.mustBeIn(t)
+				mustUnlock(t, t.Context(), l)
+			}
+			synctest.Wait()
+			mustTry(t, l)
+			l.Unlock()
+			empty(t, c)
+		})
+	}
+}
+
+// After a chain at the gate, too, the other clients have a turn first.
+func TestASharedLockerLetsOthersHaveATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		mem := membackend.New()
+		c, other := New(mem, quiet()), New(slowed{mem, 3 * time.Millisecond}, quiet())
+		defer c.Close()
+		defer other.Close()
+		c.notifier = deaf{} // or it would be told at once, and win or not
+		l := c.Locker("x")
+		mustTry(t, l)
+		a, b := wait(ctx, l), wait(ctx, l)
+		foreigner := wait(ctx, other.Locker("x"))
+		mustUnlock(t, ctx, l)
+		a.mustBeIn(t)
+		time.Sleep(DefaultHandover)
+		mustUnlock(t, ctx, l)
+		time.Sleep(4 * time.Millisecond)
+		foreigner.mustBeIn(t)
+		mustUnlock(t, ctx, foreigner.l)
+		time.Sleep(DefaultLease)
+		b.mustBeIn(t)
+		mustUnlock(t, ctx, l)
+	})
+}
+
+func TestCloseWithWaitersAtTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 100 {
+			c := New(membackend.New(), quiet())
+			l := c.Locker("x")
+			l.Lock()
+			w := wait(t.Context(), l)
+			var all sync.WaitGroup
+			all.Go(func() { l.Unlock() })
+			all.Go(func() { c.Close() })
+			all.Wait()
+			if err := <-w.in; err != nil && !errors.Is(err, ErrClosed) {
+				t.Fatal(err)
+			}
+		}
+	})
+}
