@@ -1,0 +1,201 @@
+package main
+
+import (
+	"encoding/xml"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+// The test binary is what measures, too: see launch.
+func TestMain(m *testing.M) {
+	if spec, ok := os.LookupEnv(trialVariable); ok {
+		os.Exit(runChild(spec))
+	}
+	os.Exit(m.Run())
+}
+
+// small returns a workload with little to do, to be measured quickly.
+func small(w workload) workload {
+	points := w.points
+	w.points, w.atLeast = nil, 0
+	for _, p := range points {
+		p.trial = p.trial.or(w.common)
+		p.trial.Duration = time.Second
+		p.trial.Lease = 30 * time.Second // a busy machine may stop a process for seconds
+		p.trial.Goroutines = min(p.trial.Goroutines, 4)
+		p.trial.Count = min(p.trial.Count, 20)
+		p.trial.Pairs = min(p.trial.Pairs, 2)
+		p.trial.Holds = [2]time.Duration{time.Millisecond, 2 * time.Millisecond}
+		p.processes = min(p.processes, 2)
+		w.points = append(w.points, p)
+	}
+	return w
+}
+
+// needsServers skips the test if there are no servers, or fails it where they are required.
+func needsServers(t *testing.T, res result) {
+	t.Helper()
+	switch {
+	case len(res.Missing) == 0:
+	case os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1":
+		t.Fatal(res.Missing)
+	case len(res.Missing) == len(res.workload.stores):
+		t.Skip("left out:", res.Missing)
+	default:
+		t.Log("left out:", res.Missing)
+	}
+}
+
+// Every contender does everything that it takes part in, and all figures are there.
+func TestWorkloads(t *testing.T) {
+	for _, w := range workloads {
+		t.Run(w.id, func(t *testing.T) {
+			t.Parallel()
+			res, err := measure(newLab(""), small(w), 1, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			needsServers(t, res)
+			for _, failure := range res.Failures {
+				t.Error(failure)
+			}
+			for _, p := range res.Points {
+				for _, s := range p.Contenders {
+					checkFigures(t, w, p, s)
+				}
+			}
+			checkPublished(t, res)
+		})
+	}
+}
+
+func checkFigures(t *testing.T, w workload, p pointResult, s standing) {
+	t.Helper()
+	if rate, ok := s.Median["rate"]; ok && rate == 0 && w.id != "W1" {
+		return // it may happen, in so little time, that others have the lock all the while
+	}
+	for _, m := range w.metrics {
+		x, ok := s.Median[m.key]
+		switch {
+		case m.key == "twin" && s.contender.role != ours:
+		case !ok:
+			t.Errorf("%s, %s %s: no %s", p.Label, s.Store, s.Name, m.title)
+		case m.key == "clashes" && x != 0:
+			t.Errorf("%s, %s %s: %v were inside together", p.Label, s.Store, s.Name, x)
+		case m.key == "lost" && x != 0:
+			t.Errorf("%s, %s %s: %v locks were lost", p.Label, s.Store, s.Name, x)
+		}
+	}
+}
+
+// The page has the tables, once, and the charts are XML.
+func checkPublished(t *testing.T, res result) {
+	t.Helper()
+	dir := t.TempDir()
+	for range 2 {
+		if err := (report{Results: []result{res}}).publish(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "performance.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(page), res.Title); n != 1 {
+		t.Errorf("the title is on the page %d times", n)
+	}
+	for _, c := range res.workload.charts {
+		if !strings.Contains(string(page), "performance/"+c.name+".svg") {
+			t.Errorf("the page does not show chart %s", c.name)
+		}
+		f, err := os.Open(filepath.Join(dir, "performance", c.name+".svg"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		shape, shapes := "polyline", 0
+		if c.bars {
+			shape, shapes = "title", -1 // every bar has one, and the chart
+		}
+		for d := xml.NewDecoder(f); ; {
+			token, err := d.Token()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			if e, ok := token.(xml.StartElement); ok && e.Name.Local == shape {
+				shapes++
+			}
+		}
+		if shapes <= 0 {
+			t.Errorf("nothing is on chart %s", c.name)
+		}
+	}
+}
+
+// Commands are counted as clients send them, and what ours is compared with sends as many as ours.
+func TestUsage(t *testing.T) {
+	for _, server := range []struct {
+		store   store
+		start   func(testservers.TB, ...string) *testservers.Server
+		pair    float64 // commands of a lock and an unlock
+		members []string
+	}{
+		{onRedis, testservers.Redis, 2, []string{"bare go-redis", "our scripts, bare", "redsync", "redislock", "dlock"}},
+		{onValkey, testservers.Valkey, 2, []string{"bare go-redis", "bare valkey-go", "our scripts, bare", "dlock"}},
+		{onEtcd, testservers.Etcd, 2, []string{"bare Txn", "concurrency"}},
+		{onEtcd, testservers.Etcd, 5, []string{"our steps, bare", "dlock"}},
+	} {
+		t.Run(string(server.store), func(t *testing.T) {
+			t.Parallel()
+			addr := server.start(t).Addr
+			for _, name := range server.members {
+				checkUsage(t, contenderBy(string(server.store)+"/"+name), addr, server.pair)
+			}
+		})
+	}
+}
+
+func checkUsage(t *testing.T, c contender, addr string, want float64) {
+	t.Helper()
+	sys, err := c.open(place{addr: addr, lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sys.close()
+	lockers := make([]locker, 1)
+	const n = 100
+	use := func() usage {
+		for range n {
+			if err := lockEach(sys, []string{c.key()}, lockers); err != nil {
+				t.Fatalf("%s: %v", c.key(), err)
+			}
+			if unlockEach(lockers) > 0 {
+				t.Fatalf("%s: lost", c.key())
+			}
+		}
+		u, err := look(c, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	before := use() // with what it takes to connect
+	after := use()
+	// Now and then a keep-alive comes between.
+	if got := (after.commands - before.commands) / n; math.Abs(got-want) > 0.1 {
+		t.Errorf("%s: %v commands for a lock and an unlock, want %v", c.key(), got, want)
+	}
+	if after.cpu <= 0 || after.cpu < before.cpu {
+		t.Errorf("%s: the server's CPU was %v, then %v", c.key(), before.cpu, after.cpu)
+	}
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// A contender is one way to lock.
+type contender struct {
+	name  string
+	store store
+	in    []string // the workloads that it takes part in
+	role  role
+	open  func(place) (system, error)
+
+	// scripted are the commands that its scripts give within the server. They aren't counted:
+	// clients don't send them.
+	scripted []string
+}
+
+func (c contender) key() string { return string(c.store) + "/" + c.name }
+
+// role says what a contender is there for, other than for itself.
+type role uint8
+
+const (
+	peer  role = iota
+	ours       // a lock of this repository
+	bare       // a client with no lock around it
+	floor      // one that others on the store are compared with
+	twin       // one that sends what ours sends: ours is compared with it, too
+	solo       // a floor that runs alone, in one goroutine, whatever the others do
+)
+
+// place is where a contender is to work.
+type place struct {
+	addr  string
+	lease time.Duration
+}
+
+// A system is a contender at work: the state of one process.
+type system interface {
+	// locker returns a handle on a lock. Handles of different parties exclude each other; what
+	// serves many locks at once, such as a session of etcd, is one for each party.
+	locker(name string, party int) (locker, error)
+
+	// close ends it.
+	close()
+}
+
+// A locker is a party's handle on a lock. It is used by one goroutine at a time.
+type locker interface {
+	Lock(ctx context.Context) error
+	Unlock() error
+}
+
+var contenders = slices.Concat(redisContenders, valkeyContenders, etcdContenders, memoryContenders)
+
+// contenderBy returns a contender.
+func contenderBy(key string) contender {
+	i := slices.IndexFunc(contenders, func(c contender) bool { return c.key() == key })
+	return contenders[i]
+}
+
+// open lets the process's contender begin.
+func (c *child) open() (system, error) {
+	return contenderBy(c.Contender).open(place{addr: c.Addr, lease: c.Lease})
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+var etcdContenders = []contender{
+	{name: "bare Txn", store: onEtcd, in: []string{"W1"}, role: floor, open: openBareEtcd},
+	{name: "bare Txn", store: onEtcd, in: []string{"W2", "W3"}, role: bare, open: openBareEtcd},
+	{name: "bare Txn, alone", store: onEtcd, in: []string{"W2", "W3"}, role: solo, open: openBareEtcd},
+	{name: "our steps, bare", store: onEtcd, in: []string{"W1"}, role: twin, open: openEtcdSteps},
+	{name: "message, round trip", store: onEtcd, in: []string{"W4"}, role: floor, open: openEtcdNotice},
+	{name: "concurrency", store: onEtcd, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, open: openConcurrency},
+	{name: "dlock", store: onEtcd, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, role: ours, open: withEtcd()},
+	{name: "dlock, no hand-over", store: onEtcd, in: []string{"W2", "W3"}, role: ours, open: withEtcd(dlock.WithHandover(0))},
+}
+
+// bareEtcd takes a lock with a Txn that creates its key and gives it back with one that deletes it,
+// on one lease for all locks. While the lock is another's it asks again and again.
+type bareEtcd struct {
+	client *clientv3.Client
+	lease  clientv3.LeaseID
+}
+
+func openBareEtcd(p place) (system, error) { return newBareEtcd(p) }
+
+func newBareEtcd(p place) (*bareEtcd, error) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{p.addr}})
+	if err != nil {
+		return nil, err
+	}
+	granted, err := client.Grant(client.Ctx(), int64(p.lease.Seconds()))
+	if err != nil {
+		return nil, err
+	}
+	alive, err := client.KeepAlive(client.Ctx(), granted.ID)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for range alive { // they must be read
+		}
+	}()
+	return &bareEtcd{client, granted.ID}, nil
+}
+
+func (s *bareEtcd) locker(name string, _ int) (locker, error) {
+	return &bareEtcdLocker{s, name, rand.Text()}, nil
+}
+
+func (s *bareEtcd) close() { s.client.Close() }
+
+type bareEtcdLocker struct {
+	*bareEtcd
+	name, id string
+}
+
+func (l *bareEtcdLocker) Lock(ctx context.Context) error {
+	for {
+		if done, err := l.try(ctx, l.lease); done || err != nil {
+			return err
+		}
+	}
+}
+
+// try makes one attempt.
+func (l *bareEtcdLocker) try(ctx context.Context, lease clientv3.LeaseID) (bool, error) {
+	res, err := l.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(l.name), "=", 0)).
+		Then(clientv3.OpPut(l.name, l.id, clientv3.WithLease(lease))).Commit()
+	return err == nil && res.Succeeded, err
+}
+
+func (l *bareEtcdLocker) Unlock() error {
+	res, err := l.client.Txn(context.Background()).
+		If(clientv3.Compare(clientv3.Value(l.name), "=", l.id)).
+		Then(clientv3.OpDelete(l.name)).Commit()
+	if err == nil && !res.Succeeded {
+		return errGone
+	}
+	return err
+}
+
+// etcdSteps does what package etcdbackend does, with nothing around it: it looks, then makes a lease
+// for this one hold, creates the key, deletes it, and revokes the lease.
+type etcdSteps struct {
+	*bareEtcd
+	ttl int64
+}
+
+func openEtcdSteps(p place) (system, error) {
+	bare, err := newBareEtcd(p)
+	if err != nil {
+		return nil, err
+	}
+	return &etcdSteps{bare, int64(p.lease.Seconds())}, nil
+}
+
+func (s *etcdSteps) locker(name string, _ int) (locker, error) {
+	return &etcdStepsLocker{etcdSteps: s, bare: bareEtcdLocker{s.bareEtcd, name, rand.Text()}}, nil
+}
+
+type etcdStepsLocker struct {
+	*etcdSteps
+	bare  bareEtcdLocker
+	lease clientv3.LeaseID // of the present hold
+}
+
+func (l *etcdStepsLocker) Lock(ctx context.Context) error {
+	for {
+		res, err := l.client.Get(ctx, l.bare.name)
+		if err != nil {
+			return err
+		}
+		if len(res.Kvs) > 0 {
+			continue
+		}
+		granted, err := l.client.Grant(ctx, l.ttl)
+		if err != nil {
+			return err
+		}
+		l.lease = granted.ID
+		if done, err := l.bare.try(ctx, l.lease); done || err != nil {
+			return err
+		}
+		if err := l.revoke(); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *etcdStepsLocker) Unlock() error {
+	if err := l.bare.Unlock(); err != nil {
+		return err
+	}
+	return l.revoke()
+}
+
+func (l *etcdStepsLocker) revoke() error {
+	_, err := l.client.Revoke(context.Background(), l.lease)
+	return err
+}
+
+// etcdNotice is bareEtcd, but waits for the key's deletion.
+type etcdNotice struct{ *bareEtcd }
+
+func openEtcdNotice(p place) (system, error) {
+	bare, err := newBareEtcd(p)
+	if err != nil {
+		return nil, err
+	}
+	return &etcdNotice{bare}, nil
+}
+
+func (s *etcdNotice) locker(name string, _ int) (locker, error) {
+	return &etcdNoticeLocker{bareEtcdLocker: bareEtcdLocker{s.bareEtcd, name, rand.Text()}}, nil
+}
+
+type etcdNoticeLocker struct {
+	bareEtcdLocker
+	deleted clientv3.WatchChan // from when it first had to wait
+}
+
+func (l *etcdNoticeLocker) Lock(ctx context.Context) error {
+	for {
+		if done, err := l.try(ctx, l.lease); done || err != nil {
+			return err
+		}
+		if l.deleted == nil {
+			l.deleted = l.client.Watch(l.client.Ctx(), l.name, clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+		}
+		select {
+		case <-l.deleted: // or, for the first time, what says that the watch stands
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// concurrencySystem is etcd's own package. The locks of a session don't exclude each other, so that
+// every party has one.
+type concurrencySystem struct {
+	client *clientv3.Client
+	ttl    int
+
+	mu       sync.Mutex
+	sessions map[int]*concurrency.Session // by party
+}
+
+func openConcurrency(p place) (system, error) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{p.addr}})
+	if err != nil {
+		return nil, err
+	}
+	return &concurrencySystem{client: client, ttl: int(p.lease.Seconds()), sessions: make(map[int]*concurrency.Session)}, nil
+}
+
+func (s *concurrencySystem) locker(name string, party int) (locker, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[party] == nil {
+		session, err := concurrency.NewSession(s.client, concurrency.WithTTL(s.ttl))
+		if err != nil {
+			return nil, err
+		}
+		s.sessions[party] = session
+	}
+	return concurrencyLocker{concurrency.NewMutex(s.sessions[party], name)}, nil
+}
+
+func (s *concurrencySystem) close() { s.client.Close() }
+
+type concurrencyLocker struct{ m *concurrency.Mutex }
+
+func (l concurrencyLocker) Lock(ctx context.Context) error { return l.m.Lock(ctx) }
+func (l concurrencyLocker) Unlock() error                  { return l.m.Unlock(context.Background()) }

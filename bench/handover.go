@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var workload4 = workload{
+	id: "W4", title: "Hand-over to a waiter in another process: from the call of unlock to the waiter inside",
+	about: "The floor: a message that is published with the release, and then one round trip. " +
+		"The long holds are measured on eight keys at once, since they mostly wait.",
+	metrics: []metric{{"p50", "p50 µs", 0}, {"ratio", "p50 ÷ floor", 2}, {"p99", "p99 µs", 0}, {"n", "hand-overs", 0}},
+	stores:  []store{onRedis, onValkey, onEtcd},
+	ratioOf: "p50",
+	common:  trial{Lease: 30 * time.Second},
+	points: []point{
+		{label: "held 2–20 ms", quick: true, trial: trial{Duration: 4 * time.Second, Pairs: 1, Holds: [2]time.Duration{2 * time.Millisecond, 20 * time.Millisecond}}},
+		{label: "held 120–620 ms", quick: true, trial: trial{Duration: 12 * time.Second, Pairs: 8, Holds: [2]time.Duration{120 * time.Millisecond, 620 * time.Millisecond}}},
+	},
+	run:    runHandOver,
+	charts: []chart{{name: "w4", title: "W4: unlock to waiter inside, p50 in µs", metric: "p50", bars: true, logY: true}},
+}
+
+// runHandOver has two processes pass locks to each other. Of each pair one always holds the lock
+// first, and the other waits for it.
+func runHandOver(l *lab, _ contender, p point) (values, error) {
+	var holders, waiters, all []*os.File
+	defer func() {
+		for _, f := range all {
+			f.Close()
+		}
+	}()
+	for range p.trial.Pairs {
+		var ends [4]*os.File
+		for i := 0; i < len(ends); i += 2 {
+			var err error
+			if ends[i], ends[i+1], err = os.Pipe(); err != nil {
+				return nil, err
+			}
+			all = append(all, ends[i], ends[i+1])
+		}
+		holders = append(holders, ends[0], ends[3])
+		waiters = append(waiters, ends[2], ends[1])
+	}
+	holder, waiter := p.trial, p.trial
+	holder.Job, waiter.Job = jobHolder, jobWaiter
+	first, err := l.launch(holder, holders...)
+	if err != nil {
+		return nil, err
+	}
+	defer first.end()
+	second, err := l.launch(waiter, waiters...)
+	if err != nil {
+		return nil, err
+	}
+	defer second.end()
+	for _, f := range all { // so that whoever reads notices when the other ends
+		f.Close()
+	}
+	all = nil
+	for _, step := range []func() error{first.ready, second.ready, second.begin, first.begin} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	_, err = first.finish()
+	rep, err2 := second.finish()
+	if err := errors.Join(err, err2); err != nil {
+		return nil, err
+	}
+	return values{
+		"p50": micros(rep.Waits.quantile(0.5)),
+		"p99": micros(rep.Waits.quantile(0.99)),
+		"n":   float64(rep.Waits.total),
+	}, nil
+}
+
+// pipes returns the ends of the pipes to the other process, for one pair.
+func pipes(pair int) (in, out *os.File, err error) {
+	const first = 3
+	files := make([]*os.File, 2)
+	for i := range files {
+		fd := first + 2*pair + i
+		if err := unix.SetNonblock(fd, true); err != nil { // else who reads has a thread wait
+			return nil, nil, err
+		}
+		files[i] = os.NewFile(uintptr(fd), "pipe")
+	}
+	return files[0], files[1], nil
+}
+
+// inPairs runs f for each pair, with its lock and its pipes, and closes these at its end.
+func (c *child) inPairs(f func(pair int, l locker, in, out *os.File) error) error {
+	sys, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer sys.close()
+	lockers := make([]locker, c.Pairs)
+	for i := range lockers {
+		if lockers[i], err = sys.locker(c.Name+":"+strconv.Itoa(i), 0); err != nil {
+			return err
+		}
+	}
+	if err := c.ready(); err != nil {
+		return err
+	}
+	errs := make([]error, c.Pairs)
+	var all sync.WaitGroup
+	for i, l := range lockers {
+		all.Go(func() {
+			in, out, err := pipes(i)
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			defer in.Close()
+			defer out.Close()
+			errs[i] = f(i, l, in, out)
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// handOver holds the locks, each for a while, with somebody waiting.
+func handOver(c *child) (measured, error) {
+	return measured{}, c.inPairs(func(_ int, l locker, in, out *os.File) error {
+		deadline := time.Now().Add(c.Duration)
+		for first := true; first || time.Now().Before(deadline); first = false {
+			if err := l.Lock(context.Background()); err != nil {
+				return err
+			}
+			if err := send(out, 0); err != nil {
+				return err
+			}
+			time.Sleep(c.Holds[0] + rand.N(c.Holds[1]-c.Holds[0]))
+			called := clock()
+			if err := l.Unlock(); err != nil {
+				return err
+			}
+			if err := send(out, called); err != nil {
+				return err
+			}
+			if _, err := receive(in); err != nil { // the other is done
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// takeOver waits for the locks while the other holds them.
+func takeOver(c *child) (measured, error) {
+	took := make([]histogram, c.Pairs)
+	err := c.inPairs(func(pair int, l locker, in, out *os.File) error {
+		for {
+			if _, err := receive(in); err == io.EOF {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			began := clock()
+			if err := l.Lock(context.Background()); err != nil {
+				return err
+			}
+			inside := clock()
+			if err := l.Unlock(); err != nil {
+				return err
+			}
+			called, err := receive(in)
+			if err != nil {
+				return err
+			}
+			if inside < called {
+				return fmt.Errorf("inside %v before the other called unlock", called-inside)
+			}
+			if began < called { // else the machine was too slow to let it wait
+				took[pair].add(inside - called)
+			}
+			if err := send(out, 0); err != nil {
+				return err
+			}
+		}
+	})
+	var rep measured
+	for _, h := range took {
+		rep.Waits.merge(h)
+	}
+	return rep, err
+}
+
+func send(to *os.File, at time.Duration) error {
+	return binary.Write(to, binary.LittleEndian, at)
+}
+
+func receive(from *os.File) (at time.Duration, err error) {
+	err = binary.Read(from, binary.LittleEndian, &at)
+	return at, err
+}
+
+// clock is the same in all processes, and is never set.
+func clock() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(err) // there is always one
+	}
+	return time.Duration(now.Nano())
+}
+
+// processCPU returns how much CPU this process has used.
+func processCPU() time.Duration {
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+		panic(err) // there is always one
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+// A store is a server that locks are kept in, or none.
+type store string
+
+const (
+	onRedis  store = "Redis"
+	onValkey store = "Valkey"
+	onEtcd   store = "etcd"
+	onMemory store = "memory" // of the process
+)
+
+// A lab has servers, and CPUs for them and for the processes that use them.
+type lab struct {
+	serverCPU, clientCPU int    // noCPU: any
+	profiles             string // a folder for them; "": none
+
+	servers  map[store]string // addresses
+	versions map[string]bool  // of all servers so far
+	cleanups []func()
+	names    int // that were given out
+	launched int // processes that write profiles
+}
+
+const noCPU = -1
+
+// newLab chooses the CPUs: if servers and clients moved about, a round trip would take 20 µs while
+// they happen to share a core, and 60 µs while they don't.
+func newLab(profiles string) *lab {
+	l := &lab{serverCPU: noCPU, clientCPU: noCPU, profiles: profiles, versions: make(map[string]bool)}
+	if cpus := allowedCPUs(); len(cpus) > 1 {
+		// Neighbours may be two halves of one core; the first and the last are not.
+		l.serverCPU, l.clientCPU = cpus[0], cpus[len(cpus)-1]
+	}
+	return l
+}
+
+// start starts the servers that this machine has, and says which it has not.
+func (l *lab) start(wanted ...store) (missing []string) {
+	l.servers = make(map[store]string)
+	for _, s := range wanted {
+		err := l.startServer(s)
+		if err == nil && s != onMemory {
+			var version string
+			version, err = serverVersion(s, l.servers[s])
+			l.versions[version] = true
+		}
+		if err != nil {
+			missing = append(missing, fmt.Sprintf("%s: %v", s, err))
+		}
+	}
+	return missing
+}
+
+func (l *lab) startServer(s store) error {
+	return pinned(l.serverCPU, func() (err error) {
+		defer func() {
+			switch r := recover().(type) {
+			case nil:
+			case unusable:
+				err = errors.New(string(r))
+			default:
+				panic(r)
+			}
+		}()
+		switch s {
+		case onRedis:
+			l.servers[s] = testservers.Redis(l).Addr
+		case onValkey:
+			l.servers[s] = testservers.Valkey(l).Addr
+		case onEtcd:
+			// Its history would fill the disk.
+			l.servers[s] = testservers.Etcd(l, "--auto-compaction-mode=periodic", "--auto-compaction-retention=1m",
+				"--quota-backend-bytes=8000000000").Addr
+		case onMemory:
+			l.servers[s] = ""
+		}
+		return nil
+	})
+}
+
+// has says whether contenders on a store can be measured.
+func (l *lab) has(s store) bool {
+	_, ok := l.servers[s]
+	return ok
+}
+
+// newName returns a name that no lock had before.
+func (l *lab) newName() string {
+	l.names++
+	return fmt.Sprintf("bench:%d", l.names)
+}
+
+// delayed returns the address of a proxy for a server, through which a round trip takes longer. Call
+// end when it isn't used any more.
+func (l *lab) delayed(s store, roundTrip time.Duration) (addr string, end func(), err error) {
+	if roundTrip == 0 {
+		return l.servers[s], func() {}, nil
+	}
+	d, err := newDelay(l.servers[s], roundTrip/2)
+	if err != nil {
+		return "", nil, err
+	}
+	return d.addr(), d.close, nil
+}
+
+// stop ends the servers.
+func (l *lab) stop() {
+	for _, f := range slices.Backward(l.cleanups) {
+		f()
+	}
+	l.cleanups = nil
+}
+
+// The rest is what package testservers wants of a test.
+
+var _ testservers.TB = (*lab)(nil)
+
+// unusable is panicked with where a test would end.
+type unusable string
+
+func (l *lab) Helper()                      {}
+func (l *lab) Cleanup(f func())             { l.cleanups = append(l.cleanups, f) }
+func (l *lab) Fatal(args ...any)            { panic(unusable(fmt.Sprint(args...))) }
+func (l *lab) Fatalf(f string, args ...any) { panic(unusable(fmt.Sprintf(f, args...))) }
+func (l *lab) Skip(args ...any)             { l.Fatal(args...) }
+func (l *lab) Skipf(f string, args ...any)  { l.Fatalf(f, args...) }
+
+func (l *lab) TempDir() string {
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}

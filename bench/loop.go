@@ -1,0 +1,374 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// naming says which locks the goroutines of a loop use.
+type naming string
+
+const (
+	oneName    naming = "one"   // all the same
+	ownNames   naming = "own"   // each its own, again and again
+	freshNames naming = "fresh" // another each time
+)
+
+var workload1 = workload{
+	id: "W1", title: "Uncontended lock and unlock",
+	about: "“own key”: each goroutine locks its own key again and again; “fresh keys”: a new name each time. " +
+		"“cancellable”: with a context that can end, as that of a request; else with one that can't.",
+	metrics: []metric{
+		{"rate", "pairs/s", 0}, {"ratio", "÷ floor", 2}, {"twin", "÷ same steps, bare", 2},
+		{"p50", "p50 µs", 0}, {"p99", "p99 µs", 0}, {"allocs", "allocs/pair", 0}, {"bytes", "B/pair", 0},
+	},
+	stores:  []store{onRedis, onValkey, onEtcd},
+	ratioOf: "rate",
+	common:  trial{Job: jobLoop, Duration: time.Second, Lease: 30 * time.Second, Naming: ownNames},
+	points: []point{
+		{label: "1 goroutine, own key", quick: true, trial: trial{Goroutines: 1, Endless: true}},
+		{label: "1 goroutine, own key, cancellable", trial: trial{Goroutines: 1}},
+		{label: "1 goroutine, fresh keys", trial: trial{Goroutines: 1, Naming: freshNames, Endless: true}},
+		{label: "64 goroutines, own key", quick: true, trial: trial{Goroutines: 64, Endless: true}},
+		{label: "64 goroutines, own key, cancellable", trial: trial{Goroutines: 64}},
+		{label: "64 goroutines, fresh keys", trial: trial{Goroutines: 64, Naming: freshNames, Endless: true}},
+	},
+	run: func(l *lab, _ contender, p point) (values, error) {
+		reps, err := l.perform([]trial{p.trial}, func(f func() error) error { return f() })
+		if err != nil {
+			return nil, err
+		}
+		v := reps[0].Values
+		v["rate"] = float64(total(reps[0].Counts)) / p.trial.Duration.Seconds()
+		v["p50"], v["p99"] = micros(reps[0].Pairs.quantile(0.5)), micros(reps[0].Pairs.quantile(0.99))
+		return v, nil
+	},
+	charts: []chart{{name: "w1", title: "W1: uncontended pairs a second ÷ floor", metric: "ratio", bars: true}},
+}
+
+var contended = []metric{
+	{"rate", "locks/s", 0}, {"ratio", "÷ floor alone", 2}, {"jain", "Jain", 3}, {"starved", "starved", 0},
+	{"p99", "p99 wait ms", 3}, {"longest", "longest wait ms", 0}, {"commands", "commands/lock", 3}, {"clashes", "two inside", 0},
+}
+
+var workload2 = workload{
+	id: "W2", title: "One key, one process, empty critical section",
+	about: "The floor is the bare client, uncontended, in one goroutine; without “alone” it is the bare client that asks again " +
+		"and again. “longest wait” counts waits that the end cut short, too. “two inside” is what exclusion forbids.",
+	metrics: contended,
+	stores:  []store{onRedis, onValkey, onEtcd},
+	ratioOf: "rate",
+	common:  trial{Job: jobLoop, Duration: 2 * time.Second, Lease: 30 * time.Second, Naming: oneName},
+	points: []point{
+		{label: "2 goroutines", x: 2, quick: true, processes: 1, trial: trial{Goroutines: 2}},
+		{label: "8 goroutines", x: 8, processes: 1, trial: trial{Goroutines: 8}},
+		{label: "64 goroutines", x: 64, quick: true, processes: 1, trial: trial{Goroutines: 64}},
+		{label: "256 goroutines", x: 256, processes: 1, trial: trial{Goroutines: 256}},
+	},
+	run: runContended,
+	charts: []chart{
+		{name: "w2", title: "W2: acquisitions a second", metric: "rate", x: "goroutines", logX: true, logY: true},
+		{name: "w2-jain", title: "W2: Jain's fairness", metric: "jain", x: "goroutines", logX: true},
+	},
+}
+
+var workload3 = workload{
+	id: "W3", title: "One key, several processes of 8 goroutines each, empty critical section",
+	about:   "As W2; “two inside” counts what the processes saw of each other in shared memory, and increments that were lost.",
+	metrics: append(contended[:3:3], append([]metric{{"processes", "Jain, processes", 3}}, contended[3:]...)...),
+	stores:  []store{onRedis, onValkey, onEtcd},
+	ratioOf: "rate",
+	common:  trial{Job: jobLoop, Duration: 3 * time.Second, Lease: 30 * time.Second, Naming: oneName, Goroutines: 8},
+	points: []point{
+		{label: "1 process", x: 1, processes: 1},
+		{label: "2 processes", x: 2, processes: 2},
+		{label: "4 processes", x: 4, quick: true, processes: 4},
+		{label: "8 processes", x: 8, processes: 8},
+		{label: "4 processes, 1 ms added to a round trip", quick: true, processes: 4, roundTrip: time.Millisecond},
+	},
+	run: runContended,
+	charts: []chart{
+		{name: "w3", title: "W3: acquisitions a second", metric: "rate", x: "processes", logX: true, logY: true},
+		{name: "w3-jain", title: "W3: Jain's fairness between processes", metric: "processes", x: "processes", logX: true},
+	},
+}
+
+// runContended has processes contend for one lock.
+func runContended(l *lab, c contender, p point) (values, error) {
+	shared, err := os.CreateTemp("", "bench")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(shared.Name())
+	defer shared.Close()
+	if err := shared.Truncate(int64(unsafe.Sizeof(criticalSection{}))); err != nil {
+		return nil, err
+	}
+	p.trial.Shared = shared.Name()
+	trials := make([]trial, p.processes)
+	for i := range trials {
+		trials[i] = p.trial
+	}
+	var commands float64
+	reps, err := l.perform(trials, func(f func() error) error {
+		before, err := look(c, p.trial.Server)
+		if err != nil {
+			return err
+		}
+		if err := f(); err != nil {
+			return err
+		}
+		after, err := look(c, p.trial.Server)
+		commands = after.commands - before.commands
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return summary(reps, p, commands, shared.Name())
+}
+
+// summary returns the figures of processes that contended.
+func summary(reps []measured, p point, commands float64, shared string) (values, error) {
+	var waits histogram
+	var byGoroutine, byProcess []int64
+	var entries, clashes, starved int64
+	var longest time.Duration
+	for _, rep := range reps {
+		waits.merge(rep.Waits)
+		byGoroutine = append(byGoroutine, rep.Counts...)
+		byProcess = append(byProcess, total(rep.Counts))
+		entries += rep.Entries
+		clashes += rep.Clashes
+		longest = max(longest, rep.Longest)
+	}
+	for _, n := range byGoroutine {
+		if n == 0 {
+			starved++
+		}
+	}
+	section, err := mapSection(shared)
+	if err != nil {
+		return nil, err
+	}
+	clashes += entries - section.count
+	if err := section.unmap(); err != nil {
+		return nil, err
+	}
+	return values{
+		"rate":      float64(total(byGoroutine)) / p.trial.Duration.Seconds(),
+		"jain":      jain(byGoroutine),
+		"processes": jain(byProcess),
+		"starved":   float64(starved),
+		"p99":       micros(waits.quantile(0.99)) / 1000,
+		"longest":   micros(longest) / 1000,
+		"commands":  commands / float64(entries),
+		"clashes":   float64(clashes),
+	}, nil
+}
+
+// loop has goroutines lock and unlock until the time is over.
+func loop(c *child) (measured, error) {
+	sys, err := c.open()
+	if err != nil {
+		return measured{}, err
+	}
+	defer sys.close()
+	section, err := mapSection(c.Shared)
+	if err != nil {
+		return measured{}, err
+	}
+	warmSection, err := mapSection("")
+	if err != nil {
+		return measured{}, err
+	}
+	warm := c.trial
+	warm.Name, warm.Duration = "warm:"+c.Name+":"+strconv.Itoa(os.Getpid()), min(c.Duration/4, 200*time.Millisecond)
+	if _, err := loopFor(sys, warm, warmSection); err != nil {
+		return measured{}, err
+	}
+	if err := c.ready(); err != nil {
+		return measured{}, err
+	}
+	return loopFor(sys, c.trial, section)
+}
+
+// A turner is one goroutine of a loop.
+type turner struct {
+	sys     system
+	party   int
+	trial   trial
+	section *criticalSection
+	me      int64         // in the critical section
+	napped  *atomic.Int64 // when one of this process was last in it for longer
+
+	count, entries, clashes int64
+	waits, pairs            histogram
+	longest                 time.Duration
+}
+
+func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
+	turners := make([]*turner, t.Goroutines)
+	lockers := make([]locker, t.Goroutines)
+	var napped atomic.Int64
+	napped.Store(-int64(time.Second)) // the first one does
+	for i := range turners {
+		turners[i] = &turner{sys: sys, trial: t, section: section, me: int64(os.Getpid())<<16 + int64(i) + 1, napped: &napped}
+		name := t.Name
+		switch t.Naming {
+		case oneName:
+			turners[i].party = i
+		case ownNames, freshNames:
+			name += ":" + strconv.Itoa(i)
+			turners[i].section = new(criticalSection)
+		}
+		var err error
+		if lockers[i], err = sys.locker(name, turners[i].party); err != nil {
+			return measured{}, err
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	begin := time.Now()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	timer := time.AfterFunc(t.Duration, cancel)
+	defer timer.Stop()
+	if t.Endless {
+		ctx = context.Background()
+	}
+	errs := make([]error, len(turners))
+	var all sync.WaitGroup
+	for i, turn := range turners {
+		all.Go(func() { errs[i] = turn.loop(ctx, lockers[i], begin) })
+	}
+	all.Wait()
+	runtime.ReadMemStats(&after)
+	var rep measured
+	for i, turn := range turners {
+		if errs[i] != nil {
+			return measured{}, errs[i]
+		}
+		rep.Counts = append(rep.Counts, turn.count)
+		rep.Entries += turn.entries
+		rep.Clashes += turn.clashes
+		rep.Waits.merge(turn.waits)
+		rep.Pairs.merge(turn.pairs)
+		rep.Longest = max(rep.Longest, turn.longest)
+	}
+	rep.Values = values{
+		"allocs": float64(after.Mallocs-before.Mallocs) / float64(max(rep.Entries, 1)),
+		"bytes":  float64(after.TotalAlloc-before.TotalAlloc) / float64(max(rep.Entries, 1)),
+	}
+	return rep, nil
+}
+
+// loop locks and unlocks until the time, which began at start, is over.
+func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
+	// Cheaper than time.Now, since it doesn't ask for the time of day.
+	now := func() time.Duration { return time.Since(start) }
+	for begin := now(); begin < t.trial.Duration; {
+		if t.trial.Naming == freshNames {
+			var err error
+			name := t.trial.Name + ":" + strconv.FormatInt(t.me, 10) + ":" + strconv.FormatInt(t.entries, 10)
+			if l, err = t.sys.locker(name, t.party); err != nil {
+				return err
+			}
+		}
+		err := l.Lock(ctx)
+		inside := now()
+		t.longest = max(t.longest, inside-begin)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil // the time is over
+			}
+			return fmt.Errorf("lock: %w", err)
+		}
+		t.clashes += t.section.enter(t.me)
+		t.entries++
+		t.nap(inside)
+		t.clashes += t.section.leave(t.me)
+		// A lock may end with the context that it was taken with.
+		if err := l.Unlock(); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("unlock: %w", err)
+		}
+		end := now()
+		if inside < t.trial.Duration {
+			t.count++
+			t.waits.add(inside - begin)
+			t.pairs.add(end - begin)
+		}
+		begin = end
+	}
+	return nil
+}
+
+// nap stays in the critical section for a moment, now and then: on one CPU, two who are in it for
+// nanoseconds would hardly ever meet.
+func (t *turner) nap(now time.Duration) {
+	const every = 100 * time.Millisecond
+	if t.trial.Naming == oneName && now > time.Duration(t.napped.Load())+every {
+		t.napped.Store(int64(now))
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// A criticalSection is where only one may be, on any of the processes that share it. It is ordinary
+// memory without any synchronization but the lock's.
+type criticalSection struct {
+	inside int64 // who is; 0: nobody
+	count  int64 // of entries
+}
+
+// mapSection returns the critical section that is in a file, or else a new one. Neither is memory
+// that the race detector knows: it would not see that a lock in a store orders what is done there.
+func mapSection(file string) (*criticalSection, error) {
+	fd, flags := -1, unix.MAP_SHARED|unix.MAP_ANON
+	if file != "" {
+		f, err := os.OpenFile(file, os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		fd, flags = int(f.Fd()), unix.MAP_SHARED
+	}
+	memory, err := unix.Mmap(fd, 0, int(unsafe.Sizeof(criticalSection{})), unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		return nil, err
+	}
+	return (*criticalSection)(unsafe.Pointer(&memory[0])), nil
+}
+
+func (s *criticalSection) unmap() error {
+	return unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)))
+}
+
+// enter and leave return 1 if somebody else is inside.
+
+func (s *criticalSection) enter(me int64) (clashes int64) {
+	if s.inside != 0 {
+		clashes = 1
+	}
+	s.inside = me
+	s.count++
+	return clashes
+}
+
+func (s *criticalSection) leave(me int64) (clashes int64) {
+	if s.inside != me {
+		clashes = 1
+	}
+	s.inside = 0
+	return clashes
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

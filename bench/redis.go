@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/redisson"
+)
+
+// What scripts do within the server.
+var (
+	compareAndDelete = []string{"get", "del"}
+	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish"}
+	redislockScripts = []string{"set", "getrange", "get", "del"}
+	noticeScripts    = []string{"get", "del", "publish"}
+)
+
+var redisContenders = []contender{
+	{name: "bare go-redis", store: onRedis, in: []string{"W1"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis", store: onRedis, in: []string{"W2", "W3"}, role: bare, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis, alone", store: onRedis, in: []string{"W2", "W3"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
+	{name: "our scripts, bare", store: onRedis, in: []string{"W1"}, role: twin, open: openRedisScripts, scripted: dlockScripts},
+	{name: "message, round trip", store: onRedis, in: []string{"W4"}, role: floor, open: openRedisNotice, scripted: noticeScripts},
+	{name: "redsync", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedsync, scripted: compareAndDelete},
+	{name: "redislock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedislock, scripted: redislockScripts},
+	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock, no hand-over", store: onRedis, in: []string{"W2", "W3"}, role: ours, open: withRedis(dlock.WithHandover(0)), scripted: dlockScripts},
+}
+
+// bareRedis takes a lock with SET NX and gives it back with compare-and-delete. While the lock is
+// another's it asks again and again.
+type bareRedis struct {
+	rdb   *redis.Client
+	lease time.Duration
+}
+
+var deleteScript = redis.NewScript(`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
+
+func openBareRedis(p place) (system, error) {
+	return &bareRedis{redis.NewClient(&redis.Options{Addr: p.addr}), p.lease}, nil
+}
+
+func (s *bareRedis) locker(name string, _ int) (locker, error) {
+	return &bareRedisLocker{s, []string{name}, rand.Text()}, nil
+}
+
+func (s *bareRedis) close() { s.rdb.Close() }
+
+type bareRedisLocker struct {
+	*bareRedis
+	keys []string
+	id   string
+}
+
+func (l *bareRedisLocker) Lock(ctx context.Context) error {
+	for {
+		if done, err := l.rdb.SetNX(ctx, l.keys[0], l.id, l.lease).Result(); done || err != nil {
+			return err
+		}
+	}
+}
+
+func (l *bareRedisLocker) Unlock() error {
+	return one(deleteScript.Run(context.Background(), l.rdb, l.keys, l.id).Int())
+}
+
+// errGone says that the lock was no longer held when it was released.
+var errGone = errors.New("the lock was not held any more")
+
+// one is nil if n is 1 and there is no error.
+func one[N int | int64](n N, err error) error {
+	if err == nil && n != 1 {
+		return errGone
+	}
+	return err
+}
+
+// redisScripts sends the scripts of package redisbackend, with nothing around them.
+type redisScripts struct {
+	rdb   *redis.Client
+	lease time.Duration
+}
+
+func openRedisScripts(p place) (system, error) {
+	s := &redisScripts{redis.NewClient(&redis.Options{Addr: p.addr}), p.lease}
+	for _, call := range scriptCalls("", "", p.lease) {
+		if err := s.rdb.ScriptLoad(context.Background(), call.Script.Text).Err(); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// scriptCalls returns how a lock is acquired and released.
+func scriptCalls(name, owner string, lease time.Duration) [2]redisson.Call {
+	return [2]redisson.Call{
+		redisson.Acquire(backend.AcquireRequest{Name: name, Owner: owner, Lease: lease}),
+		redisson.Release(backend.ReleaseRequest{Name: name, Owner: owner, Lease: lease}),
+	}
+}
+
+func (s *redisScripts) locker(name string, _ int) (locker, error) {
+	calls := scriptCalls(name, rand.Text(), s.lease)
+	return &redisScriptsLocker{s, calls[0], calls[1]}, nil
+}
+
+func (s *redisScripts) close() { s.rdb.Close() }
+
+type redisScriptsLocker struct {
+	*redisScripts
+	acquire, release redisson.Call
+}
+
+func (l *redisScriptsLocker) Lock(ctx context.Context) error {
+	for {
+		if err := l.send(ctx, l.acquire).Err(); err != nil {
+			if err == redis.Nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+func (l *redisScriptsLocker) Unlock() error {
+	return one(l.send(context.Background(), l.release).Int())
+}
+
+func (l *redisScriptsLocker) send(ctx context.Context, call redisson.Call) *redis.Cmd {
+	args := make([]any, len(call.Args))
+	for i, arg := range call.Args {
+		args[i] = arg
+	}
+	return l.rdb.EvalSha(ctx, call.Script.SHA1, call.Keys, args...)
+}
+
+// redisNotice is bareRedis, but waits for a message that says that the lock is free. It is no lock
+// to use: nothing helps it if a message is lost.
+type redisNotice struct{ *bareRedis }
+
+var noticeScript = redis.NewScript(`if redis.call("get", KEYS[1]) == ARGV[1] then
+	redis.call("del", KEYS[1])
+	redis.call("publish", KEYS[1], "free")
+	return 1
+end
+return 0`)
+
+func openRedisNotice(p place) (system, error) {
+	return &redisNotice{&bareRedis{redis.NewClient(&redis.Options{Addr: p.addr}), p.lease}}, nil
+}
+
+func (s *redisNotice) locker(name string, _ int) (locker, error) {
+	return &redisNoticeLocker{bareRedis: s.bareRedis, keys: []string{name}, id: rand.Text()}, nil
+}
+
+type redisNoticeLocker struct {
+	*bareRedis
+	keys  []string
+	id    string
+	first *redis.PubSub // from when it first had to wait
+}
+
+func (l *redisNoticeLocker) Lock(ctx context.Context) error {
+	for {
+		if done, err := l.rdb.SetNX(ctx, l.keys[0], l.id, l.lease).Result(); done || err != nil {
+			return err
+		}
+		if err := l.await(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// await returns when the lock may be free: after a message or, for the first time, when they are
+// subscribed to.
+func (l *redisNoticeLocker) await(ctx context.Context) error {
+	if l.first == nil {
+		l.first = l.rdb.Subscribe(context.Background(), l.keys[0])
+		_, err := l.first.Receive(ctx)
+		return err
+	}
+	_, err := l.first.ReceiveMessage(ctx)
+	return err
+}
+
+func (l *redisNoticeLocker) Unlock() error {
+	return one(noticeScript.Run(context.Background(), l.rdb, l.keys, l.id).Int())
+}
+
+// redsyncSystem is redsync on one server.
+type redsyncSystem struct {
+	rdb   *redis.Client
+	sync  *redsync.Redsync
+	lease time.Duration
+}
+
+func openRedsync(p place) (system, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: p.addr})
+	return &redsyncSystem{rdb, redsync.New(goredis.NewPool(rdb)), p.lease}, nil
+}
+
+// locker returns a mutex that, unlike redsync's default, doesn't give up after 32 attempts.
+func (s *redsyncSystem) locker(name string, _ int) (locker, error) {
+	return redsyncLocker{s.sync.NewMutex(name, redsync.WithExpiry(s.lease), redsync.WithTries(math.MaxInt))}, nil
+}
+
+func (s *redsyncSystem) close() { s.rdb.Close() }
+
+type redsyncLocker struct{ m *redsync.Mutex }
+
+func (l redsyncLocker) Lock(ctx context.Context) error { return l.m.LockContext(ctx) }
+
+func (l redsyncLocker) Unlock() error {
+	ok, err := l.m.Unlock()
+	if err == nil && !ok {
+		return errGone
+	}
+	return err
+}
+
+// redislockSystem is redislock. It has no default of how to wait; its documentation shows pauses of
+// 100 ms.
+type redislockSystem struct {
+	rdb    *redis.Client
+	client *redislock.Client
+	lease  time.Duration
+}
+
+var redislockOptions = &redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)}
+
+func openRedislock(p place) (system, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: p.addr})
+	return &redislockSystem{rdb, redislock.New(rdb), p.lease}, nil
+}
+
+func (s *redislockSystem) locker(name string, _ int) (locker, error) {
+	return &redislockLocker{redislockSystem: s, name: name}, nil
+}
+
+func (s *redislockSystem) close() { s.rdb.Close() }
+
+type redislockLocker struct {
+	*redislockSystem
+	name string
+	held *redislock.Lock
+}
+
+// Lock asks again where Obtain gives up after a lease, as it does where the context has no deadline.
+func (l *redislockLocker) Lock(ctx context.Context) (err error) {
+	for {
+		l.held, err = l.client.Obtain(ctx, l.name, l.lease, redislockOptions)
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (l *redislockLocker) Unlock() error { return l.held.Release(context.Background()) }

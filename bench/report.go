@@ -1,0 +1,145 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// A report is what becomes of a run.
+type report struct {
+	Machine string
+	Results []result
+}
+
+func (r report) writeJSON(file string) error {
+	text, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o666)
+}
+
+// rows returns the table of a point, without its head. Columns are those of the workload's metrics.
+func (r result) rows(p pointResult) (rows [][]string) {
+	for _, s := range p.Contenders {
+		row := []string{string(s.Store), s.Name}
+		for _, m := range r.workload.metrics {
+			row = append(row, m.format(s.Median))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// format returns a figure as text, with commas between thousands.
+func (m metric) format(v values) string {
+	x, ok := v[m.key]
+	if !ok {
+		return "–"
+	}
+	decimals := m.decimals
+	if x >= 100 && decimals > 0 {
+		decimals = 0 // nobody needs so many digits
+	}
+	text := strconv.FormatFloat(x, 'f', decimals, 64)
+	whole, fraction, _ := strings.Cut(text, ".")
+	for i := len(whole) - 3; i > 0 && whole[i-1] != '-'; i -= 3 {
+		whole = whole[:i] + "," + whole[i:]
+	}
+	if fraction != "" {
+		whole += "." + fraction
+	}
+	return whole
+}
+
+// print writes the tables for a screen.
+func (r result) print(to io.Writer) {
+	fmt.Fprintf(to, "\n== %s  %s\n", r.ID, r.Title)
+	for _, missing := range r.Missing {
+		fmt.Fprintln(to, "left out:", missing)
+	}
+	for _, p := range r.Points {
+		fmt.Fprintf(to, "\n%s\n", p.Label)
+		w := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintf(w, "\t\t%s\t\n", strings.Join(r.Metrics, "\t"))
+		for _, row := range r.rows(p) {
+			fmt.Fprintln(w, strings.Join(row, "\t")+"\t")
+		}
+		w.Flush()
+	}
+	for _, failure := range r.Failures {
+		fmt.Fprintln(to, "failed:", failure)
+	}
+}
+
+// markdown returns the same for a page, with the charts that are beside it in a folder.
+func (r result) markdown(folder string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", r.About)
+	for _, p := range r.Points {
+		fmt.Fprintf(&b, "\n**%s**\n\n| | | %s |\n|---|---|%s\n", p.Label, strings.Join(r.Metrics, " | "), strings.Repeat("---:|", len(r.Metrics)))
+		for _, row := range r.rows(p) {
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		}
+	}
+	for _, c := range r.workload.charts {
+		fmt.Fprintf(&b, "\n![%s](%s/%s.svg)\n", c.title, folder, c.name)
+	}
+	for _, failure := range r.Failures {
+		text, _, _ := strings.Cut(failure, "\n")
+		fmt.Fprintf(&b, "\nNot measured: %s\n", text)
+	}
+	return b.String()
+}
+
+// publish writes tables between the markers of a page, which it makes if there is none, and charts
+// beside it.
+func (r report) publish(dir string) error {
+	const folder = "performance"
+	path := filepath.Join(dir, folder+".md")
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	page := string(text)
+	if page == "" {
+		page = "# Performance\n"
+	}
+	page = between(page, "machine", "", r.Machine+"\n")
+	if err := os.MkdirAll(filepath.Join(dir, folder), 0o777); err != nil {
+		return err
+	}
+	for _, res := range r.Results {
+		page = between(page, res.ID, fmt.Sprintf("%s: %s", res.ID, res.Title), res.markdown(folder))
+		for _, c := range res.workload.charts {
+			if err := os.WriteFile(filepath.Join(dir, folder, c.name+".svg"), []byte(c.draw(res)), 0o666); err != nil {
+				return err
+			}
+		}
+	}
+	return os.WriteFile(path, []byte(page), 0o666)
+}
+
+// between replaces what is between the markers of that name. If there are none they are added at the
+// end, under a heading.
+func between(page, name, heading, text string) string {
+	begin, end := fmt.Sprintf("<!-- bench:%s -->\n", name), fmt.Sprintf("<!-- /bench:%s -->\n", name)
+	head, rest, ok := strings.Cut(page, begin)
+	if ok {
+		if _, tail, ok := strings.Cut(rest, end); ok {
+			return head + begin + text + end + tail
+		}
+	}
+	if heading != "" {
+		page += "\n## " + heading + "\n"
+	}
+	return page + "\n" + begin + text + end
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+// A usage is what a server has done so far.
+type usage struct {
+	commands float64 // that clients sent
+	cpu      time.Duration
+}
+
+// look returns the usage of a contender's server.
+func look(c contender, addr string) (usage, error) {
+	switch c.store {
+	case onRedis, onValkey:
+		return lookRESP(addr, c.scripted)
+	case onEtcd:
+		return lookEtcd(addr)
+	default:
+		return usage{}, nil
+	}
+}
+
+func lookRESP(addr string, scripted []string) (u usage, err error) {
+	info, err := testservers.Do(addr, "INFO", "all")
+	if err != nil {
+		return u, err
+	}
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch command, ok := strings.CutPrefix(name, "cmdstat_"); {
+		case name == "used_cpu_sys", name == "used_cpu_user":
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				return u, err
+			}
+			u.cpu += time.Duration(seconds * float64(time.Second))
+		case ok && command != "info" && command != "flushall" && !slices.Contains(scripted, command):
+			calls, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",")
+			n, err := strconv.ParseFloat(calls, 64)
+			if err != nil {
+				return u, err
+			}
+			u.commands += n
+		}
+	}
+	return u, nil
+}
+
+// lookEtcd counts messages that the server got as commands: those on streams are some, too.
+func lookEtcd(addr string) (u usage, err error) {
+	res, err := http.Get("http://" + addr + "/metrics")
+	if err != nil {
+		return u, err
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		isCPU := name == "process_cpu_seconds_total"
+		if !isCPU && !strings.HasPrefix(name, "grpc_server_msg_received_total{") {
+			continue
+		}
+		x, err := strconv.ParseFloat(value, 64)
+		switch {
+		case err != nil:
+			return u, err
+		case isCPU:
+			u.cpu = time.Duration(x * float64(time.Second))
+		default:
+			u.commands += x
+		}
+	}
+	return u, lines.Err()
+}
+
+// serverVersion returns what a server calls itself.
+func serverVersion(s store, addr string) (string, error) {
+	if s == onEtcd {
+		res, err := http.Get("http://" + addr + "/version")
+		if err != nil {
+			return "", err
+		}
+		defer res.Body.Close()
+		var v struct{ Etcdserver string }
+		err = json.NewDecoder(res.Body).Decode(&v)
+		return "etcd " + v.Etcdserver, err
+	}
+	info, err := testservers.Do(addr, "INFO", "server")
+	if err != nil {
+		return "", err
+	}
+	_, rest, _ := strings.Cut(info, strings.ToLower(string(s))+"_version:")
+	version, _, _ := strings.Cut(rest, "\r\n")
+	return string(s) + " " + version, nil
+}
+
+// flush empties a server. The names in an etcd are never used twice, and their leases end.
+func flush(s store, addr string) error {
+	if s != onRedis && s != onValkey {
+		return nil
+	}
+	_, err := testservers.Do(addr, "FLUSHALL")
+	return err
+}
+
+// usageDuring returns the CPU that this process and its contender's server use for some time, as
+// shares of one CPU, and how many commands the server gets in a second.
+func (c *child) usageDuring(d time.Duration) (client, server, commands float64, err error) {
+	who := contenderBy(c.Contender)
+	before, err := look(who, c.Server)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	clientBefore, begin := processCPU(), time.Now()
+	time.Sleep(d)
+	took := time.Since(begin)
+	clientAfter := processCPU()
+	after, err := look(who, c.Server)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	return float64(clientAfter-clientBefore) / float64(took),
+		float64(after.cpu-before.cpu) / float64(took),
+		(after.commands - before.commands) / took.Seconds(), nil
+}
+
+func goVersion() string { return runtime.Version() }
+
+// packageVersions returns those of the packages that are compared.
+func packageVersions() (all []string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	for _, m := range info.Deps {
+		switch m.Path {
+		case "github.com/redis/go-redis/v9", "github.com/valkey-io/valkey-go", "go.etcd.io/etcd/client/v3",
+			"github.com/go-redsync/redsync/v4", "github.com/bsm/redislock":
+			all = append(all, fmt.Sprintf("%s %s", m.Path, m.Version))
+		}
+	}
+	return all
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"strconv"
+	"time"
+
+	"github.com/valkey-io/valkey-go"
+	"github.com/valkey-io/valkey-go/valkeylock"
+
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/redisson"
+)
+
+var valkeylockScripts = []string{"get", "set", "pexpireat", "del"}
+
+// The floor on Valkey is that of Redis: go-redis, whose connections are pooled, so that what is
+// gained by sending the requests of many goroutines together is seen.
+var valkeyContenders = []contender{
+	{name: "bare go-redis", store: onValkey, in: []string{"W1"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis, alone", store: onValkey, in: []string{"W2", "W3"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare valkey-go", store: onValkey, in: []string{"W1", "W2", "W3"}, role: bare, open: openBareValkey, scripted: compareAndDelete},
+	{name: "our scripts, bare", store: onValkey, in: []string{"W1"}, role: twin, open: openValkeyScripts, scripted: dlockScripts},
+	{name: "message, round trip", store: onValkey, in: []string{"W4"}, role: floor, open: openValkeyNotice, scripted: noticeScripts},
+	{name: "valkeylock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, open: openValkeylock, scripted: valkeylockScripts},
+	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "dlock, no hand-over", store: onValkey, in: []string{"W2", "W3"}, role: ours, open: withValkey(dlock.WithHandover(0)), scripted: dlockScripts},
+}
+
+// bareValkey is bareRedis by way of valkey-go.
+type bareValkey struct {
+	client valkey.Client
+	lease  string // in milliseconds
+}
+
+var valkeyDelete = valkey.NewLuaScript(`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
+
+func openBareValkey(p place) (system, error) { return newBareValkey(p) }
+
+func newBareValkey(p place) (*bareValkey, error) {
+	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{p.addr}})
+	if err != nil {
+		return nil, err
+	}
+	return &bareValkey{client, strconv.FormatInt(p.lease.Milliseconds(), 10)}, nil
+}
+
+func (s *bareValkey) locker(name string, _ int) (locker, error) {
+	return &bareValkeyLocker{s, []string{name}, []string{rand.Text()}}, nil
+}
+
+func (s *bareValkey) close() { s.client.Close() }
+
+type bareValkeyLocker struct {
+	*bareValkey
+	keys, args []string
+}
+
+func (l *bareValkeyLocker) Lock(ctx context.Context) error {
+	for {
+		if done, err := l.try(ctx); done || err != nil {
+			return err
+		}
+	}
+}
+
+// try makes one attempt.
+func (l *bareValkeyLocker) try(ctx context.Context) (bool, error) {
+	set := l.client.B().Arbitrary("SET").Keys(l.keys...).Args(l.args[0], "NX", "PX", l.lease).Build()
+	err := l.client.Do(ctx, set).Error()
+	if valkey.IsValkeyNil(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (l *bareValkeyLocker) Unlock() error {
+	return one(valkeyDelete.Exec(context.Background(), l.client, l.keys, l.args).AsInt64())
+}
+
+// valkeyScripts is redisScripts by way of valkey-go.
+type valkeyScripts struct {
+	client valkey.Client
+	lease  time.Duration
+}
+
+func openValkeyScripts(p place) (system, error) {
+	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{p.addr}})
+	if err != nil {
+		return nil, err
+	}
+	for _, call := range scriptCalls("", "", p.lease) {
+		load := client.B().ScriptLoad().Script(call.Script.Text).Build()
+		if err := client.Do(context.Background(), load).Error(); err != nil {
+			return nil, err
+		}
+	}
+	return &valkeyScripts{client, p.lease}, nil
+}
+
+func (s *valkeyScripts) locker(name string, _ int) (locker, error) {
+	calls := scriptCalls(name, rand.Text(), s.lease)
+	return &valkeyScriptsLocker{s, calls[0], calls[1]}, nil
+}
+
+func (s *valkeyScripts) close() { s.client.Close() }
+
+type valkeyScriptsLocker struct {
+	*valkeyScripts
+	acquire, release redisson.Call
+}
+
+func (l *valkeyScriptsLocker) Lock(ctx context.Context) error {
+	for {
+		if err := l.send(ctx, l.acquire).Error(); err != nil {
+			if valkey.IsValkeyNil(err) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+func (l *valkeyScriptsLocker) Unlock() error {
+	return one(l.send(context.Background(), l.release).AsInt64())
+}
+
+func (l *valkeyScriptsLocker) send(ctx context.Context, call redisson.Call) valkey.ValkeyResult {
+	return l.client.Do(ctx, l.client.B().Evalsha().Sha1(call.Script.SHA1).Numkeys(int64(len(call.Keys))).
+		Key(call.Keys...).Arg(call.Args...).Build())
+}
+
+// valkeyNotice is redisNotice by way of valkey-go.
+type valkeyNotice struct{ *bareValkey }
+
+var valkeyNoticeScript = valkey.NewLuaScript(`if redis.call("get", KEYS[1]) == ARGV[1] then
+	redis.call("del", KEYS[1])
+	redis.call("publish", KEYS[1], "free")
+	return 1
+end
+return 0`)
+
+func openValkeyNotice(p place) (system, error) {
+	bare, err := newBareValkey(p)
+	if err != nil {
+		return nil, err
+	}
+	return &valkeyNotice{bare}, nil
+}
+
+func (s *valkeyNotice) locker(name string, _ int) (locker, error) {
+	bare := &bareValkeyLocker{s.bareValkey, []string{name}, []string{rand.Text()}}
+	return &valkeyNoticeLocker{bareValkeyLocker: bare}, nil
+}
+
+type valkeyNoticeLocker struct {
+	*bareValkeyLocker
+	free chan struct{} // from when it first had to wait
+}
+
+func (l *valkeyNoticeLocker) Lock(ctx context.Context) error {
+	for {
+		if done, err := l.try(ctx); done || err != nil {
+			return err
+		}
+		if err := l.await(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *valkeyNoticeLocker) await(ctx context.Context) error {
+	if l.free == nil {
+		return l.subscribe(ctx)
+	}
+	select {
+	case <-l.free:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *valkeyNoticeLocker) subscribe(ctx context.Context) error {
+	l.free = make(chan struct{}, 1)
+	conn, _ := l.client.Dedicate() // until the client is closed
+	conn.SetPubSubHooks(valkey.PubSubHooks{OnMessage: func(valkey.PubSubMessage) {
+		select {
+		case l.free <- struct{}{}:
+		default:
+		}
+	}})
+	return conn.Do(ctx, conn.B().Subscribe().Channel(l.keys[0]).Build()).Error()
+}
+
+func (l *valkeyNoticeLocker) Unlock() error {
+	return one(valkeyNoticeScript.Exec(context.Background(), l.client, l.keys, l.args).AsInt64())
+}
+
+// valkeylockSystem is valkeylock with one key for a lock, as the others have, where its default is
+// three, and without messages about its own changes, which is the faster of its two ways. An attempt
+// may take longer than its default of 20 ms: after one that took too long on a busy machine it would
+// wait for a message that never comes.
+type valkeylockSystem struct{ valkeylock.Locker }
+
+func openValkeylock(p place) (system, error) {
+	l, err := valkeylock.NewLocker(valkeylock.LockerOption{
+		ClientOption:   valkey.ClientOption{InitAddress: []string{p.addr}},
+		KeyMajority:    1,
+		NoLoopTracking: true,
+		KeyValidity:    p.lease,
+		TryNextAfter:   time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return valkeylockSystem{l}, nil
+}
+
+func (s valkeylockSystem) locker(name string, _ int) (locker, error) {
+	return &valkeylockLocker{valkeylockSystem: s, name: name}, nil
+}
+
+func (s valkeylockSystem) close() { s.Close() }
+
+type valkeylockLocker struct {
+	valkeylockSystem
+	name   string
+	held   context.Context
+	cancel context.CancelFunc
+}
+
+func (l *valkeylockLocker) Lock(ctx context.Context) (err error) {
+	l.held, l.cancel, err = l.WithContext(ctx, l.name)
+	return err
+}
+
+// Unlock says whether the lock was still held: valkeylock itself does not.
+func (l *valkeylockLocker) Unlock() error {
+	lost := l.held.Err() != nil
+	l.cancel()
+	if lost {
+		return errGone
+	}
+	return nil
+}

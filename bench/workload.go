@@ -1,0 +1,236 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A workload is something that all contenders do, under several conditions.
+type workload struct {
+	id, title string
+	about     string
+	metrics   []metric // the columns of its table
+	stores    []store
+	common    trial         // what is so at all points
+	atLeast   time.Duration // that a trial takes, even if there is little time
+	points    []point
+	run       func(*lab, contender, point) (values, error)
+	ratioOf   string // the metric that is divided by the floor's and the twin's
+	charts    []chart
+}
+
+// A metric is something that is measured.
+type metric struct {
+	key      string
+	title    string
+	decimals int
+}
+
+// A point is one condition.
+type point struct {
+	label string
+	x     float64 // its place in charts; 0: in none
+	quick bool    // it is measured even if there is little time
+	trial trial
+
+	processes int
+	roundTrip time.Duration // injected
+}
+
+var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7}
+
+// jobs are what processes can do.
+var jobs map[string]func(*child) (measured, error)
+
+const (
+	jobLoop    = "loop"
+	jobHolder  = "holder"
+	jobWaiter  = "waiter"
+	jobKeep    = "keep"
+	jobCrowd   = "crowd"
+	jobHolding = "holding"
+	jobMemory  = "memory"
+)
+
+func init() { // not at the declaration: the jobs use what uses them
+	jobs = map[string]func(*child) (measured, error){
+		jobLoop:    loop,
+		jobHolder:  handOver,
+		jobWaiter:  takeOver,
+		jobKeep:    keep,
+		jobCrowd:   crowd,
+		jobHolding: holding,
+		jobMemory:  inMemory,
+	}
+}
+
+// A result is what became of a workload.
+type result struct {
+	ID, Title, About string
+	Metrics          []string
+	Points           []pointResult
+	Missing          []string // servers
+	Failures         []string
+
+	workload workload
+}
+
+// A pointResult is what became of all contenders at one point.
+type pointResult struct {
+	Label      string
+	Contenders []standing
+	point      point
+}
+
+// A standing is how a contender did at a point.
+type standing struct {
+	Store  store
+	Name   string
+	Rounds []values
+	Median values
+
+	contender contender
+}
+
+// measure measures a workload in rounds: A B C A B C, so that a machine that is busy with something
+// else for a while hits all alike.
+func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
+	res := result{ID: w.id, Title: w.title, About: w.about, workload: w}
+	for _, m := range w.metrics {
+		res.Metrics = append(res.Metrics, m.title)
+	}
+	defer l.stop()
+	res.Missing = l.start(w.stores...)
+	for _, p := range w.points {
+		if quick && !p.quick {
+			continue
+		}
+		p.trial = p.trial.or(w.common)
+		if quick {
+			p.trial.Duration = max(p.trial.Duration/5, w.atLeast)
+		}
+		at := pointResult{Label: p.label, point: p}
+		for _, c := range contenders {
+			if l.has(c.store) && slices.Contains(c.in, w.id) {
+				at.Contenders = append(at.Contenders, standing{Store: c.store, Name: c.name, contender: c})
+			}
+		}
+		for range rounds {
+			for i := range at.Contenders {
+				s := &at.Contenders[i]
+				v, err := measureOnce(l, w, s.contender, p)
+				if err != nil {
+					res.Failures = append(res.Failures, fmt.Sprintf("%s, %s: %v", p.label, s.contender.key(), err))
+					v = values{}
+				}
+				s.Rounds = append(s.Rounds, v)
+			}
+			compare(w, at.Contenders)
+		}
+		for i := range at.Contenders {
+			at.Contenders[i].Median = medians(at.Contenders[i].Rounds)
+		}
+		res.Points = append(res.Points, at)
+	}
+	return res, nil
+}
+
+// measureOnce has one contender do its part, on a store that nobody else uses.
+func measureOnce(l *lab, w workload, c contender, p point) (values, error) {
+	addr, end, err := l.delayed(c.store, p.roundTrip)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	p.trial.Contender, p.trial.Addr, p.trial.Server, p.trial.Name = c.key(), addr, l.servers[c.store], l.newName()
+	if l.profiles != "" {
+		name := strings.NewReplacer("/", "-", " ", "-", ",", "").Replace(w.id + " " + p.label + " " + c.key())
+		p.trial.Profile = filepath.Join(l.profiles, name)
+	}
+	if err := flush(c.store, p.trial.Server); err != nil {
+		return nil, err
+	}
+	if c.role == solo {
+		p.trial.Goroutines, p.processes = 1, 1
+	}
+	v, err := w.run(l, c, p)
+	maps.DeleteFunc(v, func(_ string, x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) // of nothing
+	return v, err
+}
+
+// compare adds the ratios of the latest round.
+func compare(w workload, all []standing) {
+	if w.ratioOf == "" {
+		return
+	}
+	for _, s := range all {
+		v := s.Rounds[len(s.Rounds)-1]
+		for _, other := range all {
+			if other.Store != s.Store {
+				continue
+			}
+			base := other.Rounds[len(other.Rounds)-1][w.ratioOf]
+			if _, ok := v[w.ratioOf]; !ok || base == 0 {
+				continue
+			}
+			switch role := other.contender.role; {
+			case role == floor, role == solo:
+				v["ratio"] = v[w.ratioOf] / base
+			case role == twin && s.contender.role == ours:
+				v["twin"] = v[w.ratioOf] / base
+			}
+		}
+	}
+}
+
+func medians(rounds []values) values {
+	figures := make(map[string][]float64)
+	for _, v := range rounds {
+		for key, x := range v {
+			figures[key] = append(figures[key], x)
+		}
+	}
+	all := make(values)
+	for key, list := range figures {
+		if m := median(list); !math.IsNaN(m) {
+			all[key] = m
+		}
+	}
+	return all
+}
+
+// or returns the trial with what it leaves open taken from another.
+func (t trial) or(common trial) trial {
+	t.Job = common.Job
+	if t.Duration == 0 {
+		t.Duration = common.Duration
+	}
+	if t.Lease == 0 {
+		t.Lease = common.Lease
+	}
+	if t.Naming == "" {
+		t.Naming = common.Naming
+	}
+	if t.Goroutines == 0 {
+		t.Goroutines = common.Goroutines
+	}
+	return t
+}
+
+// describe says on what machine, and with what, all is measured.
+func describe(l *lab) string {
+	parts := []string{cpuModel(), goVersion()}
+	if l.serverCPU == noCPU {
+		parts = append(parts, "one CPU, or none that can be chosen: servers and clients share it, so latencies mean little")
+	} else {
+		parts = append(parts, fmt.Sprintf("servers on CPU %d, clients on CPU %d", l.serverCPU, l.clientCPU))
+	}
+	parts = append(parts, packageVersions()...)
+	parts = append(parts, slices.Sorted(maps.Keys(l.versions))...)
+	return strings.Join(parts, "; ")
+}
