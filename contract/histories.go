@@ -1,0 +1,207 @@
+package contract
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/history"
+)
+
+const historyRule = "whatever clients do at once, and whatever fails, their answers are those of one lock for each name"
+
+// historyClients are the clients whose histories are checked.
+var historyClients = []struct {
+	name string
+	opts []dlock.Option
+}{
+	{"handing on", nil},
+	{"asking the store", []dlock.Option{dlock.WithHandover(0)}},
+}
+
+// A scenario is what random users of a lock have to live with.
+type scenario struct {
+	name   string
+	faulty bool          // steps fail in all ways
+	forced bool          // some force the lock, and the store loses its data
+	length time.Duration // where time is real
+}
+
+var scenarios = []scenario{
+	{name: "calm", length: 200 * time.Millisecond},
+	{name: "forced", forced: true, length: 150 * time.Millisecond},
+	{name: "faults", faulty: true, length: 500 * time.Millisecond},
+	{name: "forced and faults", faulty: true, forced: true, length: 300 * time.Millisecond},
+}
+
+func runHistories(t *testing.T, h Harness) {
+	for _, c := range historyClients {
+		t.Run(c.name, func(t *testing.T) {
+			for _, s := range scenarios {
+				t.Run(s.name, func(t *testing.T) { runHistory(t, h, s, c.opts) })
+			}
+		})
+	}
+}
+
+// runHistory lets random users loose, and checks what they saw. In a bubble that is cheap, and done
+// several times.
+func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
+	runs := 1
+	if h.Virtual {
+		runs = 10
+	}
+	seed := history.Seed(t)
+	for i := range runs {
+		hl := &historyLab{scenario: s, seed: seed + uint64(i), opts: opts}
+		runCase(t, h, testCase{rule: historyRule, run: locker(hl.run)})
+		if t.Failed() || t.Skipped() {
+			return
+		}
+		// Outside of the bubble, where the search has all the time that it needs.
+		hl.recorder.Verify(t, hl.seed, hl.rules)
+	}
+}
+
+// historyLab is where one history is made.
+type historyLab struct {
+	*lab
+	scenario scenario
+	seed     uint64
+	opts     []dlock.Option
+
+	recorder  *history.Recorder
+	rules     history.Rules
+	workload  history.Workload
+	processes []*process
+}
+
+func (l *historyLab) run(lab *lab) {
+	l.lab = lab
+	l.recorder = history.New()
+	lease := l.legal(l.lease() / 2)
+	l.workload = history.Workload{
+		Seed: l.seed, Names: []string{"a", "b"}, Users: 3, Lease: lease, Pace: lease, Rounds: 20,
+		Length: time.Hour, Forces: l.scenario.forced,
+	}
+	l.rules = history.Rules{Late: max(2*time.Millisecond, l.leaseStep())}
+	if l.h.Virtual && !l.scenario.faulty {
+		l.rules.Calm, l.rules.Renewed, l.rules.Prompt = true, true, l.promptness()
+	}
+	if !l.h.Virtual {
+		// It is for others to say how late a lease may end.
+		l.rules.Late = time.Minute
+		l.workload.Length, l.workload.Pace = l.scenario.length, 150*time.Millisecond
+	}
+	var clients []*dlock.Client
+	for range 3 {
+		clients = append(clients, l.client(lease))
+	}
+	users := l.start("the workload", func() error {
+		l.workload.Run(l.ctx, l.recorder, clients)
+		return nil
+	})
+	l.meddle(users)
+	users.ok()
+	l.settleDown()
+}
+
+// promptness returns for how long a waiter may leave a lock free.
+func (l *historyLab) promptness() time.Duration {
+	if _, ok := l.session().(backend.Notifier); ok {
+		// A client that may hand the lock on asks the store a little later than others.
+		return 10*time.Millisecond + 2*dlock.DefaultHandover
+	}
+	return 1200 * time.Millisecond // it polls, at least once a second or so
+}
+
+// client returns a client whose steps fail as the scenario says.
+func (l *historyLab) client(lease time.Duration) *dlock.Client {
+	// What the client doesn't hear is heard by the recorder.
+	p := l.processOn(newFaults(l.recorder.Watch(l.store.Backend())), append([]dlock.Option{dlock.WithLease(lease)}, l.opts...)...)
+	if l.scenario.faulty {
+		dice := rand.New(rand.NewPCG(l.seed, uint64(len(l.processes))))
+		p.on(which{}, randomFault(dice, p.faults, l.workload.Pace))
+	}
+	l.processes = append(l.processes, p)
+	return p.Client
+}
+
+// randomFault is any fault, or, mostly, none.
+func randomFault(r *rand.Rand, f *faults, lease time.Duration) fault {
+	return func(x *transit) error {
+		f.mu.Lock()
+		dice, pause := r.IntN(100), time.Duration(r.Int64N(int64(lease)))
+		f.mu.Unlock()
+		later := func() <-chan struct{} {
+			open := make(chan struct{})
+			time.AfterFunc(pause, func() { close(open) })
+			return open
+		}
+		switch {
+		case dice < 4:
+			return replyLost(x)
+		case dice < 8:
+			return requestLost(x)
+		case dice < 12:
+			return notSent(x)
+		case dice < 16:
+			return hangs(later())(x)
+		case dice < 20:
+			return replyHangs(later())(x)
+		case dice < 24:
+			return late(later())(x)
+		case dice < 27:
+			return hangsPolitely(x)
+		default:
+			return x.carryOut(x.ctx)
+		}
+	}
+}
+
+// meddle makes the faults that strike all clients at once, until the users are done.
+func (l *historyLab) meddle(users *call) {
+	dice := rand.New(rand.NewPCG(l.seed, 1<<32))
+	for !users.over() {
+		select {
+		case <-users.done:
+		case <-time.After(time.Duration(dice.Int64N(int64(3 * l.workload.Pace)))):
+		}
+		switch dice.IntN(3) {
+		case 0:
+			if l.scenario.forced && l.store.Wipe != nil {
+				l.recorder.Wipe("the store loses its data", l.store.Wipe)
+			}
+		case 1:
+			if l.scenario.faulty && l.store.BreakSubscriptions != nil {
+				l.store.BreakSubscriptions()
+			}
+		default:
+			p := l.processes[dice.IntN(len(l.processes))]
+			p.swallow(l.scenario.faulty && dice.IntN(2) == 0)
+		}
+	}
+}
+
+// settleDown ends the faults. Whatever they have left behind is taken back.
+func (l *historyLab) settleDown() {
+	for _, p := range l.processes {
+		p.heal()
+	}
+	for _, name := range l.workload.Names {
+		l.eventuallyFree(name)
+	}
+	if n := l.recorder.Count(); n < 200 && l.h.Virtual { // elsewhere it is as many as there was time for
+		l.Errorf("only %d calls", n)
+	}
+}
+
+// heal ends all faults that rules make.
+func (f *faults) heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rules, f.deaf = slices.Delete(f.rules, 0, len(f.rules)), false
+}

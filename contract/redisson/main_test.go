@@ -1,0 +1,206 @@
+// Package redisson_test runs Redisson itself, in a Java program of its own, against this project's
+// clients: on the same servers, for the same locks. The program is src/main/java/Peer.java, and
+// pom.xml says how to build it. What the tests see on the wire is written down in docs/redisson.md.
+//
+// Nothing is downloaded by a test. To have Maven download what they need, run once for each version
+//
+//	mvn -q -B -f contract/redisson -Dredisson.version=VERSION
+//
+// Without that, or without Java and Maven, the tests are skipped, and fail where
+// DISTSYNC_REQUIRE_SERVERS=1 is set.
+package redisson_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/valkey-io/valkey-go"
+	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/redisbackend"
+	"github.com/seed951563bd/distsync/valkeybackend"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// versions are the releases of Redisson that are run: the newest, and one that locks by the scripts
+// of old: 3.24 came with another way to unlock.
+var versions = []string{"4.7.0", "3.23.5"}
+
+const (
+	// longLease is what nobody waits out: ten times what a test waits for anything. Nor do those who
+	// wait for a lock look again by themselves before a third of it has passed.
+	longLease = 10 * testservers.Patience
+
+	// shortLease is for leases that are renewed in time, or are waited out.
+	shortLease = 3 * time.Second
+
+	// startPatience is how long a JVM may take to start on a machine that has much else to do.
+	startPatience = 4 * testservers.Patience
+)
+
+// A place is where locks are kept, and how the parties get there.
+type place struct {
+	servers []*testservers.Server
+	config  redissonConfig
+	admin   redis.UniversalClient // the tests' own
+	sharded bool                  // releases are published on sharded channels
+	monitor *monitor
+	backend func(t *testing.T) backend.Backend // a new client of the place
+}
+
+// A lab is a place with a Java process.
+type lab struct {
+	*place
+	java *peer
+}
+
+var places = []struct {
+	name     string
+	start    func(t *testing.T) *place
+	versions []string // of Redisson
+}{
+	{"redis", redisPlace, versions},
+	{"redis by valkey-go", redisByValkeyPlace, versions},
+	{"valkey by valkey-go", valkeyPlace, versions[:1]},
+	{"cluster", clusterPlace, versions},
+	{"cluster by valkey-go", clusterByValkeyPlace, versions[:1]},
+	{"cluster without sharded channels", unshardedPlace, versions[:1]}, // 3.23.5 can't be told
+}
+
+func TestRedisson(t *testing.T) {
+	needJava(t)
+	t.Parallel()
+	for _, where := range places {
+		t.Run(where.name, func(t *testing.T) {
+			t.Parallel()
+			p := where.start(t)
+			for _, version := range where.versions {
+				t.Run(version, func(t *testing.T) {
+					t.Parallel()
+					l := &lab{p, startPeer(t, version, p.config, longLease)}
+					for _, c := range cases {
+						t.Run(c.name, func(t *testing.T) {
+							t.Parallel()
+							c.run(t, l)
+						})
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestWatchdogs(t *testing.T) {
+	needJava(t)
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) *place{"redis": redisPlace, "cluster": clusterPlace} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			watchdogs(t, start(t))
+		})
+	}
+}
+
+func redisPlace(t *testing.T) *place {
+	p := single(t, testservers.Redis(t))
+	p.backend = func(t *testing.T) backend.Backend {
+		rdb := redis.NewClient(&redis.Options{Addr: p.servers[0].Addr})
+		t.Cleanup(func() { rdb.Close() })
+		return redisbackend.New(rdb)
+	}
+	return p
+}
+
+func redisByValkeyPlace(t *testing.T) *place { return byValkey(single(t, testservers.Redis(t))) }
+func valkeyPlace(t *testing.T) *place        { return byValkey(single(t, testservers.Valkey(t))) }
+
+func byValkey(p *place) *place {
+	p.backend = func(t *testing.T) backend.Backend { return valkeybackend.New(connectValkey(t, p.servers)) }
+	return p
+}
+
+func single(t *testing.T, server *testservers.Server) *place {
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
+	t.Cleanup(func() { admin.Close() })
+	servers := []*testservers.Server{server}
+	return &place{
+		servers: servers,
+		config:  redissonConfig{Single: &singleConfig{"redis://" + server.Addr, redissonTimeout}},
+		admin:   admin,
+		monitor: watch(t, servers),
+	}
+}
+
+// clusterPlace is a cluster where Redisson uses sharded channels because it finds that it can.
+func clusterPlace(t *testing.T) *place {
+	p := cluster(t, "")
+	p.sharded = true
+	p.backend = func(t *testing.T) backend.Backend {
+		return redisbackend.New(connectCluster(t, p.servers), redisbackend.WithShardedPubSub())
+	}
+	return p
+}
+
+func clusterByValkeyPlace(t *testing.T) *place {
+	p := clusterPlace(t)
+	p.backend = func(t *testing.T) backend.Backend {
+		return valkeybackend.New(connectValkey(t, p.servers), valkeybackend.WithShardedPubSub())
+	}
+	return p
+}
+
+// unshardedPlace is a cluster where Redisson is told not to use them.
+func unshardedPlace(t *testing.T) *place {
+	p := cluster(t, "OFF")
+	p.backend = func(t *testing.T) backend.Backend { return redisbackend.New(connectCluster(t, p.servers)) }
+	return p
+}
+
+func cluster(t *testing.T, sharded string) *place {
+	servers := testservers.RedisCluster(t, 3)
+	var urls []string
+	for _, addr := range addrs(servers) {
+		urls = append(urls, "redis://"+addr)
+	}
+	return &place{
+		servers: servers,
+		config:  redissonConfig{Cluster: &clusterConfig{urls, sharded, redissonTimeout}},
+		admin:   connectCluster(t, servers),
+		monitor: watch(t, servers),
+	}
+}
+
+func connectCluster(t *testing.T, servers []*testservers.Server) *redis.ClusterClient {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs(servers)})
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
+}
+
+func connectValkey(t *testing.T, servers []*testservers.Server) valkey.Client {
+	vk, err := valkey.NewClient(valkey.ClientOption{InitAddress: addrs(servers)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(vk.Close)
+	return vk
+}
+
+func addrs(servers []*testservers.Server) (addrs []string) {
+	for _, s := range servers {
+		addrs = append(addrs, s.Addr)
+	}
+	return addrs
+}
+
+// client returns a client of ours, as another process would have it.
+func (p *place) client(t *testing.T, opts ...dlock.Option) *dlock.Client {
+	t.Helper()
+	c := dlock.New(p.backend(t), append([]dlock.Option{dlock.WithLease(longLease)}, opts...)...)
+	t.Cleanup(func() { c.Close() })
+	return c
+}

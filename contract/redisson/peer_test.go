@@ -1,0 +1,247 @@
+package redisson_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+// classpaths has a function for each version that returns the class path of the Java program.
+var classpaths = func() map[string]func() (string, error) {
+	m := make(map[string]func() (string, error))
+	for _, version := range versions {
+		m[version] = sync.OnceValues(func() (string, error) { return classpath(version) })
+	}
+	return m
+}()
+
+// classpath builds the Java program, if that has not been done since it was changed, of what this
+// machine has downloaded already.
+func classpath(version string) (string, error) {
+	target := filepath.Join("target", version)
+	jars := filepath.Join(target, "classpath") // written by the build's last step
+	if !newer(jars, "pom.xml") || !newer(jars, "src/main/java/Peer.java") {
+		cmd := exec.Command("mvn", "--offline", "--quiet", "--batch-mode", "-Dstyle.color=never", "-Dredisson.version="+version)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("the Java program cannot be built; "+
+				"`mvn -q -B -f contract/redisson -Dredisson.version=%s` downloads what that takes: %w\n%s", version, err, out)
+		}
+	}
+	text, err := os.ReadFile(jars)
+	return filepath.Join(target, "classes") + string(filepath.ListSeparator) + string(text), err
+}
+
+func newer(file, than string) bool {
+	a, errA := os.Stat(file)
+	b, errB := os.Stat(than)
+	return errA == nil && errB == nil && a.ModTime().After(b.ModTime())
+}
+
+// needJava skips a test where there is no Redisson to run, or fails it if that was asked for.
+func needJava(t *testing.T) {
+	t.Helper()
+	testservers.Program(t, "java")
+	for _, version := range versions {
+		_, err := classpaths[version]()
+		switch {
+		case err == nil:
+		case os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1":
+			t.Fatalf("%v\nDISTSYNC_REQUIRE_SERVERS=1 asks for it", err)
+		default:
+			t.Skip(err)
+		}
+	}
+}
+
+// redissonConfig is Redisson's configuration.
+type redissonConfig struct {
+	Single   *singleConfig  `json:"singleServerConfig,omitempty"`
+	Cluster  *clusterConfig `json:"clusterServersConfig,omitempty"`
+	Watchdog int64          `json:"lockWatchdogTimeout"` // milliseconds
+}
+
+type singleConfig struct {
+	Address string `json:"address"`
+	Timeout int    `json:"timeout"`
+}
+
+type clusterConfig struct {
+	Addresses []string `json:"nodeAddresses"`
+	Sharded   string   `json:"shardedSubscriptionMode,omitempty"` // not known to old versions
+	Timeout   int      `json:"timeout"`
+}
+
+// redissonTimeout is how long Redisson waits for an answer, in milliseconds. Its own 3 s are short
+// for a machine that has much else to do.
+const redissonTimeout = 20_000
+
+// A peer is a running Java program.
+type peer struct {
+	version string
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	threads atomic.Int64 // the number of the last
+
+	mu      sync.Mutex
+	stdin   io.Writer
+	answers map[string]chan string // by thread; nil when the program has ended
+}
+
+// startPeer starts a Java program until the end of the test. Redisson renews locks each time a
+// third of the watchdog's lease has passed.
+func startPeer(t *testing.T, version string, config redissonConfig, watchdog time.Duration) *peer {
+	t.Helper()
+	classpath, err := classpaths[version]()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Watchdog = watchdog.Milliseconds()
+	yaml, err := json.Marshal(config) // JSON is YAML
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{version: version, exited: make(chan struct{}), answers: make(map[string]chan string)}
+	p.cmd = exec.Command("java",
+		"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", // it is to start quickly and stay small
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-cp", classpath, "Peer", string(yaml))
+	stderr := new(bytes.Buffer)
+	p.cmd.Stderr = stderr
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := p.expect("ready")
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go p.run(stdout)
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("Redisson %s says:\n%s", version, stderr)
+		}
+	})
+	receiveWithin(t, startPatience, "the Java program starts", ready)
+	return p
+}
+
+// run passes on the program's answers until it ends.
+func (p *peer) run(stdout io.Reader) {
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		thread, answer, _ := strings.Cut(lines.Text(), " ")
+		p.mu.Lock()
+		p.answers[thread] <- answer
+		p.mu.Unlock()
+	}
+	p.mu.Lock()
+	for _, answers := range p.answers {
+		close(answers)
+	}
+	p.answers = nil
+	p.mu.Unlock()
+	p.cmd.Wait() // how it ended does not matter: it is killed
+	close(p.exited)
+}
+
+// kill ends the program as the kernel ends one that has used too much memory. It may be called
+// again.
+func (p *peer) kill() {
+	p.cmd.Process.Kill()
+	<-p.exited
+}
+
+func (p *peer) expect(thread string) <-chan string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	answers := make(chan string, 1) // a thread answers once before it is asked again
+	if p.answers == nil {
+		close(answers)
+	} else {
+		p.answers[thread] = answers
+	}
+	return answers
+}
+
+// A thread is one of the Java program's. It does one thing at a time.
+type thread struct {
+	t       *testing.T
+	peer    *peer
+	name    string
+	owner   string // what it is called in the hash of a lock that it holds
+	answers <-chan string
+}
+
+func (p *peer) thread(t *testing.T) *thread {
+	t.Helper()
+	th := &thread{t: t, peer: p, name: fmt.Sprint("thread", p.threads.Add(1))}
+	th.answers = p.expect(th.name)
+	th.owner = th.do("owner", "-")
+	return th
+}
+
+// start has the thread call a method of a lock, with numbers of milliseconds as arguments, and
+// returns the channel for the result.
+func (th *thread) start(method, lock string, arguments ...time.Duration) <-chan string {
+	th.t.Helper()
+	line := th.name + " " + method + " " + lock
+	for _, d := range arguments {
+		line += fmt.Sprint(" ", d.Milliseconds())
+	}
+	th.peer.mu.Lock()
+	defer th.peer.mu.Unlock()
+	if _, err := io.WriteString(th.peer.stdin, line+"\n"); err != nil {
+		th.t.Fatalf("%s: %v", line, err)
+	}
+	return th.answers
+}
+
+// do is start, with the result.
+func (th *thread) do(method, lock string, arguments ...time.Duration) string {
+	th.t.Helper()
+	return receive(th.t, "Java answers to "+method, th.start(method, lock, arguments...))
+}
+
+// want is do for results that are known.
+func (th *thread) want(result, method, lock string, arguments ...time.Duration) {
+	th.t.Helper()
+	if got := th.do(method, lock, arguments...); got != result {
+		th.t.Errorf("Java: %s %v: %s, want %s", method, arguments, got, result)
+	}
+}
+
+// receive waits for what is to come soon.
+func receive[T any](t *testing.T, what string, c <-chan T) T {
+	t.Helper()
+	return receiveWithin(t, testservers.Patience, what, c)
+}
+
+func receiveWithin[T any](t *testing.T, patience time.Duration, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v, ok := <-c:
+		if !ok {
+			t.Fatalf("never happened: %s; the other side has ended", what)
+		}
+		return v
+	case <-time.After(patience):
+		t.Fatalf("never happened: %s", what)
+		return v
+	}
+}

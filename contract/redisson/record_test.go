@@ -1,0 +1,395 @@
+package redisson_test
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"flag"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+var update = flag.Bool("update", false, "write what is recorded into docs/redisson.md")
+
+const document = "../../docs/redisson.md"
+
+// A story is what a party sends to the servers, by step: a command in a line and, if that is a
+// script, what it does in the next ones.
+type story map[string][]string
+
+var steps = []string{
+	"lock", "re-entry", "another waits", "is it locked", "do I hold it", "how often", "for how long",
+	"unlock, one hold left", "unlock", "the other is woken", "force unlock", "renewal",
+}
+
+// TestRecord compares what all parties send to the servers with what docs/redisson.md says.
+func TestRecord(t *testing.T) {
+	needJava(t)
+	t.Parallel()
+	places := []*place{redisPlace(t), clusterPlace(t)}
+	stories := make([][2]story, len(parties)) // of each party at the places
+	t.Run("by", func(t *testing.T) {
+		for i, party := range parties {
+			for j, p := range places {
+				t.Run(party.name, func(t *testing.T) {
+					t.Parallel()
+					stories[i][j] = tell(t, p, party.meet(t, p))
+				})
+			}
+		}
+	})
+	if t.Failed() {
+		return
+	}
+	blocks := make(map[string]*block)
+	for i, party := range parties {
+		add(blocks, party.name, stories[i][0], stories[i][1])
+	}
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := insert(t, string(text), blocks)
+	switch {
+	case got == string(text):
+	case *update:
+		if err := os.WriteFile(document, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s is out of date; with -update this test makes it\n%s", document, got)
+	}
+}
+
+// A block is a part of the document.
+type block struct {
+	who  []string // who sends each of the texts: any number of parties
+	text []string
+}
+
+func (b *block) add(who string, lines []string) {
+	text := strings.Join(lines, "\n")
+	if i := slices.Index(b.text, text); i >= 0 {
+		b.who[i] += ", " + who
+		return
+	}
+	b.who = append(b.who, who)
+	b.text = append(b.text, text)
+}
+
+// add adds the stories of a party on one server and in a cluster: of the latter, what is different.
+func add(blocks map[string]*block, who string, one, many story) {
+	to := func(title string, lines []string) {
+		if blocks[title] == nil {
+			blocks[title] = new(block)
+		}
+		blocks[title].add(who, lines)
+	}
+	var different []string
+	for _, step := range steps {
+		to(step, abridge(one[step]))
+		if other := abridge(differences(one[step], many[step])); len(other) > 0 {
+			different = append(different, slices.Concat([]string{"## " + step}, other)...)
+		}
+	}
+	to("in a cluster", different)
+	to("scripts", scripts(one, many))
+}
+
+// scripts returns the scripts of a party, each with the first step that runs it.
+func scripts(one, many story) (lines []string) {
+	known := make(map[string]bool)
+	note := func(s story, step, where string) {
+		for _, line := range s[step] {
+			if script := hash.FindString(line); script != "" && !known[script] {
+				known[script] = true
+				lines = append(lines, script+"  "+step+where)
+			}
+		}
+	}
+	for _, step := range steps {
+		note(one, step, "")
+		note(many, step, ", in a cluster")
+	}
+	return lines
+}
+
+// differences returns the lines that are not what the same line is elsewhere.
+func differences(from, lines []string) (other []string) {
+	for i, line := range lines {
+		if i >= len(from) || line != from[i] || len(from) != len(lines) {
+			other = append(other, line)
+		}
+	}
+	return other
+}
+
+var hash = regexp.MustCompile(`\b[0-9a-f]{40}\b`)
+
+// abridge leaves of a script's hash what is enough to find it.
+func abridge(lines []string) (short []string) {
+	for _, line := range lines {
+		short = append(short, hash.ReplaceAllStringFunc(line, func(h string) string { return h[:8] }))
+	}
+	return short
+}
+
+var recorded = regexp.MustCompile("(?s)(<!-- recorded: ([^>]*) -->\n)```text\n.*?```\n")
+
+// insert replaces what a document says was recorded.
+func insert(t *testing.T, document string, blocks map[string]*block) string {
+	t.Helper()
+	missing := maps.Clone(blocks)
+	document = recorded.ReplaceAllStringFunc(document, func(old string) string {
+		match := recorded.FindStringSubmatch(old)
+		b := blocks[match[2]]
+		if b == nil {
+			t.Errorf("the document shows %q, which is not recorded", match[2])
+			return old
+		}
+		delete(missing, match[2])
+		text := match[1] + "```text\n"
+		for i := range b.who {
+			text += "# " + b.who[i] + "\n" + b.text[i] + "\n"
+		}
+		return text + "```\n"
+	})
+	for step := range missing {
+		t.Errorf("the document doesn't show %q", step)
+	}
+	return document
+}
+
+// A party meets itself at a place: each call of what meet returns sends out others.
+type party struct {
+	name string
+	meet func(t *testing.T, p *place) (arrive func() cast)
+}
+
+// A cast is two who want the same lock, and one whose lock is renewed.
+type cast struct{ holder, waiter, renewer actor }
+
+var parties = func() []party {
+	all := []party{{"distsync", ours}}
+	for _, version := range versions {
+		all = append(all, party{"Redisson " + version, theirs(version)})
+	}
+	return all
+}()
+
+// An actor does things with one lock.
+type actor struct {
+	name   string // of the lock
+	owner  string // what the actor is called in the hash, or begins with
+	lock   func() (wait func())
+	ask    map[string]func() // each question
+	unlock func()
+	force  func()
+}
+
+// recordLease is the lease of locks that are not renewed while they are recorded.
+const recordLease = 10 * time.Minute
+
+func ours(t *testing.T, p *place) func() cast {
+	act := func(name string, lease time.Duration) actor {
+		client := p.client(t, dlock.WithLease(lease))
+		l := client.Locker(name).For(dlock.NewOwner())
+		return actor{
+			name:  name,
+			owner: client.ID(),
+			lock: func() func() {
+				locked := lock(t, l)
+				return func() { wantLock(t, locked) }
+			},
+			ask: map[string]func(){
+				"is it locked": func() { wantIs(t, "IsLocked", true, l.IsLocked) },
+				"do I hold it": func() { wantIs(t, "IsHeld", true, l.IsHeld) },
+				"how often":    func() { wantIs(t, "HoldCount", 2, l.HoldCount) },
+				"for how long": func() { _, err := l.TTL(t.Context()); wantNil(t, "TTL", err) },
+			},
+			unlock: func() { wantNil(t, "unlock", l.UnlockContext(t.Context())) },
+			force:  func() { wantIs(t, "ForceUnlock", true, l.ForceUnlock) },
+		}
+	}
+	name, other := t.Name()+"/1", t.Name()+"/2"
+	return func() cast { return cast{act(name, recordLease), act(name, recordLease), act(other, shortLease)} }
+}
+
+func theirs(version string) func(t *testing.T, p *place) func() cast {
+	return func(t *testing.T, p *place) func() cast {
+		java := startPeer(t, version, p.config, shortLease)
+		act := func(name string, lease ...time.Duration) actor {
+			th := java.thread(t)
+			return actor{
+				name:  name,
+				owner: th.owner,
+				lock: func() func() {
+					locked := th.start("lock", name, lease...)
+					return func() { wantLocked(t, locked) }
+				},
+				ask: map[string]func(){
+					"is it locked": func() { th.want("true", "isLocked", name) },
+					"do I hold it": func() { th.want("true", "isHeldByCurrentThread", name) },
+					"how often":    func() { th.want("2", "getHoldCount", name) },
+					"for how long": func() { th.do("remainTimeToLive", name) },
+				},
+				unlock: func() { th.want("unlocked", "unlock", name) },
+				force:  func() { th.want("true", "forceUnlock", name) },
+			}
+		}
+		name, other := t.Name()+"/1", t.Name()+"/2"
+		return func() cast { return cast{act(name, recordLease), act(name, recordLease), act(other)} }
+	}
+}
+
+// tell returns the story of a party.
+func tell(t *testing.T, p *place, arrive func() cast) story {
+	t.Helper()
+	rehearsal := &narrator{t, p, arrive()} // makes the scripts known to the server
+	rehearsal.tellOfTwo()
+	n := &narrator{t, p, arrive()}
+	s := n.tellOfTwo()
+	s["renewal"] = n.tellOfRenewal()
+	return s
+}
+
+func (n *narrator) tellOfTwo() story {
+	n.t.Helper()
+	holder, waiter := n.cast.holder, n.cast.waiter
+	s := make(story)
+	s["lock"] = n.record(func() { holder.lock()() }, something)
+	s["re-entry"] = n.record(func() { holder.lock()() }, something)
+	var woken func()
+	s["another waits"] = n.record(func() { woken = waiter.lock() }, waiting)
+	for question, ask := range holder.ask {
+		s[question] = n.record(ask, something)
+	}
+	s["unlock, one hold left"] = n.record(holder.unlock, settled)
+	end := n.watch(holder.name, func() { holder.unlock(); woken() }, unsubscribed)
+	isHolders := func(c command) bool { return c.mentions(holder.owner) || c.mentions(latch) }
+	isWaiters := func(c command) bool { return !isHolders(c) }
+	s["unlock"] = n.lines(slices.DeleteFunc(slices.Clone(end), isWaiters))
+	s["the other is woken"] = n.lines(slices.DeleteFunc(end, isHolders))
+	s["force unlock"] = n.record(holder.force, something)
+	return s
+}
+
+func (n *narrator) tellOfRenewal() []string {
+	n.t.Helper()
+	renewer := n.cast.renewer
+	renewer.lock()()
+	renewals := n.watch(renewer.name, func() {}, twice)
+	renewer.unlock()
+	return n.lines(renewals[len(renewals)-1:])
+}
+
+// latch begins the names of the keys by which Redisson knows whether an unlock was carried out
+// already.
+const latch = "redisson_unlock_latch:"
+
+// A narrator turns commands into text.
+type narrator struct {
+	t     *testing.T
+	place *place
+	cast  cast
+}
+
+// record is watch for the lock of two, in lines.
+func (n *narrator) record(do func(), enough func([]command) bool) []string {
+	n.t.Helper()
+	return n.lines(n.watch(n.cast.holder.name, do, enough))
+}
+
+// watch does something and returns the commands about a lock that are sent meanwhile: all, and
+// enough.
+func (n *narrator) watch(lock string, do func(), enough func([]command) bool) (commands []command) {
+	n.t.Helper()
+	n.place.monitor.sync()
+	before := len(n.place.monitor.about(lock))
+	do()
+	n.place.monitor.sync()
+	testservers.Until(n.t, "the commands of this step", func() bool {
+		commands = n.place.monitor.about(lock)[before:]
+		return enough(commands)
+	})
+	return commands
+}
+
+func something(commands []command) bool { return len(commands) > 0 }
+
+// twice says whether two scripts have been carried out: one that the server knew is the last then.
+func twice(commands []command) bool {
+	carriedOut := 0
+	for _, c := range commands {
+		if len(c.effects) > 0 {
+			carriedOut++
+		}
+	}
+	return carriedOut >= 2
+}
+
+// waiting says whether somebody has subscribed and then tried in vain.
+func waiting(commands []command) bool {
+	i := slices.IndexFunc(commands, func(c command) bool { return c.is("subscribe") || c.is("ssubscribe") })
+	return i >= 0 && slices.ContainsFunc(commands[i:], command.refused)
+}
+
+// unsubscribed says whether somebody has unsubscribed, and nothing else is to come.
+func unsubscribed(commands []command) bool {
+	isIt := func(c command) bool { return c.is("unsubscribe") || c.is("sunsubscribe") }
+	return slices.ContainsFunc(commands, isIt) && settled(commands)
+}
+
+// settled says whether nothing is to come any more: all latches that scripts have set are deleted.
+func settled(commands []command) bool {
+	left := 0
+	for _, c := range commands {
+		switch {
+		case c.is("del"):
+			left--
+		case c.mentions(latch) && len(c.effects) > 0:
+			left++
+		}
+	}
+	return len(commands) > 0 && left == 0
+}
+
+// lines writes commands as the document shows them.
+func (n *narrator) lines(commands []command) (lines []string) {
+	for _, c := range commands {
+		words := slices.Clone(c.args)
+		words[0] = strings.ToUpper(words[0])
+		if words[0] == "EVAL" {
+			sum := sha1.Sum([]byte(words[1]))
+			words[1] = "(text of " + hex.EncodeToString(sum[:]) + ")"
+		}
+		lines = append(lines, n.plain(words))
+		for _, effect := range c.effects {
+			lines = append(lines, "    "+n.plain(effect))
+		}
+	}
+	return lines
+}
+
+var (
+	ownNumber = regexp.MustCompile(`\b(HOLDER|WAITER):\d+`)
+	requestID = regexp.MustCompile(`(` + latch + `\S+):[0-9a-f]{32}`)
+	latchTime = regexp.MustCompile(`(` + latch + `.*) \d+$`)
+)
+
+// plain is a line without what differs from run to run.
+func (n *narrator) plain(words []string) string {
+	c := n.cast
+	line := strings.NewReplacer(c.holder.name, "orders", c.renewer.name, "orders",
+		c.holder.owner, "HOLDER", c.waiter.owner, "WAITER", c.renewer.owner, "HOLDER").Replace(strings.Join(words, " "))
+	line = ownNumber.ReplaceAllString(line, "$1")
+	line = requestID.ReplaceAllString(line, "$1:REQUEST")
+	return latchTime.ReplaceAllString(line, "$1 LATCHTIME")
+}

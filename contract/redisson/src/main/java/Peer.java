@@ -1,0 +1,116 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+
+import org.redisson.Redisson;
+import org.redisson.api.RBucket;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.Config;
+
+/**
+ * Does with Redisson's locks what it is told on standard input, until that ends.
+ *
+ * <p>A line names a thread, what it is to do, the lock, and what else there is to say, in milliseconds
+ * where it is a time. Threads are made when they are first named. When a thread is done it answers
+ * with a line: its name and the result. Before all that, a line says that the program is ready.
+ */
+public final class Peer {
+    private final RedissonClient redisson;
+    private final Map<String, RLock> locks = new ConcurrentHashMap<>();
+
+    private Peer(RedissonClient redisson) {
+        this.redisson = redisson;
+    }
+
+    /** The argument is Redisson's configuration, as YAML. */
+    public static void main(String[] args) throws Exception {
+        Peer peer = new Peer(Redisson.create(Config.fromYAML(args[0])));
+        answer("ready", "");
+        Map<String, ExecutorService> threads = new HashMap<>();
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            String[] words = line.split(" ");
+            threads.computeIfAbsent(words[0], name -> Executors.newSingleThreadExecutor())
+                    .execute(() -> answer(words[0], peer.reply(words)));
+        }
+        System.exit(0);
+    }
+
+    private static synchronized void answer(String thread, String text) {
+        System.out.println(thread + " " + text.replace('\n', ' '));
+    }
+
+    private String reply(String[] words) {
+        try {
+            long[] numbers = Arrays.stream(words).skip(3).mapToLong(Long::parseLong).toArray();
+            return String.valueOf(call(words[1], words[2], numbers));
+        } catch (Throwable e) {
+            return e.toString();
+        }
+    }
+
+    private Object call(String what, String name, long... n) throws InterruptedException {
+        RLock lock = locks.computeIfAbsent(name, redisson::getLock);
+        switch (what + "/" + n.length) {
+            case "lock/0":
+                lock.lock();
+                return "locked";
+            case "lock/1":
+                lock.lock(n[0], TimeUnit.MILLISECONDS);
+                return "locked";
+            case "tryLock/0":
+                return lock.tryLock();
+            case "tryLock/1":
+                return lock.tryLock(n[0], TimeUnit.MILLISECONDS);
+            case "tryLock/2":
+                return lock.tryLock(n[0], n[1], TimeUnit.MILLISECONDS);
+            case "unlock/0":
+                lock.unlock();
+                return "unlocked";
+            case "forceUnlock/0":
+                return lock.forceUnlock();
+            case "isLocked/0":
+                return lock.isLocked();
+            case "isHeldByCurrentThread/0":
+                return lock.isHeldByCurrentThread();
+            case "getHoldCount/0":
+                return lock.getHoldCount();
+            case "remainTimeToLive/0":
+                return lock.remainTimeToLive();
+            case "increment/1":
+                for (long i = 0; i < n[0]; i++) {
+                    increment(lock);
+                }
+                return n[0];
+            case "owner/0":
+                return redisson.getId() + ":" + Thread.currentThread().getId();
+            default:
+                throw new IllegalArgumentException(what);
+        }
+    }
+
+    /** Adds one to a counter, in two steps, and sees to it that nobody else does meanwhile. */
+    private void increment(RLock lock) {
+        RBucket<String> inside = redisson.getBucket(lock.getName() + ":inside", StringCodec.INSTANCE);
+        RBucket<String> counter = redisson.getBucket(lock.getName() + ":counter", StringCodec.INSTANCE);
+        lock.lock();
+        try {
+            if (!inside.setIfAbsent(redisson.getId())) {
+                throw new IllegalStateException("inside with " + inside.get());
+            }
+            String n = counter.get();
+            counter.set(String.valueOf(n == null ? 1 : Long.parseLong(n) + 1));
+            inside.delete();
+        } finally {
+            lock.unlock();
+        }
+    }
+}

@@ -1,0 +1,231 @@
+package history
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// Rules say what the users' surroundings were like.
+type Rules struct {
+	// Calm says that no step failed and none was slow.
+	Calm bool
+
+	// Renewed says that every renewal came in time: what is renewed doesn't end by itself. It can't
+	// be said where time is real and the machine busy.
+	Renewed bool
+
+	// Late is for how long a store may keep a hold whose lease is over.
+	Late time.Duration
+
+	// Prompt, if not zero, is for how long a lock may be free, after a release, while somebody waits
+	// for it.
+	Prompt time.Duration
+}
+
+// The search for an order of the calls takes milliseconds where there is one, since a history is a few
+// hundred calls for each name. That there is none may take long to tell, so where something else is
+// wrong it is only for the picture.
+const (
+	patience     = 10 * time.Second
+	forAnExample = time.Second
+)
+
+// A Verdict is what a check has found.
+type Verdict struct {
+	Err  error // nil if the history is one of a lock
+	info porcupine.LinearizationInfo
+}
+
+// Check checks what was recorded so far. Nothing may be under way.
+func (r *Recorder) Check(rules Rules) Verdict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	weigh(r.ops, r.steps, rules)
+	errs := []error{r.overlaps(), r.delays(rules.Prompt)}
+	limit := patience
+	if errors.Join(errs...) != nil {
+		limit = forAnExample
+	}
+	var v Verdict
+	var result porcupine.CheckResult
+	result, v.info = porcupine.CheckOperationsVerbose(model, r.operations(), limit)
+	switch result {
+	case porcupine.Illegal:
+		errs = append(errs, errors.New("no order of these calls explains all their answers"))
+	case porcupine.Unknown:
+		errs = append(errs, fmt.Errorf("no order of these calls was found within %v", limit))
+	}
+	v.Err = errors.Join(errs...)
+	return v
+}
+
+// operations returns the calls that say anything about the lock.
+func (r *Recorder) operations() (all []porcupine.Operation) {
+	for _, o := range r.ops {
+		switch {
+		case o.kind == wipe:
+			for _, name := range r.names() {
+				strike := *o
+				strike.name = name
+				all = append(all, operation(&strike))
+			}
+		case o.result != failed, o.kind == unlock, o.kind == forceUnlock:
+			all = append(all, operation(o))
+		}
+	}
+	return all
+}
+
+func operation(o *op) porcupine.Operation {
+	return porcupine.Operation{
+		ClientId: o.user, Input: o, Call: int64(o.call), Return: int64(o.ret),
+		Metadata: fmt.Sprintf("client %d, from %v to %v", o.client, o.call, o.ret),
+	}
+}
+
+func (r *Recorder) names() (all []string) {
+	for _, o := range r.ops {
+		if o.name != "" && !slices.Contains(all, o.name) {
+			all = append(all, o.name)
+		}
+	}
+	return all
+}
+
+// A belief is a time throughout which somebody could rely on the lock.
+type belief struct {
+	name     string
+	user     int
+	from, to time.Duration
+	granted  time.Duration // since when the store may have held the lock for it
+}
+
+// overlaps returns an error if two could rely on a lock at once.
+func (r *Recorder) overlaps() error {
+	byName := make(map[string][]belief)
+	for _, b := range r.beliefs() {
+		byName[b.name] = append(byName[b.name], b)
+	}
+	for _, all := range byName {
+		slices.SortFunc(all, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
+		last := belief{user: -1}
+		for _, b := range all {
+			if b.from == b.to {
+				continue
+			}
+			if b.user != last.user && b.from < last.to {
+				return fmt.Errorf("two could rely on %q at once: user %d from %v to %v, and user %d from %v to %v",
+					b.name, last.user, last.from, last.to, b.user, b.from, b.to)
+			}
+			if b.to > last.to {
+				last = b
+			}
+		}
+	}
+	return nil
+}
+
+// beliefs returns the times at which users could rely on locks that nobody had forced.
+func (r *Recorder) beliefs() (all []belief) {
+	type place struct {
+		name string
+		user int
+	}
+	now := make(map[place]*belief)
+	granted := make(map[place]time.Duration)
+	see := func(o *op, at time.Duration) {
+		p := place{o.name, o.user}
+		if now[p] == nil {
+			now[p] = &belief{o.name, o.user, at, at, granted[p]}
+		}
+		now[p].to = at
+	}
+	end := func(o *op) {
+		p := place{o.name, o.user}
+		if b := now[p]; b != nil {
+			all = append(all, *b)
+			delete(now, p)
+		}
+	}
+	for _, o := range r.ops { // by their begin; those of one user are one after the other
+		switch {
+		case o.kind == check && o.result == yes:
+			see(o, o.call)
+		case o.kind == unlock && o.result == yes:
+			see(o, o.call) // it was valid when the unlock began
+			if o.held == 1 {
+				end(o)
+			}
+		case o.kind == acquire && o.result == yes && o.reentry != again:
+			end(o)
+			granted[place{o.name, o.user}] = o.granted
+		case o.kind == unlock, o.kind == check:
+			end(o)
+		}
+	}
+	for p := range now {
+		end(&op{name: p.name, user: p.user})
+	}
+	for i := range all {
+		r.cut(&all[i])
+	}
+	return all
+}
+
+// cut lets a belief end where the lock was forced, since its holder is deluded from then on.
+func (r *Recorder) cut(b *belief) {
+	for _, o := range r.ops {
+		forced := o.kind == wipe || o.kind == forceUnlock && o.name == b.name && o.result != no
+		if forced && b.granted <= o.ret && o.call < b.to {
+			b.to = max(b.from, o.call)
+		}
+	}
+}
+
+// delays returns an error if somebody waited for longer than that while the lock was free.
+func (r *Recorder) delays(limit time.Duration) error {
+	if limit == 0 {
+		return nil
+	}
+	for _, f := range r.gaps() {
+		for _, o := range r.ops {
+			if o.kind != acquire || !o.waits || o.gated || o.name != f.name {
+				continue
+			}
+			if from, to := max(o.call, f.from), min(o.ret, f.to); to-from > limit {
+				return fmt.Errorf("user %d waited for %q from %v to %v, though it was free from %v to %v",
+					o.user, o.name, o.call, o.ret, f.from, f.to)
+			}
+		}
+	}
+	return nil
+}
+
+// A gap is a time in which a lock is free for sure.
+type gap struct {
+	name string
+	span
+}
+
+// gaps returns those that began with a release. Each ends with the next acquisition.
+func (r *Recorder) gaps() (all []gap) {
+	for _, s := range r.steps {
+		if s.result != freed {
+			continue
+		}
+		free := gap{s.name, span{s.ret, forever}}
+		for _, a := range r.steps {
+			// Waiters are woken before the release returns.
+			if a.name == s.name && a.kind == acquireStep && a.result == granted && a.ret > s.call {
+				free.to = min(free.to, a.call)
+			}
+		}
+		all = append(all, free)
+	}
+	return all
+}

@@ -1,0 +1,200 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A Party is one user of one lock. A user is sequential: its calls, for any lock, are made one after
+// the other.
+type Party struct {
+	User   int           // from 0
+	Client int           // from 0; for the picture only
+	Lease  time.Duration // that the client renews with
+	Locker *dlock.Locker
+
+	// Shared says that other users use the same Locker, and no owner: then a call may wait for
+	// them, whatever the lock does.
+	Shared bool
+
+	Recorder *Recorder
+	held     int
+	inside   context.Context // that of the innermost Do
+}
+
+// Held returns how many holds the party has to give back.
+func (p *Party) Held() int { return p.held }
+
+func (p *Party) start(o op) *op {
+	if p.User >= maxUsers {
+		panic("history: too many users")
+	}
+	o.name, o.user, o.client, o.held, o.gated = p.Locker.Name(), p.User, p.Client, p.held, p.Shared
+	return p.Recorder.started(&o)
+}
+
+// Ask is how a lock is asked for.
+type Ask struct {
+	Try   bool          // TryLock; else LockContext
+	Wait  time.Duration // 0: none for TryLock, any for LockContext
+	Lease time.Duration // fixed; 0: it is renewed
+}
+
+func (a Ask) options() (opts []dlock.AcquireOption) {
+	if a.Wait > 0 {
+		opts = append(opts, dlock.Wait(a.Wait))
+	}
+	if a.Lease > 0 {
+		opts = append(opts, dlock.Lease(a.Lease))
+	}
+	return opts
+}
+
+func (p *Party) ask(name string, a Ask) op {
+	o := op{kind: acquire, text: name, lease: p.Lease, waits: a.Wait > 0 || !a.Try}
+	if a.Wait > 0 {
+		o.text += fmt.Sprintf(", wait %v", a.Wait)
+	}
+	if a.Lease > 0 {
+		o.lease, o.fixed = a.Lease, true
+		o.text += fmt.Sprintf(", lease %v", a.Lease)
+	}
+	return o
+}
+
+// Acquire asks for the lock and says whether it was acquired.
+func (p *Party) Acquire(ctx context.Context, a Ask) bool {
+	name := "LockContext"
+	if a.Try {
+		name = "TryLock"
+	}
+	o := p.start(p.ask(name, a))
+	ctx = tagged(ctx, o)
+	var ok bool
+	var err error
+	if a.Try {
+		ok, err = p.Locker.TryLock(ctx, a.options()...)
+	} else {
+		err = p.Locker.LockContext(ctx, a.options()...)
+		ok = err == nil
+	}
+	p.acquired(o, ok, err)
+	return ok
+}
+
+func (p *Party) acquired(o *op, ok bool, err error) {
+	res := yes
+	switch {
+	case ok:
+		p.held++
+	case err == nil:
+		res = no
+	case errors.Is(err, dlock.ErrLost) && o.held > 0:
+		res = lost
+	default:
+		res = failed // ErrNotAcquired too: it doesn't claim that another holds the lock
+	}
+	p.Recorder.ended(o, res, err)
+}
+
+// Unlock gives back one hold.
+func (p *Party) Unlock(ctx context.Context) {
+	o := p.start(op{kind: unlock, text: "Unlock"})
+	p.unlocked(o, p.Locker.UnlockContext(tagged(ctx, o)))
+}
+
+func (p *Party) unlocked(o *op, err error) {
+	res := failed
+	switch {
+	case err == nil:
+		res = yes
+	case errors.Is(err, dlock.ErrLost):
+		res = lost
+	case errors.Is(err, dlock.ErrNotHeld):
+		res = notHeld
+	}
+	p.held = max(p.held-1, 0)
+	p.Recorder.ended(o, res, err)
+}
+
+// Do calls f while the lock is held, and says whether it was.
+func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool {
+	first := p.start(p.ask("Do", a))
+	var last *op
+	err := p.Locker.Do(tagged(ctx, first), func(in context.Context) error {
+		p.acquired(first, true, nil)
+		outer := p.inside
+		p.inside = in
+		f(in)
+		p.inside = outer
+		last = p.start(op{kind: unlock, text: "end of Do"})
+		return nil
+	}, a.options()...)
+	if last == nil {
+		p.acquired(first, false, err)
+		return false
+	}
+	p.unlocked(last, err)
+	return true
+}
+
+// Check says whether the hold can be relied on, by the clock of its holder.
+func (p *Party) Check(ctx context.Context) bool {
+	o := p.start(op{kind: check, text: "valid?"})
+	valid := false
+	if p.inside != nil {
+		valid = p.inside.Err() == nil
+	} else {
+		select {
+		case <-p.Locker.Lost(ctx):
+		default:
+			valid = true
+		}
+	}
+	p.answered(o, valid, nil)
+	return valid
+}
+
+// IsHeld, HoldCount and IsLocked ask what the methods of a Locker ask.
+func (p *Party) IsHeld(ctx context.Context) {
+	o := p.start(op{kind: isHeld, text: "IsHeld"})
+	held, err := p.Locker.IsHeld(tagged(ctx, o))
+	p.answered(o, held, err)
+}
+
+// HoldCount is described at IsHeld.
+func (p *Party) HoldCount(ctx context.Context) {
+	o := p.start(op{kind: holdCount, text: "HoldCount"})
+	n, err := p.Locker.HoldCount(tagged(ctx, o))
+	o.count = n
+	p.answered(o, n > 0, err)
+}
+
+// IsLocked is described at IsHeld.
+func (p *Party) IsLocked(ctx context.Context) {
+	o := p.start(op{kind: isLocked, text: "IsLocked"})
+	locked, err := p.Locker.IsLocked(tagged(ctx, o))
+	p.answered(o, locked, err)
+}
+
+// ForceUnlock frees the lock whoever holds it.
+func (p *Party) ForceUnlock(ctx context.Context) {
+	o := p.start(op{kind: forceUnlock, text: "ForceUnlock"})
+	done, err := p.Locker.ForceUnlock(tagged(ctx, o))
+	p.answered(o, done, err)
+}
+
+func (p *Party) answered(o *op, answer bool, err error) {
+	res := no
+	switch {
+	case err != nil:
+		res = failed
+	case answer:
+		res = yes
+	}
+	p.Recorder.ended(o, res, err)
+}

@@ -1,0 +1,73 @@
+package history
+
+import (
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// SeedVar is the environment variable with the seed of all workloads, to repeat what failed. It
+// repeats what the users do, not how they are scheduled, so it may take several runs.
+const SeedVar = "DISTSYNC_HISTORY_SEED"
+
+// Seed returns the seed that the environment gives, or a new one.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	text := os.Getenv(SeedVar)
+	if text == "" {
+		return rand.Uint64()
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", SeedVar, err)
+	}
+	return seed
+}
+
+// Verify checks what was recorded. If it is wrong the test fails, and says how to repeat it and where
+// the history is to be seen. It must not be called in a bubble of virtual time.
+func (r *Recorder) Verify(t testing.TB, seed uint64, rules Rules) {
+	t.Helper()
+	v := r.Check(rules)
+	if v.Err == nil {
+		return
+	}
+	t.Errorf("%v\nto repeat it: %s=%d go test -run '^%s$' -count=10", v.Err, SeedVar, seed, t.Name())
+	dir := artifacts(t)
+	if err := r.write(dir, v); err != nil {
+		t.Errorf("the history cannot be written: %v", err)
+		return
+	}
+	t.Logf("the history is in %s: history.html is for a browser, history.txt has the steps in the store, too", dir)
+}
+
+// write writes the history into a folder.
+func (r *Recorder) write(dir string, v Verdict) error {
+	text, err := os.Create(filepath.Join(dir, "history.txt"))
+	if err != nil {
+		return err
+	}
+	defer text.Close()
+	return errors.Join(
+		porcupine.VisualizePath(model, v.info, filepath.Join(dir, "history.html")),
+		r.WriteText(text),
+	)
+}
+
+// artifacts returns a folder that is there after the test, whether it was run with -artifacts or not.
+func artifacts(t testing.TB) string {
+	if f := flag.Lookup("test.artifacts"); f != nil && f.Value.String() == "true" {
+		return t.ArtifactDir()
+	}
+	dir, err := os.MkdirTemp("", "distsync-history-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -1,0 +1,172 @@
+package history
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A step is one step that reached the store, or was on its way.
+type step struct {
+	kind    stepKind
+	op      *op // the call that it was made for, if that is known
+	name    string
+	owner   string
+	lease   time.Duration
+	reentry bool
+	call    time.Duration
+	ret     time.Duration // 0: it has not returned
+	result  stepResult
+}
+
+type stepKind uint8
+
+const (
+	acquireStep stepKind = iota
+	renewStep
+	releaseStep
+	forceStep
+)
+
+type stepResult uint8
+
+const (
+	unknown stepResult = iota // it may have been carried out, or may yet be
+	granted                   // acquired, renewed, or one hold given back and others left
+	freed
+	refused // held by another, or not held
+	skipped // not carried out, and never will be
+)
+
+// Watch returns a backend that hands on every step to b, and notes it.
+//
+// If faults are made on the way between the client and the store, b is best what is behind them:
+// then it is known what has become of a request without an answer.
+func (r *Recorder) Watch(b backend.Backend) backend.Backend { return &watched{r, b} }
+
+type watched struct {
+	r     *Recorder
+	inner backend.Backend
+}
+
+// Limits implements [backend.Backend].
+func (w *watched) Limits() backend.Limits { return w.inner.Limits() }
+
+// Open implements [backend.Backend]. The session has the optional interfaces that b's sessions have.
+func (w *watched) Open() backend.Session {
+	inner := w.inner.Open()
+	s := &session{inner, w.r}
+	n, notifies := inner.(backend.Notifier)
+	b, renews := inner.(backend.BatchRenewer)
+	switch {
+	case notifies && renews:
+		return struct {
+			*session
+			backend.Notifier
+			renewer
+		}{s, n, renewer{w.r, b}}
+	case notifies:
+		return struct {
+			*session
+			backend.Notifier
+		}{s, n}
+	case renews:
+		return struct {
+			*session
+			renewer
+		}{s, renewer{w.r, b}}
+	default:
+		return s
+	}
+}
+
+type session struct {
+	backend.Session
+	r *Recorder
+}
+
+func (r *Recorder) stepStarted(s *step) *step {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.call = r.now()
+	r.steps = append(r.steps, s)
+	return s
+}
+
+func (r *Recorder) stepEnded(s *step, result stepResult, err error) {
+	switch {
+	case err == nil:
+	case backend.KindOf(err) == backend.Unknown:
+		result = unknown
+	default:
+		result = skipped
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.ret, s.result = r.now(), result
+}
+
+func orRefused(done bool, result stepResult) stepResult {
+	if done {
+		return result
+	}
+	return refused
+}
+
+func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	st := s.r.stepStarted(&step{
+		kind: acquireStep, op: tag(ctx), name: req.Name, owner: req.Owner, lease: req.Lease, reentry: req.Reentry,
+	})
+	res, err := s.Session.Acquire(ctx, req)
+	s.r.stepEnded(st, orRefused(res.Acquired, granted), err)
+	return res, err
+}
+
+func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	st := s.r.stepStarted(&step{kind: releaseStep, op: tag(ctx), name: req.Name, owner: req.Owner, lease: req.Lease})
+	res, err := s.Session.Release(ctx, req)
+	outcome := refused
+	switch res.Outcome {
+	case backend.Left:
+		outcome = granted
+	case backend.Freed:
+		outcome = freed
+	}
+	s.r.stepEnded(st, outcome, err)
+	return res, err
+}
+
+func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	st := s.r.stepStarted(renewal(req))
+	res, err := s.Session.Renew(ctx, req)
+	s.r.stepEnded(st, orRefused(res.Held, granted), err)
+	return res, err
+}
+
+func renewal(req backend.RenewRequest) *step {
+	return &step{kind: renewStep, name: req.Name, owner: req.Owner, lease: req.Lease}
+}
+
+func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	st := s.r.stepStarted(&step{kind: forceStep, op: tag(ctx), name: req.Name})
+	res, err := s.Session.ForceRelease(ctx, req)
+	s.r.stepEnded(st, orRefused(res.Released, freed), err)
+	return res, err
+}
+
+type renewer struct {
+	r     *Recorder
+	inner backend.BatchRenewer
+}
+
+func (b renewer) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	steps := make([]*step, len(reqs))
+	for i, req := range reqs {
+		steps[i] = b.r.stepStarted(renewal(req))
+	}
+	b.inner.RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
+		b.r.stepEnded(steps[i], orRefused(res.Held, granted), err)
+		answer(i, res, err)
+	})
+}

@@ -1,0 +1,3 @@
+module github.com/seed951563bd/distsync/internal/model
+
+go 1.26.0

@@ -1,0 +1,128 @@
+package main
+
+// A mutation is a rule of the protocol that is broken.
+type mutation uint8
+
+const (
+	unchanged mutation = iota
+
+	// Numbers and requests.
+	numberPerOwner
+	lockerIsOwner
+	libraryRepeats
+	partialRepeated
+	releasesOnce
+	renewsAfterUnlock
+	unlocksDuringReentry
+	unknownReentryCounts
+	countIgnored
+
+	// Time.
+	deadlineFromReply
+	acceptsLate
+	revivesLost
+	reentryShortens
+	releaseShortens
+	doubtIgnored
+	doubtEnds
+
+	// Taking back.
+	neverTakenBack
+	takenBackOnce
+	takenBackInTimeOnly
+	takenBackEarly
+	reentryNotTakenBack
+	errorNotTakenBack
+
+	// Hand-over.
+	handsOnLate
+	handsOnLost
+	handsOnUnsure
+	handsOnReleased
+	handsOnNested
+	handsOnDuringReentry
+	handsOnForever
+	chainFromFirstHandOver
+	chainFromAnswer
+	handOverIsNewLease
+	handOverForgetsUnsure
+	handOverForgetsDoubt
+	entersOthersTenure
+	attemptForgotten
+	handedDropped
+	handedUnseen
+
+	// Waiting.
+	noTimer
+	noSecondTry
+	wokenWhenAsked
+	noWakeOnReconnect
+	wokenBeforeReconnect
+	reusesEnding
+	messageWakesSleepersOnly
+	clearedAfterwards
+	noPassOn
+	noShortTimer
+	grantLeft
+)
+
+// mutations says in words what each mutation does.
+var mutations = [...]string{
+	unchanged: "the protocol as it is",
+
+	numberPerOwner:       "all acquisitions of an owner share a number",
+	lockerIsOwner:        "who locks a Locker twice re-enters",
+	libraryRepeats:       "the store's client repeats a request by itself",
+	partialRepeated:      "a partial release without an answer is sent again",
+	releasesOnce:         "a last release isn't repeated",
+	renewsAfterUnlock:    "a last release that gave up leaves the renewal on",
+	unlocksDuringReentry: "a last release while a re-entry of that hold is under way",
+	unknownReentryCounts: "a re-entry without an answer stays counted",
+	countIgnored:         "nobody looks at the count that comes with the answer to a re-entry",
+
+	deadlineFromReply: "a lease is counted from its answer",
+	acceptsLate:       "an acquisition that is answered after its own lease counts",
+	revivesLost:       "the answer to a re-entry brings back what was lost meanwhile",
+	reentryShortens:   "a re-entry asks for the lease that its caller wants, if the present one is longer, too",
+	releaseShortens:   "a partial release asks for a short lease, if the present one is longer, too",
+	doubtIgnored:      "a shorter lease that a late request may yet set does not count",
+	doubtEnds:         "a shorter lease that a late request may yet set counts only for as long as it lasts",
+
+	neverTakenBack:      "nothing is taken back",
+	takenBackOnce:       "a take-back is sent once",
+	takenBackInTimeOnly: "a take-back is not repeated once the lease would be over",
+	takenBackEarly:      "a number is taken back while the call still tries with it",
+	reentryNotTakenBack: "a re-entry without an answer is not taken back after the last release",
+	errorNotTakenBack:   "a last release that gave up, or a lost hold, is left to its lease",
+
+	handsOnLate:            "a hold is handed on after its deadline",
+	handsOnLost:            "a hold that a renewal found lost is handed on",
+	handsOnUnsure:          "a hold with a request in doubt is handed on",
+	handsOnReleased:        "a hold is handed on after its last release was sent",
+	handsOnNested:          "one hold of several is handed on",
+	handsOnDuringReentry:   "a hold is handed on while a re-entry is under way",
+	handsOnForever:         "a chain of hand-overs has no end",
+	chainFromFirstHandOver: "the time of a chain counts from its first hand-over",
+	chainFromAnswer:        "the time of a chain counts from the answer to the acquisition",
+	handOverIsNewLease:     "the deadline counts from the hand-over",
+	handOverForgetsUnsure:  "a hand-over forgets that there may be something to take back",
+	handOverForgetsDoubt:   "a hand-over forgets that a late request may shorten the lease",
+	entersOthersTenure:     "who waited to re-enter doesn't look whose hold it is by now",
+	attemptForgotten:       "what the waiter may have got by an attempt of its own isn't taken back",
+	handedDropped:          "a waiter that is cancelled while it is handed a hold leaves it",
+	handedUnseen:           "a waiter doesn't look whether what it was handed is lost by now",
+
+	noTimer:                  "a head has no timer",
+	noSecondTry:              "no attempt is made when the subscription stands",
+	wokenWhenAsked:           "… it is made when the subscription is asked for",
+	noWakeOnReconnect:        "no attempt is made when the subscription stands again after a break",
+	wokenBeforeReconnect:     "… it is made when the connection is back",
+	reusesEnding:             "a subscription that is being given up counts as standing",
+	messageWakesSleepersOnly: "a message is forgotten if the head isn't asleep",
+	clearedAfterwards:        "a wake-up is cleared after the attempt",
+	noPassOn:                 "who follows the head doesn't try",
+	noShortTimer:             "a head that may be handed the lock, or waits for its message after a chain, waits for that only",
+	grantLeft:                "a waiter that is cancelled as it is handed the lock leaves it",
+}
+
+func (m mutation) String() string { return mutations[m] }

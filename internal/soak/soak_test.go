@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childSetting); text != "" {
+		if err := runChild(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// lines is a writer to a test's log.
+type lines struct{ t *testing.T }
+
+func (l lines) Write(p []byte) (int, error) {
+	l.t.Logf("%s", p)
+	return len(p), nil
+}
+
+// soakFor soaks a store for a moment.
+func soakFor(t *testing.T, st *store, length time.Duration, patience int) summary {
+	t.Helper()
+	s := &soak{t: t, store: st, seed: 1, length: length, episode: length, patience: patience, log: lines{t}}
+	return s.run(t.Context())
+}
+
+const (
+	patient   = 600
+	impatient = 10
+)
+
+func TestMemory(t *testing.T) {
+	sum := soakFor(t, memoryStore(t), 2*time.Second, patient)
+	if !sum.good() {
+		t.Errorf("%+v", sum)
+	}
+}
+
+// TestProcesses has clients in processes of their own.
+func TestProcesses(t *testing.T) {
+	sum := soakFor(t, stores["redis"](t), 3*time.Second, patient)
+	if !sum.good() {
+		t.Errorf("%+v", sum)
+	}
+}
+
+// A broken store is a good one but for what a session does wrong.
+type broken struct {
+	*membackend.Backend
+	open func(goodSession) backend.Session
+}
+
+type goodSession interface {
+	backend.Session
+	backend.Notifier
+}
+
+func (b broken) Open() backend.Session { return b.open(b.Backend.Open().(goodSession)) }
+
+func soakBroken(t *testing.T, open func(goodSession) backend.Session) summary {
+	t.Helper()
+	return soakFor(t, inMemory(broken{membackend.New(), open}, 500*time.Millisecond), time.Second, impatient)
+}
+
+// generous lets in who waits.
+type generous struct{ goodSession }
+
+func (s generous) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	res, err := s.goodSession.Acquire(ctx, req)
+	if err != nil || res.Acquired {
+		return res, err
+	}
+	s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: req.Name})
+	return s.goodSession.Acquire(ctx, req)
+}
+
+func TestViolation(t *testing.T) {
+	sum := soakBroken(t, func(s goodSession) backend.Session { return generous{s} })
+	if sum.Violations == 0 {
+		t.Errorf("no violation was seen: %+v", sum)
+	}
+}
+
+// greedy keeps what is released.
+type greedy struct{ goodSession }
+
+func (s greedy) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	req.Lease = time.Hour
+	return s.goodSession.Acquire(ctx, req)
+}
+
+func (s greedy) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	req.Lease = time.Hour
+	return s.goodSession.Renew(ctx, req)
+}
+
+func (greedy) Release(context.Context, backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	return backend.ReleaseResult{Outcome: backend.Freed}, nil
+}
+
+func TestLeak(t *testing.T) {
+	sum := soakBroken(t, func(s goodSession) backend.Session { return greedy{s} })
+	if sum.Leaked == 0 {
+		t.Errorf("no leak was seen: %+v", sum)
+	}
+}
+
+// hanging answers some acquisitions, and then none.
+type hanging struct {
+	goodSession
+	answers *atomic.Int64 // left
+	over    <-chan struct{}
+}
+
+func (s hanging) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	if s.answers.Add(-1) < 0 {
+		<-s.over
+	}
+	return s.goodSession.Acquire(ctx, req)
+}
+
+func TestStuck(t *testing.T) {
+	var answers atomic.Int64
+	answers.Store(20)
+	over := make(chan struct{})
+	defer close(over)
+	sum := soakBroken(t, func(s goodSession) backend.Session { return hanging{s, &answers, over} })
+	if sum.Stuck == 0 || sum.Violations > 0 {
+		t.Errorf("want somebody stuck, and no violation: %+v", sum)
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// stay is what happens while a lock is held.
+func (v *visit) stay() {
+	v.linger(func() {
+		switch {
+		case v.count > 1 && v.oneIn(2):
+			v.unlock()
+			v.count--
+			v.again("partial unlock")
+		case v.nests && v.count < 4:
+			if how, ok := v.acquire(); ok {
+				v.count++
+				v.again("nested " + how)
+			} else {
+				v.again("failed " + how)
+			}
+		}
+	})
+}
+
+// stayInside is stay inside a Do.
+func (v *visit) stayInside(ctx context.Context) {
+	v.linger(func() {
+		inner := *v
+		inner.hold.Reentered, inner.hold.Lease = true, v.Lease
+		inner.opts = append(slices.Clip(v.opts), dlock.Wait(v.upTo(v.Lease)))
+		v.hold.Reentered = true
+		v.report(0)
+		inner.run(ctx, "nested Do")
+	})
+}
+
+// again begins the account of the hold anew, since it may be another: what was lost is acquired
+// again by what would have re-entered it.
+func (v *visit) again(how string) {
+	v.hold.Reentered = true
+	v.enter(how)
+}
+
+// linger does random things. nest is one of them.
+func (v *visit) linger(nest func()) {
+	v.check(0)
+	for range 1 + v.dice.IntN(4) {
+		switch v.dice.IntN(8) {
+		case 0, 1, 2:
+			v.increment()
+		case 3:
+			nest()
+		case 4:
+			v.ask()
+		default:
+			v.pause(10 * time.Millisecond)
+		}
+		v.check(0)
+	}
+	switch {
+	case v.hold.Fixed && v.oneIn(30): // it is outlived
+		v.sit(v.hold.Lease + v.Lease/8)
+	case v.oneIn(150): // it is renewed
+		v.sit(v.upTo(6 * v.Lease))
+	}
+}
+
+// sit stays for a long time, and looks around now and then.
+func (v *visit) sit(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		time.Sleep(v.Lease / 8)
+		v.check(0)
+	}
+}
+
+// increment replaces the version in the cell.
+func (v *visit) increment() {
+	cell := v.cell(v.hold.Name)
+	version := cell.Load()
+	if v.oneIn(4) {
+		v.pause(5 * time.Millisecond)
+	}
+	cell.Store(v.next())
+	v.check(version)
+}
+
+// ask asks a question, whose answer may be any.
+func (v *visit) ask() {
+	ctx, cancel := context.WithTimeout(v.ctx, v.upTo(v.Lease))
+	defer cancel()
+	var err error
+	switch v.dice.IntN(3) {
+	case 0:
+		_, err = v.locker.IsLocked(ctx)
+	case 1:
+		_, err = v.locker.TTL(ctx)
+	default:
+		_, err = v.locker.HoldCount(ctx)
+	}
+	v.expect("a question", err)
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A user is one goroutine that makes visits.
+type user struct {
+	*party
+	dice  *rand.Rand
+	owner dlock.Owner
+}
+
+// oneIn says yes once in n times.
+func (u *user) oneIn(n int) bool { return u.dice.IntN(n) == 0 }
+
+// upTo returns a random time.
+func (u *user) upTo(d time.Duration) time.Duration { return time.Duration(u.dice.Int64N(int64(d)) + 1) }
+
+// pause waits for a random time. Most are short.
+func (u *user) pause(d time.Duration) {
+	for u.oneIn(2) {
+		d /= 2
+	}
+	time.Sleep(u.upTo(d)) // it is what users do
+}
+
+// A visit is one use of one lock.
+type visit struct {
+	*user
+	line   *line
+	locker *dlock.Locker
+	ctx    context.Context // that names the owner, if there is one
+	nests  bool            // it may lock what it holds
+	opts   []dlock.AcquireOption
+
+	hold  hold
+	valid func() bool // checks the hold
+	count int         // how often it is to be unlocked
+}
+
+// visit uses a random lock in a random way.
+func (u *user) visit() {
+	if u.Reopens && u.oneIn(200) {
+		u.reopen()
+	}
+	v := u.newVisit(u.Names[u.dice.IntN(len(u.Names))])
+	switch {
+	case v.locker.Name() == u.Forced && u.oneIn(4):
+		v.force()
+	case u.oneIn(6):
+		v.lock()
+	case u.oneIn(2):
+		v.do()
+	default:
+		v.call()
+	}
+}
+
+func (u *user) newVisit(name string) *visit {
+	v := &visit{user: u, line: u.current(), ctx: context.Background()}
+	v.locker = v.line.client.Locker(name)
+	if u.oneIn(4) {
+		u.owner = dlock.NewOwner()
+	}
+	switch u.dice.IntN(4) {
+	case 0:
+		v.locker = v.line.shared[name]
+	case 1:
+		v.locker, v.nests = v.locker.For(u.owner), true
+	case 2:
+		v.ctx, v.nests = dlock.WithOwner(v.ctx, u.owner), true
+	}
+	v.hold = hold{Visit: u.next(), Name: name, Asked: now(), Lease: u.Lease}
+	return v
+}
+
+// fix gives the acquisition a fixed lease, sometimes.
+func (v *visit) fix() {
+	if v.oneIn(4) {
+		v.hold.Lease, v.hold.Fixed = v.Lease/10+v.upTo(v.Lease), true
+		v.opts = append(v.opts, dlock.Lease(v.hold.Lease))
+	}
+}
+
+// patience returns a context for one call, that is cancelled at a random moment or never.
+func (v *visit) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	switch v.dice.IntN(4) {
+	case 0:
+		return context.WithCancel(ctx)
+	case 1:
+		return context.WithTimeout(ctx, v.upTo(v.Lease/50))
+	default:
+		return context.WithTimeout(ctx, v.upTo(2*v.Lease))
+	}
+}
+
+// force forces the lock, whoever has it.
+func (v *visit) force() {
+	ctx, cancel := context.WithTimeout(v.ctx, v.Lease)
+	defer cancel()
+	_, err := v.locker.ForceUnlock(ctx)
+	v.expect("ForceUnlock", err)
+}
+
+// lock is a visit with Lock and Unlock, which return no errors.
+func (v *visit) lock() {
+	if v.ctx != context.Background() {
+		v.ctx, v.nests = context.Background(), false // Lock has no context to be told the owner with
+	}
+	if !v.survive("Lock", v.locker.Lock) {
+		return
+	}
+	v.count = 1
+	v.enter("Lock")
+	v.stay()
+	for range v.count {
+		v.survive("Unlock", v.locker.Unlock)
+	}
+	v.leave()
+}
+
+// survive calls what may panic because the client is closed, and for no other reason.
+func (v *visit) survive(what string, call func()) (returned bool) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case error:
+			if !errors.Is(r, dlock.ErrClosed) {
+				v.expect(what, r)
+			}
+		default:
+			panic(r)
+		}
+	}()
+	call()
+	return true
+}
+
+// call is a visit with the calls that return errors.
+func (v *visit) call() {
+	v.fix()
+	how, ok := v.acquire()
+	if !ok {
+		return
+	}
+	v.count = 1
+	v.enter(how)
+	v.stay()
+	for range v.count {
+		v.unlock()
+	}
+	v.leave()
+}
+
+// acquire takes the lock in one of the ways there are.
+func (v *visit) acquire() (how string, ok bool) {
+	ctx, cancel := v.patience(v.ctx)
+	defer cancel()
+	var err error
+	switch v.dice.IntN(4) {
+	case 0:
+		how = "TryLock"
+		ok, err = v.locker.TryLock(ctx, v.opts...)
+	case 1:
+		how = "TryLock that waits"
+		ok, err = v.locker.TryLock(ctx, append(v.opts, dlock.Wait(v.upTo(v.Lease)))...)
+	default:
+		how = "LockContext"
+		err = v.locker.LockContext(ctx, v.opts...)
+		ok = err == nil
+	}
+	v.expect(how, err)
+	return how, ok
+}
+
+func (v *visit) unlock() {
+	ctx, cancel := v.ctx, context.CancelFunc(func() {})
+	if v.oneIn(4) {
+		ctx, cancel = context.WithTimeout(ctx, v.upTo(v.Lease/20))
+	}
+	defer cancel()
+	v.expect("UnlockContext", v.locker.UnlockContext(ctx))
+}
+
+// do is a visit with Do.
+func (v *visit) do() {
+	v.fix()
+	ctx, cancel := v.patience(v.ctx)
+	defer cancel()
+	v.run(ctx, "Do")
+	v.leave()
+}
+
+// run is a Do, perhaps inside another.
+func (v *visit) run(ctx context.Context, how string) {
+	over, lost := false, false
+	err := v.locker.Do(ctx, func(inside context.Context) error {
+		v.enter(how)
+		v.valid = func() bool {
+			if inside.Err() != nil {
+				over = true
+			} else if over {
+				v.wrong("a context that was over isn't any more")
+			}
+			return !over
+		}
+		v.stayInside(inside)
+		lost = inside.Err() != nil && context.Cause(inside) == dlock.ErrLost
+		v.hold.Lost = lost
+		v.report(0)
+		return nil
+	}, v.opts...)
+	v.expect("Do", err)
+	if lost && !errors.Is(err, dlock.ErrLost) {
+		v.wrong("Do, whose context had ended because the lock was lost, returned %v", err)
+	}
+}
+
+// expect complains about errors that no fault explains.
+func (v *visit) expect(what string, err error) {
+	switch {
+	case errors.Is(err, dlock.ErrConflict):
+	case !errors.Is(err, dlock.ErrNotHeld):
+		return
+	case v.nests && now()-v.hold.Asked > lossMemory*v.Lease:
+		return // a loss is remembered no longer
+	}
+	v.wrong("%s: %v", what, err)
+}
+
+// lossMemory is for how many leases a client remembers that an owner lost a lock.
+const lossMemory = 10
+
+func (v *visit) wrong(format string, args ...any) {
+	v.tell(event{Wrong: fmt.Sprintf(format, args...) + ": " + v.hold.String()})
+}
+
+// enter notes that the lock was acquired.
+func (v *visit) enter(how string) {
+	v.hold.ID, v.hold.How = v.next(), how
+	v.hold.In, v.hold.Until, v.hold.Lost = now(), 0, false
+	v.valid = v.isHeld
+	v.report(0)
+}
+
+// leave notes that it was given back.
+func (v *visit) leave() { v.tell(event{}) }
+
+// check notes that the lock is still held, if it is. version is what the user has replaced before.
+func (v *visit) check(version uint64) {
+	at := now()
+	if !v.valid() {
+		return
+	}
+	v.hold.Until = at
+	v.report(version)
+}
+
+func (v *visit) report(version uint64) {
+	h := v.hold
+	h.Read = version
+	v.tell(event{Hold: &h})
+}
+
+// isHeld is the check for holds without a context of their own. Where the store doesn't answer it says
+// no.
+func (v *visit) isHeld() bool {
+	ctx, cancel := context.WithTimeout(v.ctx, v.Lease)
+	defer cancel()
+	held, err := v.locker.IsHeld(ctx)
+	v.expect("IsHeld", err)
+	if !held && err == nil && !v.hold.Lost {
+		v.hold.Lost = true
+		v.report(0)
+	}
+	return held
+}
