@@ -2,12 +2,15 @@ package valkeybackend_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,6 +72,61 @@ func TestModes(t *testing.T) {
 			l.Wait()
 		})
 	}
+}
+
+// Who waits for a connection that another caller is making does not fail because that one leaves.
+func TestConnectionOfAnother(t *testing.T) {
+	server := testservers.Valkey(t)
+	var dials atomic.Int32
+	s := open(t, connectLater(t, server.Addr, func(o *valkey.ClientOption) {
+		o.PipelineMultiplex = -1 // one connection for all
+		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			switch dials.Add(1) {
+			case 1: // that of the constructor
+				return nil, errors.New("not yet")
+			case 2:
+				<-ctx.Done()
+			}
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}))
+	leaving, leave := context.WithCancel(t.Context())
+	left, stays := make(chan error, 1), make(chan error, 1)
+	acquire := func(ctx context.Context, owner string, errs chan<- error) {
+		_, err := s.Acquire(ctx, wiretest.Acquire(owner))
+		errs <- err
+	}
+	go acquire(leaving, "a:1", left)
+	testservers.Until(t, "one dials", func() bool { return dials.Load() == 2 })
+	go acquire(t.Context(), "b:1", stays)
+	testservers.Until(t, "another waits for it", func() bool {
+		return strings.Count(stacks(), "valkey-go.(*mux)._pipe(") == 2
+	})
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the one that left: %v", err)
+	}
+	if err := <-stays; err != nil {
+		t.Errorf("the one that stayed: %v", err)
+	}
+}
+
+// A dialer that was canceled by its owner is asked no more than a few times.
+func TestDialerCanceled(t *testing.T) {
+	s := open(t, connectLater(t, testservers.Valkey(t).Addr, func(o *valkey.ClientOption) {
+		o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+			return nil, context.Canceled
+		}
+	}))
+	if _, err := s.Acquire(t.Context(), wiretest.Acquire("a:1")); !errors.Is(err, context.Canceled) {
+		t.Errorf("acquire: %v", err)
+	}
+}
+
+// stacks returns those of all goroutines.
+func stacks() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
 }
 
 func TestSteps(t *testing.T) {

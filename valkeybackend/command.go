@@ -3,6 +3,7 @@ package valkeybackend
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -63,13 +64,29 @@ func (s *session) run(ctx context.Context, call redisson.Call) answer {
 
 // send sends commands together and returns the answer to each. In a cluster they should be for one
 // node.
-func (s *session) send(ctx context.Context, cmds ...valkey.Completed) []answer {
-	ctx = withoutDeadline{ctx}
+//
+// Whoever needs a connection that another caller is making waits for that attempt, and shares its
+// error even if that is only that the other's context has ended. Then nothing was sent, and we try
+// again: a few times, since a dialer may have a context of its own that has ended.
+func (s *session) send(ctx context.Context, cmds ...valkey.Completed) (answers []answer) {
+	for range 3 {
+		answers = s.sendOnce(withoutDeadline{ctx}, cmds)
+		if ctx.Err() != nil || slices.ContainsFunc(answers, answer.notCanceled) {
+			break
+		}
+	}
+	return answers
+}
+
+func (s *session) sendOnce(ctx context.Context, cmds []valkey.Completed) []answer {
 	if len(cmds) == 1 {
 		return s.answers(ctx, s.client.Do(ctx, cmds[0]))
 	}
 	return s.answers(ctx, s.client.DoMulti(ctx, cmds...)...)
 }
+
+// notCanceled says that a command did not end with a context.
+func (a answer) notCanceled() bool { return !errors.Is(a.err, context.Canceled) }
 
 // sendApart is send over a connection that carries nothing else meanwhile, and ends when all is
 // answered or the connection broken. A slot that has moved is followed, once, for all commands: by
