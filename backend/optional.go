@@ -50,11 +50,20 @@ type Subscription interface {
 
 // Prompt is an optional interface of a [Session] whose steps never wait, neither for another process
 // nor for anything else: one that keeps locks in the memory of this process. Its steps are called
-// in the goroutine of whoever locks. Those of other sessions get a goroutine each, so that a caller
-// can leave a step that hangs.
+// in the goroutine of whoever locks. Those of a session that is neither Prompt nor [Leavable] get a
+// goroutine each, so that a caller can leave a step that hangs.
 type Prompt interface {
 	// Prompt does nothing.
 	Prompt()
+}
+
+// Leavable is an optional interface of a [Session] whose steps return as soon as their context ends,
+// though what they have sent may still be under way: then with an error of kind [Unknown]. Its steps
+// are called in the goroutine of whoever locks. Those of other sessions get a goroutine each.
+type Leavable interface {
+	// Settle returns when nothing is under way any more of steps that have returned. It is called
+	// once, after Close, and perhaps waited for in vain.
+	Settle()
 }
 
 // BatchRenewer is an optional interface of a [Session] that can renew many holds for the price of

@@ -250,6 +250,9 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 			h.unsure = true
 			h.doubted(a.o.lease)
 		}
+		if c.closed && backend.KindOf(err) == backend.Refused {
+			err = both(ErrClosed, err) // the session is closed, too
+		}
 		return 0, err
 	case !res.Acquired:
 		return res.Remaining, errHeld

@@ -8,6 +8,7 @@ import (
 	mathrand "math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -20,6 +21,7 @@ type Client struct {
 	notifier        backend.Notifier     // nil if the store has none
 	batches         backend.BatchRenewer // nil if the store has none
 	prompt          bool                 // the store's steps never wait
+	leavable        backend.Leavable     // nil if the store's steps can't be left
 	limits          backend.Limits
 	id              string
 	lease           time.Duration
@@ -33,6 +35,7 @@ type Client struct {
 	running sync.WaitGroup // goroutines of ours
 
 	acquisitions sync.Pool // of those that are over
+	patient      atomic.Pointer[patience]
 
 	mu      sync.Mutex // never held across I/O or a wait
 	closed  bool
@@ -88,6 +91,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	c.notifier, _ = c.session.(backend.Notifier)
 	c.batches, _ = c.session.(backend.BatchRenewer)
 	_, c.prompt = c.session.(backend.Prompt)
+	c.leavable, _ = c.session.(backend.Leavable)
 	return c
 }
 
@@ -149,6 +153,9 @@ func (c *Client) settle() {
 	done := make(chan struct{})
 	go func() {
 		c.running.Wait()
+		if c.leavable != nil {
+			c.leavable.Settle()
+		}
 		close(done)
 	}()
 	patience := time.NewTimer(closePatience)

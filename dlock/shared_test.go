@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -272,4 +273,36 @@ func TestCloseWithWaitersAtTheGate(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A closingSession is that of a store in memory whose client is closed as it is asked for a lock.
+type closingSession struct {
+	backend.Session
+	client *Client
+}
+
+func (closingSession) Prompt() {}
+
+func (s closingSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	s.client.Close()
+	return s.Session.Acquire(ctx, req)
+}
+
+// That the store's session is closed, too, is no reason to say anything else.
+func TestClosedWhileAsking(t *testing.T) {
+	for name, lock := range map[string]func(*Locker) error{
+		"TryLock": func(l *Locker) error {
+			_, err := l.TryLock(t.Context())
+			return err
+		},
+		"LockContext": func(l *Locker) error { return l.LockContext(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New(membackend.New(), quiet())
+			c.session = closingSession{c.session, c}
+			if err := lock(c.Locker("x")); !errors.Is(err, ErrClosed) {
+				t.Errorf("%v, want ErrClosed", err)
+			}
+		})
+	}
 }

@@ -13,29 +13,39 @@ import (
 // is closed, whatever the store's client does. What it leaves behind has an unknown outcome. Where
 // steps never wait that is not needed.
 func step[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
-	var none Res
 	if c.prompt {
 		return do(c.session, ctx, req)
 	}
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	if !c.begin() {
+		var none Res
 		return none, &backend.Error{Kind: backend.Retry, Err: ErrClosed}
 	}
-	c.running.Add(1)
-	c.mu.Unlock()
-	return leavable(ctx, c, c.ctx.Done(), c.running.Done, do, req)
+	ctx, stop := c.untilClosed(ctx)
+	defer stop()
+	return leavable(ctx, c, c.running.Done, do, req)
 }
 
-// leavable runs do in a goroutine, which calls done at its end, and returns early if ctx ends or
-// closed is closed.
-func leavable[Req, Res any](ctx context.Context, c *Client, closed <-chan struct{}, done func(), do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
+// begin notes that a step begins, unless the client is closed.
+func (c *Client) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.running.Add(1)
+	}
+	return !c.closed
+}
+
+// leavable runs do until it ends or ctx does, in a goroutine if it can't be left otherwise. At the end
+// of do it calls done.
+func leavable[Req, Res any](ctx context.Context, c *Client, done func(), do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
+	if c.leavable != nil {
+		defer done()
+		return do(c.session, ctx, req)
+	}
 	type answer struct {
 		res Res
 		err error
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	answers := make(chan answer, 1)
 	go func() {
 		defer done()
@@ -45,16 +55,66 @@ func leavable[Req, Res any](ctx context.Context, c *Client, closed <-chan struct
 	select {
 	case a := <-answers:
 		return a.res, a.err
-	case <-closed:
 	case <-ctx.Done():
 	}
-	var none Res
 	select {
 	case a := <-answers:
 		return a.res, a.err
 	default:
+		var none Res
 		return none, errUnanswered
 	}
+}
+
+// untilClosed returns a context that ends with ctx, and also when the client is closed.
+func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
+	if p, ok := ctx.(*patience); ok {
+		return p.untilClosed, func() {}
+	}
+	if ctx.Done() == nil {
+		return closing{c.ctx, ctx}, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// closing is the context of a client, with the values of a caller's.
+type closing struct {
+	context.Context
+	caller context.Context
+}
+
+func (c closing) Value(key any) any {
+	if v := c.caller.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
+}
+
+// A patience is a context that ends after some time, with cause errUnanswered. As many share one, it
+// costs them no timer.
+type patience struct {
+	context.Context
+	untilClosed context.Context // ends when the client is closed, too
+	end         instant
+}
+
+// patience returns a context that ends after d, or up to an eighth earlier.
+func (c *Client) patience(d time.Duration) *patience {
+	end := c.now() + d
+	if p := c.patient.Load(); p != nil && p.end <= end && p.end >= end-d/8 {
+		return p
+	}
+	forAll, endForAll := context.WithCancelCause(context.Background())
+	untilClosed, endUntilClosed := context.WithCancelCause(c.ctx)
+	time.AfterFunc(d, func() {
+		endForAll(errUnanswered)
+		endUntilClosed(errUnanswered)
+	})
+	p := &patience{forAll, untilClosed, end}
+	c.patient.Store(p)
+	return p
 }
 
 // ended returns why ctx is over: its error and, where they differ, its cause.

@@ -1,12 +1,14 @@
 package redisbackend
 
 import (
+	"context"
 	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/gather"
 )
 
 // Backend keeps locks in the Redis that a client is connected to. Make it with [New].
@@ -70,7 +72,14 @@ func (b *Backend) Open() backend.Session {
 	}
 	s.dialect.Sharded = b.options.sharded
 	s.cluster, _ = b.client.(*redis.ClusterClient)
-	return s
+	if s.cluster != nil || s.replicas.n > 0 || s.dialect.Sharded {
+		return s // what goes together must be for one server, and not wait for another
+	}
+	s.sender = gather.New(func(ctx context.Context, cmds []command) []command {
+		s.sendNow(ctx, cmds...)
+		return cmds
+	})
+	return gathering{s}
 }
 
 // Limits returns the zero value: Redis counts leases in milliseconds.

@@ -83,9 +83,8 @@ func (c command) reply() (any, error) {
 	}
 }
 
-// parse returns what a parser makes of the command's reply.
-func parse[T any](c command, parser func(any) (T, error)) (T, error) {
-	reply, err := c.reply()
+// parse returns what a parser makes of a reply.
+func parse[T any](reply any, err error, parser func(any) (T, error)) (T, error) {
 	if err != nil {
 		var zero T
 		return zero, err
@@ -94,15 +93,39 @@ func parse[T any](c command, parser func(any) (T, error)) (T, error) {
 }
 
 // run carries out one script: one round trip, but for the first time that a server sees it.
-func (s *session) run(ctx context.Context, call redisson.Call) command {
+func (s *session) run(ctx context.Context, call redisson.Call) (reply any, err error) {
 	cmd := evalSHA(ctx, call)
-	_ = s.client.Process(ctx, cmd) // returns the command's own error
+	if err := s.send(ctx, cmd); err != nil {
+		return nil, err
+	}
 	if cmd.unknownToServer() {
 		cmd = eval(ctx, call)
-		_ = s.client.Process(ctx, cmd)
+		if err := s.send(ctx, cmd); err != nil {
+			return nil, err
+		}
 	}
-	s.learn(ctx, cmd)
-	return cmd
+	return cmd.reply()
+}
+
+// send sends commands together. It returns an error if the caller has left before they were answered;
+// else each has its own reply or error.
+func (s *session) send(ctx context.Context, cmds ...command) error {
+	if s.sender == nil {
+		s.sendNow(ctx, cmds...)
+		return nil
+	}
+	_, err := s.sender.Send(ctx, cmds...)
+	return err
+}
+
+// sendNow is send in this goroutine, whatever becomes of ctx.
+func (s *session) sendNow(ctx context.Context, cmds ...command) {
+	if len(cmds) > 1 {
+		s.pipeline(ctx, s.client, cmds...)
+		return
+	}
+	_ = s.client.Process(ctx, cmds[0]) // returns the command's own error
+	s.learn(ctx, cmds...)
 }
 
 // pipeline sends commands together, by way of the session's client or a node's. Each then has its own

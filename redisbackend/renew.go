@@ -58,26 +58,28 @@ func (s *session) renewals(ctx context.Context, reqs []backend.RenewRequest, ans
 // renewBatch renews in one pipeline, and in another what the server did not know the script for.
 func (s *session) renewBatch(ctx context.Context, batch []renewal, answer func(int, backend.RenewResult, error)) {
 	var again []renewal
-	for i, cmd := range s.send(ctx, batch, evalSHA) {
+	for i, cmd := range s.sendBatch(ctx, batch, evalSHA) {
 		if cmd.unknownToServer() {
 			again = append(again, batch[i])
 			continue
 		}
-		res, err := parse(cmd, redisson.ParseRenew)
+		reply, err := cmd.reply()
+		res, err := parse(reply, err, redisson.ParseRenew)
 		answer(batch[i].index, res, err)
 	}
 	if len(again) == 0 {
 		return
 	}
-	for i, cmd := range s.send(ctx, again, eval) {
-		res, err := parse(cmd, redisson.ParseRenew)
+	for i, cmd := range s.sendBatch(ctx, again, eval) {
+		reply, err := cmd.reply()
+		res, err := parse(reply, err, redisson.ParseRenew)
 		answer(again[i].index, res, err)
 	}
 }
 
-// send sends a batch. It uses the session's client rather than the node's, which would not follow a
+// sendBatch sends a batch. It uses the session's client rather than the node's, which would not follow a
 // slot that has moved.
-func (s *session) send(ctx context.Context, batch []renewal, script func(context.Context, redisson.Call) command) []command {
+func (s *session) sendBatch(ctx context.Context, batch []renewal, script func(context.Context, redisson.Call) command) []command {
 	cmds := make([]command, len(batch))
 	for i, r := range batch {
 		cmds[i] = script(ctx, r.call)

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/gather"
 	"github.com/seed951563bd/distsync/internal/pubsub"
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
@@ -19,6 +20,7 @@ type session struct {
 	replicas   replicas
 	probed     atomic.Bool // see probe
 	subscriber *pubsub.Subscriber
+	sender     *gather.Sender[command, command] // nil: every step sends for itself
 }
 
 var (
@@ -49,13 +51,17 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	call := redisson.Acquire(req)
 	if !req.Reentry && s.replicas.n == 0 {
-		return parse(s.run(ctx, call), redisson.ParseAcquire)
+		reply, err := s.run(ctx, call)
+		return parse(reply, err, redisson.ParseAcquire)
 	}
-	a := s.acquire(ctx, evalSHA(ctx, call), req)
-	if a.script.unknownToServer() {
-		a = s.acquire(ctx, eval(ctx, call), req)
+	a, err := s.acquire(ctx, evalSHA(ctx, call), req)
+	if err == nil && a.script.unknownToServer() {
+		a, err = s.acquire(ctx, eval(ctx, call), req)
 	}
-	return s.acquired(ctx, a, req)
+	if err != nil {
+		return backend.AcquireResult{}, err
+	}
+	return s.acquired(a)
 }
 
 // An acquisition is what is sent together to acquire a lock.
@@ -66,7 +72,7 @@ type acquisition struct {
 }
 
 // acquire sends the script and, in the same round trip, what else must be known.
-func (s *session) acquire(ctx context.Context, script command, req backend.AcquireRequest) acquisition {
+func (s *session) acquire(ctx context.Context, script command, req backend.AcquireRequest) (acquisition, error) {
 	a := acquisition{script: script}
 	cmds := []command{script}
 	if req.Reentry {
@@ -74,30 +80,29 @@ func (s *session) acquire(ctx context.Context, script command, req backend.Acqui
 		a.count = &count
 		cmds = append(cmds, count)
 	}
-	client := s.client
-	if s.replicas.n > 0 {
-		wait := s.replicas.command(ctx)
-		a.wait = &wait
-		cmds = append(cmds, wait)
-		var err error
-		if client, err = s.node(ctx, req.Name); err != nil {
-			script.SetErr(err)
-			return a
-		}
+	if s.replicas.n == 0 {
+		return a, s.send(ctx, cmds...)
 	}
-	s.pipeline(ctx, client, cmds...)
-	return a
+	wait := s.replicas.command(ctx)
+	a.wait = &wait
+	node, err := s.node(ctx, req.Name)
+	if err == nil {
+		s.pipeline(ctx, node, append(cmds, wait)...)
+	}
+	return a, err
 }
 
 // acquired reads the answers to what acquire has sent.
-func (s *session) acquired(ctx context.Context, a acquisition, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	res, err := parse(a.script, redisson.ParseAcquire)
+func (s *session) acquired(a acquisition) (backend.AcquireResult, error) {
+	reply, err := a.script.reply()
+	res, err := parse(reply, err, redisson.ParseAcquire)
 	if err != nil || !res.Acquired {
 		return res, err
 	}
 	// From here on it is acquired, and so every error is Unknown.
 	if a.count != nil {
-		if res.Count, err = parse(*a.count, redisson.ParseCount); err != nil {
+		reply, err := a.count.reply()
+		if res.Count, err = parse(reply, err, redisson.ParseCount); err != nil {
 			return backend.AcquireResult{}, asUnknown(err)
 		}
 	}
@@ -114,14 +119,16 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
 	}
-	return parse(s.run(ctx, s.dialect.Release(req)), redisson.ParseRelease)
+	reply, err := s.run(ctx, s.dialect.Release(req))
+	return parse(reply, err, redisson.ParseRelease)
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.RenewResult{}, err
 	}
-	return parse(s.run(ctx, redisson.Renew(req)), redisson.ParseRenew)
+	reply, err := s.run(ctx, redisson.Renew(req))
+	return parse(reply, err, redisson.ParseRenew)
 }
 
 // ForceRelease asks first whether the key is a lock: the script deletes anything.
@@ -133,11 +140,14 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		return backend.ForceReleaseResult{}, err
 	}
 	fields := s.question(ctx, "hlen", req.Name)
-	s.pipeline(ctx, s.client, fields)
+	if err := s.send(ctx, fields); err != nil {
+		return backend.ForceReleaseResult{}, err
+	}
 	if _, err := fields.reply(); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
-	return parse(s.run(ctx, s.dialect.ForceRelease(req)), redisson.ParseForceRelease)
+	reply, err := s.run(ctx, s.dialect.ForceRelease(req))
+	return parse(reply, err, redisson.ParseForceRelease)
 }
 
 // Look asks with plain commands, in one round trip.
@@ -151,8 +161,9 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 		holds = s.question(ctx, "hlen", req.Name) // minds the key's type too
 	}
 	ttl := s.question(ctx, "pttl", req.Name)
-	s.pipeline(ctx, s.client, exists, holds, ttl)
-
+	if err := s.send(ctx, exists, holds, ttl); err != nil {
+		return backend.LookResult{}, err
+	}
 	var replies [3]any
 	for i, cmd := range []command{exists, holds, ttl} {
 		var err error
@@ -172,6 +183,13 @@ func (s *session) question(ctx context.Context, args ...any) command {
 	cmd.master = s.cluster != nil && s.cluster.Options().ReadOnly
 	return cmd
 }
+
+// gathering is a session whose steps go together with those of others, and can be left.
+type gathering struct{ *session }
+
+var _ backend.Leavable = gathering{}
+
+func (g gathering) Settle() { g.sender.Settle() }
 
 func (s *session) Close() error {
 	s.subscriber.Close()

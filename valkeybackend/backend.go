@@ -6,6 +6,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/gather"
 )
 
 // Backend keeps locks in the Valkey that a client is connected to. Make it with [New].
@@ -82,7 +83,11 @@ func (b *Backend) Open() backend.Session {
 		s.slots = newSlots(b.client)
 	}
 	s.subscriber = newSubscriber(b.client, b.options.sharded, s.slots)
-	return s
+	if s.slots != nil || s.replicas.n > 0 || s.dialect.Sharded {
+		return s // what goes together must be for one server, and not wait for another
+	}
+	s.sender = gather.New(s.sendNow)
+	return gathering{s}
 }
 
 // Limits returns the zero value: Valkey counts leases in milliseconds.

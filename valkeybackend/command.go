@@ -64,11 +64,23 @@ func (s *session) run(ctx context.Context, call redisson.Call) answer {
 
 // send sends commands together and returns the answer to each. In a cluster they should be for one
 // node.
+func (s *session) send(ctx context.Context, cmds ...valkey.Completed) []answer {
+	if s.sender == nil {
+		return s.sendNow(ctx, cmds)
+	}
+	answers, err := s.sender.Send(ctx, cmds...)
+	if err != nil { // the caller has left
+		return slices.Repeat([]answer{{err: err}}, len(cmds))
+	}
+	return answers
+}
+
+// sendNow is send in this goroutine.
 //
 // Whoever needs a connection that another caller is making waits for that attempt, and shares its
 // error even if that is only that the other's context has ended. Then nothing was sent, and we try
 // again: a few times, since a dialer may have a context of its own that has ended.
-func (s *session) send(ctx context.Context, cmds ...valkey.Completed) (answers []answer) {
+func (s *session) sendNow(ctx context.Context, cmds []valkey.Completed) (answers []answer) {
 	for range 3 {
 		answers = s.sendOnce(withoutDeadline{ctx}, cmds)
 		if ctx.Err() != nil || slices.ContainsFunc(answers, answer.notCanceled) {
@@ -125,7 +137,7 @@ func (s *session) moved(a answer) valkey.Client {
 
 // answers reads results.
 func (s *session) answers(ctx context.Context, results ...valkey.ValkeyResult) []answer {
-	clientClosed := sync.OnceValue(func() bool { return isClosed(ctx, s.client) })
+	var clientClosed func() bool // asked only once
 	answers := make([]answer, len(results))
 	for i, result := range results {
 		reply, err := result.ToAny()
@@ -133,6 +145,9 @@ func (s *session) answers(ctx context.Context, results ...valkey.ValkeyResult) [
 		case err == nil:
 			answers[i].reply = reply
 		case !valkey.IsValkeyNil(err):
+			if clientClosed == nil {
+				clientClosed = sync.OnceValue(func() bool { return isClosed(ctx, s.client) })
+			}
 			refusal, ok := valkey.IsValkeyErr(err)
 			answers[i].err = withKind(err, clientClosed)
 			answers[i].again = ok && refusal.IsNoScript()

@@ -86,5 +86,5 @@ func (s *session) sendBatch(ctx context.Context, batch []renewal) []answer {
 	for i, r := range batch {
 		cmds[i] = r.cmd
 	}
-	return s.send(ctx, cmds...)
+	return s.sendNow(ctx, cmds)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/gather"
 	"github.com/seed951563bd/distsync/internal/pubsub"
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
@@ -19,6 +20,7 @@ type session struct {
 	replicas   replicas
 	probed     atomic.Bool // see probe
 	subscriber *pubsub.Subscriber
+	sender     *gather.Sender[valkey.Completed, answer] // nil: every step sends for itself
 }
 
 var (
@@ -140,6 +142,13 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	}
 	return redisson.ParseLook(answers[0].reply, answers[1].reply, answers[2].reply)
 }
+
+// gathering is a session whose steps go together with those of others, and can be left.
+type gathering struct{ *session }
+
+var _ backend.Leavable = gathering{}
+
+func (g gathering) Settle() { g.sender.Settle() }
 
 func (s *session) Close() error {
 	s.subscriber.Close()

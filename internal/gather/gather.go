@@ -1,0 +1,182 @@
+// Package gather lets many goroutines share round trips and system calls: what they send at about
+// the same time goes together. It is for both clients of servers that speak the protocol of Redis,
+// and knows neither.
+package gather
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+const (
+	// maxFlights is how many batches are under way at a time before what comes has to wait for one
+	// of them. With one, client and server would work by turns.
+	maxFlights = 6
+
+	// maxBatch is how many parcels go together. It bounds how long one waits for the answers to
+	// others.
+	maxBatch = 1000
+)
+
+// A Sender sends commands C for many goroutines, each of which waits for its own results R only, and
+// no longer than its context. What the first few send goes at once. What comes while that is under
+// way gathers, and goes together when the first of them is answered. So whoever is alone waits for
+// nobody.
+type Sender[C, R any] struct {
+	send    func(context.Context, []C) []R
+	parcels sync.Pool
+
+	mu       sync.Mutex
+	flights  int             // goroutines that send
+	yielding int             // of these, how many are about to look for more
+	waiting  []*parcel[C, R] // for one of them
+	landed   sync.Cond       // flights is 0
+}
+
+// A parcel is what one caller sends together.
+type parcel[C, R any] struct {
+	ctx      context.Context
+	commands []C
+	results  []R
+	answered chan struct{} // gets one value
+}
+
+// New returns a Sender that sends with the function, which returns the results of the commands in
+// their order. It may be called by several goroutines at once.
+func New[C, R any](send func(context.Context, []C) []R) *Sender[C, R] {
+	s := &Sender[C, R]{send: send}
+	s.landed.L = &s.mu
+	s.parcels.New = func() any { return &parcel[C, R]{answered: make(chan struct{}, 1)} }
+	return s
+}
+
+var (
+	errLeft   = &backend.Error{Kind: backend.Unknown, Err: errors.New("no reply yet")}
+	errUnsent = &backend.Error{Kind: backend.Retry, Err: errors.New("not sent yet")}
+)
+
+// Send sends commands in one piece and returns their results. If ctx ends before these are there, it
+// returns an error: of kind [backend.Retry] if nothing was sent, and nothing will be; else of kind
+// [backend.Unknown]. Then the commands are not the caller's any more.
+func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
+	p := s.parcels.Get().(*parcel[C, R])
+	p.ctx, p.commands = ctx, commands
+	s.enqueue(p)
+	select {
+	case <-p.answered:
+	case <-ctx.Done():
+		if err := s.leave(p); err != nil {
+			return nil, err
+		}
+	}
+	results := p.results
+	*p = parcel[C, R]{answered: p.answered}
+	s.parcels.Put(p)
+	return results, nil
+}
+
+// enqueue sees to it that a parcel is sent.
+func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = append(s.waiting, p)
+	if s.yielding == 0 && s.flights < maxFlights {
+		s.flights++
+		go s.fly()
+	}
+}
+
+// leave gives a parcel up; one that still waits won't be sent. It returns nil if there are results.
+func (s *Sender[C, R]) leave(p *parcel[C, R]) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.waiting, p); i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+		return errUnsent
+	}
+	select {
+	case <-p.answered:
+		return nil
+	default:
+		return errLeft
+	}
+}
+
+// fly sends what waits, until nothing does.
+func (s *Sender[C, R]) fly() {
+	for {
+		batch := s.next()
+		if len(batch) == 0 {
+			return
+		}
+		s.deliver(batch)
+		s.yield(batch)
+	}
+}
+
+// next returns what waits. If nothing does, the flight is over.
+func (s *Sender[C, R]) next() []*parcel[C, R] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	batch := s.waiting
+	s.waiting = nil
+	if len(batch) > maxBatch {
+		batch, s.waiting = batch[:maxBatch:maxBatch], batch[maxBatch:]
+	}
+	if len(batch) == 0 {
+		s.flights--
+		s.landed.Broadcast()
+	}
+	return batch
+}
+
+// deliver sends a batch.
+func (s *Sender[C, R]) deliver(batch []*parcel[C, R]) {
+	if len(batch) == 1 {
+		batch[0].results = s.send(batch[0].ctx, batch[0].commands)
+		return
+	}
+	var commands []C
+	for _, p := range batch {
+		commands = append(commands, p.commands...)
+	}
+	// The context of one must not end what is sent for others.
+	results := s.send(context.WithoutCancel(batch[0].ctx), commands)
+	for _, p := range batch {
+		n := len(p.commands)
+		p.results, results = results[:n:n], results[n:]
+	}
+}
+
+// yield tells those who wait for a batch, and lets them run: often they come back at once, and so
+// their next commands go together, too, with no new goroutine.
+func (s *Sender[C, R]) yield(batch []*parcel[C, R]) {
+	s.mu.Lock()
+	s.yielding++
+	s.mu.Unlock()
+	for _, p := range batch {
+		p.answered <- struct{}{}
+	}
+	runtime.Gosched()
+	s.mu.Lock()
+	s.yielding--
+	if s.waiting == nil {
+		clear(batch)
+		s.waiting = batch[:0] // its room is used again
+	}
+	s.mu.Unlock()
+}
+
+// Settle returns when nothing is under way.
+func (s *Sender[C, R]) Settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.flights > 0 {
+		s.landed.Wait()
+	}
+}
