@@ -259,7 +259,7 @@ func (c *Client) releaseForsaken(ctx context.Context, h *hold) error {
 // releaseOnce sends one release, whether the client is closed or not. If one was sent before, it is
 // no surprise that nothing is held.
 func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, sent bool) (freed bool, err error) {
-	res, err := leavable(ctx, c, func() {}, backend.Session.Release, h.releaseRequest(lease))
+	res, err := leavable(ctx, c, backend.Session.Release, h.releaseRequest(lease))
 	switch {
 	case err != nil:
 		return false, err

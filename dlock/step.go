@@ -16,42 +16,33 @@ func step[Req, Res any](ctx context.Context, c *Client, do func(backend.Session,
 	if c.prompt {
 		return do(c.session, ctx, req)
 	}
-	if !c.begin() {
+	if c.ctx.Err() != nil {
 		var none Res
 		return none, &backend.Error{Kind: backend.Retry, Err: ErrClosed}
 	}
 	ctx, stop := c.untilClosed(ctx)
 	defer stop()
-	return leavable(ctx, c, c.running.Done, do, req)
+	return leavable(ctx, c, do, req)
 }
 
-// begin notes that a step begins, unless the client is closed.
-func (c *Client) begin() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.running.Add(1)
-	}
-	return !c.closed
-}
-
-// leavable runs do until it ends or ctx does, in a goroutine if it can't be left otherwise. At the end
-// of do it calls done.
-func leavable[Req, Res any](ctx context.Context, c *Client, done func(), do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
+// leavable runs a step until it or ctx ends: in a goroutine, if it can't be left otherwise.
+func leavable[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
 	if c.leavable != nil {
-		defer done()
-		return do(c.session, ctx, req)
+		res, err := do(c.session, ctx, req)
+		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			err = &backend.Error{Kind: backend.KindOf(err), Err: errUnanswered}
+		}
+		return res, err
 	}
 	type answer struct {
 		res Res
 		err error
 	}
 	answers := make(chan answer, 1)
-	go func() {
-		defer done()
+	c.aside(func() {
 		res, err := do(c.session, ctx, req)
 		answers <- answer{res, err}
-	}()
+	})
 	select {
 	case a := <-answers:
 		return a.res, a.err
@@ -66,12 +57,26 @@ func leavable[Req, Res any](ctx context.Context, c *Client, done func(), do func
 	}
 }
 
+// aside runs f in a goroutine that Close waits for unless it has begun already.
+func (c *Client) aside(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		go f()
+	} else {
+		c.running.Go(f)
+	}
+}
+
 // untilClosed returns a context that ends with ctx, and also when the client is closed.
 func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
 	if p, ok := ctx.(*patience); ok {
 		return p.untilClosed, func() {}
 	}
-	if ctx.Done() == nil {
+	switch {
+	case ctx == context.Background():
+		return c.ctx, func() {}
+	case ctx.Done() == nil:
 		return closing{c.ctx, ctx}, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -66,7 +66,10 @@ func newScript(ctx context.Context, verb, script string, call redisson.Call) com
 }
 
 // unknownToServer says whether the server did not know the script. Then it did nothing.
-func (c command) unknownToServer() bool { return redis.HasErrorPrefix(c.Err(), "NOSCRIPT") }
+func (c command) unknownToServer() bool {
+	err := c.Err()
+	return err != nil && err != redis.Nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+}
 
 // reply returns the reply, nil for a null one, or an error with its kind.
 func (c command) reply() (any, error) {

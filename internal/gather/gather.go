@@ -5,7 +5,6 @@ package gather
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -55,13 +54,8 @@ func New[C, R any](send func(context.Context, []C) []R) *Sender[C, R] {
 	return s
 }
 
-var (
-	errLeft   = &backend.Error{Kind: backend.Unknown, Err: errors.New("no reply yet")}
-	errUnsent = &backend.Error{Kind: backend.Retry, Err: errors.New("not sent yet")}
-)
-
 // Send sends commands in one piece and returns their results. If ctx ends before these are there, it
-// returns an error: of kind [backend.Retry] if nothing was sent, and nothing will be; else of kind
+// returns its error: of kind [backend.Retry] if nothing was sent, and nothing will be; else of kind
 // [backend.Unknown]. Then the commands are not the caller's any more.
 func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	p := s.parcels.Get().(*parcel[C, R])
@@ -70,8 +64,8 @@ func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	select {
 	case <-p.answered:
 	case <-ctx.Done():
-		if err := s.leave(p); err != nil {
-			return nil, err
+		if kind, left := s.leave(p); left {
+			return nil, &backend.Error{Kind: kind, Err: ctx.Err()}
 		}
 	}
 	results := p.results
@@ -91,19 +85,19 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	}
 }
 
-// leave gives a parcel up; one that still waits won't be sent. It returns nil if there are results.
-func (s *Sender[C, R]) leave(p *parcel[C, R]) error {
+// leave gives a parcel up, unless it is answered. One that still waits won't be sent.
+func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := slices.Index(s.waiting, p); i >= 0 {
 		s.waiting = slices.Delete(s.waiting, i, i+1)
-		return errUnsent
+		return backend.Retry, true
 	}
 	select {
 	case <-p.answered:
-		return nil
+		return 0, false
 	default:
-		return errLeft
+		return backend.Unknown, true
 	}
 }
 

@@ -17,21 +17,15 @@ type Dialect struct {
 
 // Release gives one hold back. [ParseRelease] reads its reply.
 func (d Dialect) Release(req backend.ReleaseRequest) Call {
-	return Call{
-		d.script(releaseScript, shardedReleaseScript),
-		[]string{req.Name, Channel(req.Name)},
-		[]string{unlockMessage, millis(req.Lease), req.Owner},
-	}
+	return call(d.script(releaseScript, shardedReleaseScript), 2,
+		req.Name, Channel(req.Name), unlockMessage, millis(req.Lease), req.Owner)
 }
 
 // ForceRelease frees a lock, whoever holds it. The script deletes a key of any type: ask first
 // whether it is a hash. [ParseForceRelease] reads its reply.
 func (d Dialect) ForceRelease(req backend.ForceReleaseRequest) Call {
-	return Call{
-		d.script(forceReleaseScript, shardedForceReleaseScript),
-		[]string{req.Name, Channel(req.Name)},
-		[]string{unlockMessage},
-	}
+	return call(d.script(forceReleaseScript, shardedForceReleaseScript), 2,
+		req.Name, Channel(req.Name), unlockMessage)
 }
 
 func (d Dialect) script(plain, sharded Script) Script {

@@ -50,9 +50,14 @@ type Call struct {
 	Args   []string
 }
 
+// call returns a call whose first words are its keys.
+func call(script Script, keys int, words ...string) Call {
+	return Call{script, words[:keys:keys], words[keys:]}
+}
+
 // Acquire is one attempt to lock. [ParseAcquire] reads its reply.
 func Acquire(req backend.AcquireRequest) Call {
-	return Call{acquireScript, []string{req.Name}, []string{millis(req.Lease), req.Owner}}
+	return call(acquireScript, 1, req.Name, millis(req.Lease), req.Owner)
 }
 
 // Release gives one hold back, in the zero [Dialect].
@@ -60,7 +65,7 @@ func Release(req backend.ReleaseRequest) Call { return Dialect{}.Release(req) }
 
 // Renew prolongs a hold. [ParseRenew] reads its reply.
 func Renew(req backend.RenewRequest) Call {
-	return Call{renewScript, []string{req.Name}, []string{millis(req.Lease), req.Owner}}
+	return call(renewScript, 1, req.Name, millis(req.Lease), req.Owner)
 }
 
 // ForceRelease frees a lock, in the zero [Dialect].

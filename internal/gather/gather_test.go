@@ -1,0 +1,305 @@
+package gather
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A server answers each command with its negative, when the test lets it.
+type server struct {
+	mu      sync.Mutex
+	batches [][]int
+	ctxs    []context.Context
+	open    chan struct{} // one value for each batch, or closed
+}
+
+func (s *server) send(ctx context.Context, commands []int) []int {
+	s.mu.Lock()
+	s.batches = append(s.batches, slices.Clone(commands))
+	s.ctxs = append(s.ctxs, ctx)
+	s.mu.Unlock()
+	<-s.open
+	results := make([]int, len(commands))
+	for i, c := range commands {
+		results[i] = -c
+	}
+	return results
+}
+
+// received returns what has come so far, each batch sorted.
+func (s *server) received() [][]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	batches := slices.Clone(s.batches)
+	for _, b := range batches {
+		slices.Sort(b)
+	}
+	return batches
+}
+
+// run runs a test in a bubble. Everything is answered at its end.
+func run(t *testing.T, f func(*testing.T, *server, *Sender[int, int])) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{open: make(chan struct{})}
+		s := New(srv.send)
+		f(t, srv, s)
+		close(srv.open)
+		s.Settle()
+	})
+}
+
+// A call is a Send under way.
+type call struct {
+	commands, results []int
+	err               error
+	done              chan struct{}
+}
+
+func start(ctx context.Context, s *Sender[int, int], commands ...int) *call {
+	c := &call{commands: commands, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.results, c.err = s.Send(ctx, commands...)
+	}()
+	synctest.Wait()
+	return c
+}
+
+func (c *call) mustBeAnswered(t *testing.T) {
+	t.Helper()
+	<-c.done
+	if c.err != nil {
+		t.Fatalf("%v: %v", c.commands, c.err)
+	}
+	for i, command := range c.commands {
+		if len(c.results) != len(c.commands) || c.results[i] != -command {
+			t.Fatalf("%v is answered with %v", c.commands, c.results)
+		}
+	}
+}
+
+func (c *call) mustFail(t *testing.T, kind backend.ErrorKind) {
+	t.Helper()
+	<-c.done
+	if !errors.Is(c.err, context.Canceled) || backend.KindOf(c.err) != kind {
+		t.Fatalf("%v: %v, want an error of kind %v", c.commands, c.err, kind)
+	}
+}
+
+// fill has as many batches under way as there can be. Their commands are 1, 2, and so on.
+func fill(t *testing.T, s *Sender[int, int]) (calls []*call) {
+	for i := range maxFlights {
+		calls = append(calls, start(t.Context(), s, i+1))
+	}
+	return calls
+}
+
+func TestTheFirstGoAlone(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		calls := fill(t, s)
+		if got := srv.received(); len(got) != maxFlights {
+			t.Fatalf("%v, want %d batches", got, maxFlights)
+		}
+		for range calls {
+			srv.open <- struct{}{}
+		}
+		for _, c := range calls {
+			c.mustBeAnswered(t)
+		}
+	})
+}
+
+func TestWhatComesMeanwhileGoesTogether(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		fill(t, s)
+		calls := []*call{start(t.Context(), s, 10), start(t.Context(), s, 11, 12), start(t.Context(), s, 13)}
+		if got := srv.received(); len(got) != maxFlights {
+			t.Fatalf("%v are under way", got)
+		}
+		srv.open <- struct{}{}
+		synctest.Wait()
+		if got := srv.received(); len(got) != maxFlights+1 || !slices.Equal(got[maxFlights], []int{10, 11, 12, 13}) {
+			t.Fatalf("%v", got)
+		}
+		for range maxFlights {
+			srv.open <- struct{}{}
+		}
+		for _, c := range calls {
+			c.mustBeAnswered(t)
+		}
+	})
+}
+
+// Whoever comes back is sent for, at once or later.
+func TestOneAfterAnother(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		for i := range 100 {
+			c := start(t.Context(), s, i)
+			srv.open <- struct{}{}
+			c.mustBeAnswered(t)
+		}
+	})
+}
+
+func TestLeavingBeforeItIsSent(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		fill(t, s)
+		ctx, leave := context.WithCancel(t.Context())
+		stays, leaves := start(t.Context(), s, 10), start(ctx, s, 11)
+		leave()
+		leaves.mustFail(t, backend.Retry)
+		for range maxFlights + 1 {
+			srv.open <- struct{}{}
+		}
+		stays.mustBeAnswered(t)
+		if got := srv.received(); slices.ContainsFunc(got, func(b []int) bool { return slices.Contains(b, 11) }) {
+			t.Errorf("%v was sent", got)
+		}
+	})
+}
+
+func TestLeavingWhileUnderWay(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		ctx, leave := context.WithCancel(t.Context())
+		leaves := start(ctx, s, 1)
+		leave()
+		leaves.mustFail(t, backend.Unknown)
+
+		// The late answer is nobody else's.
+		next := start(t.Context(), s, 2)
+		srv.open <- struct{}{}
+		srv.open <- struct{}{}
+		next.mustBeAnswered(t)
+	})
+}
+
+// A context that ends as the answer comes leaves nothing behind for the next.
+func TestLeavingAsItIsAnswered(t *testing.T) {
+	srv := &server{open: make(chan struct{})}
+	close(srv.open)
+	s := New(srv.send)
+	for i := range 2000 {
+		ctx, leave := context.WithCancel(t.Context())
+		go leave()
+		results, err := s.Send(ctx, i)
+		if err == nil && !slices.Equal(results, []int{-i}) {
+			t.Fatalf("%d is answered with %v", i, results)
+		}
+	}
+	s.Settle()
+}
+
+// What is sent for one ends with its context, what is sent for several does not.
+func TestContexts(t *testing.T) {
+	type key struct{}
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		ctx, leave := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
+		calls := []*call{start(ctx, s, 1)}
+		for i := range maxFlights - 1 {
+			calls = append(calls, start(t.Context(), s, 2+i))
+		}
+		calls = append(calls, start(ctx, s, 20), start(t.Context(), s, 21))
+		srv.open <- struct{}{}
+		synctest.Wait()
+		leave()
+		first, last := srv.ctxs[0], srv.ctxs[maxFlights]
+		if first.Err() == nil || first.Value(key{}) != "v" {
+			t.Errorf("the first: %v, %v", first.Err(), first.Value(key{}))
+		}
+		if last.Err() != nil || last.Value(key{}) != "v" {
+			t.Errorf("the last: %v, %v", last.Err(), last.Value(key{}))
+		}
+		for range maxFlights {
+			srv.open <- struct{}{}
+		}
+		for _, c := range calls {
+			<-c.done
+		}
+	})
+}
+
+func TestLongQueuesAreSplit(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		fill(t, s)
+		var all sync.WaitGroup
+		for i := range maxBatch + 1 {
+			all.Go(func() {
+				if results, err := s.Send(t.Context(), i); err != nil || !slices.Equal(results, []int{-i}) {
+					t.Errorf("%d is answered with %v, %v", i, results, err)
+				}
+			})
+		}
+		synctest.Wait()
+		for range maxFlights + 2 {
+			srv.open <- struct{}{}
+		}
+		all.Wait()
+		var sizes []int
+		for _, b := range srv.received()[maxFlights:] {
+			sizes = append(sizes, len(b))
+		}
+		slices.Sort(sizes)
+		if !slices.Equal(sizes, []int{1, maxBatch}) {
+			t.Errorf("batches of %v", sizes)
+		}
+	})
+}
+
+func TestSettle(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		ctx, leave := context.WithCancel(t.Context())
+		c := start(ctx, s, 1)
+		leave()
+		<-c.done
+		settled := make(chan struct{})
+		go func() {
+			s.Settle()
+			close(settled)
+		}()
+		synctest.Wait()
+		select {
+		case <-settled:
+			t.Error("settled while something is under way")
+		default:
+		}
+		srv.open <- struct{}{}
+		<-settled
+	})
+}
+
+// Everybody gets their own answers, whoever leaves.
+func TestMany(t *testing.T) {
+	srv := &server{open: make(chan struct{})}
+	close(srv.open)
+	s := New(srv.send)
+	var all sync.WaitGroup
+	for g := range 64 {
+		all.Go(func() {
+			for i := range 200 {
+				ctx, leave := context.WithCancel(t.Context())
+				if i%7 == g%7 {
+					go leave()
+				}
+				commands := slices.Repeat([]int{1000*g + i}, 1+i%3)
+				results, err := s.Send(ctx, commands...)
+				want := slices.Repeat([]int{-1000*g - i}, len(commands))
+				if err == nil && !slices.Equal(results, want) || err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+					t.Errorf("%v is answered with %v, %v", commands, results, err)
+				}
+				leave()
+			}
+		})
+	}
+	all.Wait()
+	s.Settle()
+}
