@@ -16,7 +16,7 @@ type queue struct {
 	head, tail *acquisition
 	woken      bool // something happened since the head's last attempt was sent
 	subscribed subState
-	cancel     context.CancelFunc   // ends the subscribing
+	cancel     context.CancelFunc   // ends the subscribing; nil when that is over
 	sub        backend.Subscription // while it stands
 	warned     bool
 	refused    uint64 // the number of the last attempt that was answered
@@ -241,7 +241,9 @@ func (c *Client) dissolve(q *queue) {
 		c.spare = q // nothing else refers to it
 		return
 	}
-	q.cancel()
+	if q.cancel != nil {
+		q.cancel()
+	}
 	if q.sub != nil {
 		c.later(q.sub.Close)
 	}
@@ -467,6 +469,8 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 		return
 	}
 	q.sub, q.subscribed = sub, standing
+	c.later(q.cancel) // else the context stays for as long as somebody waits
+	q.cancel = nil
 	c.wake(q.name)
 }
 

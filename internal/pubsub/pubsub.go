@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -125,7 +126,7 @@ type channel struct {
 	name    string
 	server  *server // nil while it isn't known which has it
 	state   state
-	subs    map[*subscription]struct{}
+	subs    []*subscription
 	alone   bool // must not share a command with others: the server has refused one of them
 	refused bool // by the server
 	stuck   bool // the server refuses to unsubscribe it
@@ -146,8 +147,7 @@ type subscription struct {
 	subscriber *Subscriber
 	channel    *channel
 	wake       func(backend.Wakeup)
-	waiting    bool       // Subscribe has no answer yet
-	answer     chan error // what Subscribe returns
+	answer     chan<- error // what Subscribe returns; nil once it has it
 }
 
 // Subscribe returns once the server has confirmed the subscription.
@@ -156,12 +156,12 @@ func (s *Subscriber) Subscribe(ctx context.Context, channel string, wake func(ba
 	if err != nil {
 		return nil, err
 	}
-	sub, err := s.add(channel, located, wake)
+	sub, answer, err := s.add(channel, located, wake)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case err = <-sub.answer:
+	case err = <-answer:
 	case <-ctx.Done():
 		err = &backend.Error{Kind: backend.Unknown, Err: ctx.Err()}
 	case <-s.ctx.Done():
@@ -174,16 +174,16 @@ func (s *Subscriber) Subscribe(ctx context.Context, channel string, wake func(ba
 	return sub, nil
 }
 
-// add returns a subscription that will be answered, or an error while no connection can be had.
-func (s *Subscriber) add(name string, located Server, wake func(backend.Wakeup)) (*subscription, error) {
+// add returns a subscription and its answer to come, or an error while no connection can be had.
+func (s *Subscriber) add(name string, located Server, wake func(backend.Wakeup)) (*subscription, <-chan error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
-		return nil, errClosed
+		return nil, nil, errClosed
 	}
 	ch := s.channels[name]
 	if ch == nil {
-		ch = &channel{name: name, subs: make(map[*subscription]struct{})}
+		ch = &channel{name: name}
 		s.channels[name] = ch
 	}
 	if ch.server == nil {
@@ -191,16 +191,17 @@ func (s *Subscriber) add(name string, located Server, wake func(backend.Wakeup))
 	}
 	if ch.server.failures > 0 && time.Now().Before(ch.server.pause) {
 		s.settle(ch)
-		return nil, ch.server.failed
+		return nil, nil, ch.server.failed
 	}
-	sub := &subscription{subscriber: s, channel: ch, wake: wake, waiting: true, answer: make(chan error, 1)}
-	ch.subs[sub] = struct{}{}
+	answer := make(chan error, 1)
+	sub := &subscription{s, ch, wake, answer}
+	ch.subs = append(ch.subs, sub)
 	ch.refused = false // the server may have changed its mind
 	if ch.state == on {
 		sub.reply(nil)
 	}
 	s.settle(ch)
-	return sub, nil
+	return sub, answer, nil
 }
 
 // Close gives the subscription up.
@@ -208,14 +209,14 @@ func (sub *subscription) Close() {
 	s := sub.subscriber
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(sub.channel.subs, sub)
+	sub.channel.subs = slices.DeleteFunc(sub.channel.subs, func(other *subscription) bool { return other == sub })
 	s.settle(sub.channel)
 }
 
 // reply answers the Subscribe that waits for it.
 func (sub *subscription) reply(err error) {
-	sub.waiting = false
 	sub.answer <- err
+	sub.answer = nil
 }
 
 // wants returns what the channel wants the server to be told.
@@ -266,21 +267,19 @@ func (s *Subscriber) stands(ch *channel) (wakes []func(backend.Wakeup)) {
 
 // answer answers all that wait. On an error they are subscribed no more.
 func (ch *channel) answer(err error) {
-	for sub := range ch.subs {
-		if !sub.waiting {
-			continue
+	ch.subs = slices.DeleteFunc(ch.subs, func(sub *subscription) bool {
+		if sub.answer == nil {
+			return false
 		}
 		sub.reply(err)
-		if err != nil {
-			delete(ch.subs, sub)
-		}
-	}
+		return err != nil
+	})
 }
 
 // standing returns how to wake those whose Subscribe has returned.
 func (ch *channel) standing() (wakes []func(backend.Wakeup)) {
-	for sub := range ch.subs {
-		if !sub.waiting {
+	for _, sub := range ch.subs {
+		if sub.answer == nil {
 			wakes = append(wakes, sub.wake)
 		}
 	}

@@ -241,7 +241,8 @@ func (s *Subscriber) lost(r *Receiver, err error) {
 }
 
 // A Receiver takes what a server says on one connection. Its methods don't block, but for the
-// callbacks of those who wait. After the connection is given up they do nothing.
+// callbacks of those who wait. After the connection is given up, or the session closed, they do
+// nothing.
 type Receiver struct {
 	subscriber *Subscriber
 	server     *server
@@ -289,7 +290,8 @@ func (r *Receiver) about(name string, wakeup backend.Wakeup, do func(*channel) [
 	s := r.subscriber
 	s.mu.Lock()
 	var wakes []func(backend.Wakeup)
-	if ch := s.channels[name]; ch != nil && ch.server == r.server && r.server.receiver == r {
+	ch := s.channels[name]
+	if ch != nil && ch.server == r.server && r.server.receiver == r && s.ctx.Err() == nil {
 		wakes = do(ch)
 	}
 	s.mu.Unlock()
