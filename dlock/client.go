@@ -35,6 +35,7 @@ type Client struct {
 	running sync.WaitGroup // goroutines of ours
 
 	acquisitions sync.Pool // of those that are over
+	entrants     sync.Pool // the same
 	patient      atomic.Pointer[patience]
 
 	mu      sync.Mutex // never held across I/O or a wait
@@ -103,7 +104,7 @@ func (c *Client) ID() string { return c.id }
 // mutex of its own (see [Locker]). A name may be any text that isn't empty, and case matters;
 // stores may refuse some. It is checked when the Locker is used.
 func (c *Client) Locker(name string) *Locker {
-	return &Locker{client: c, name: name, gate: make(chan struct{}, 1)}
+	return &Locker{client: c, name: name}
 }
 
 // Close ends the client: whoever waits gets [ErrClosed], [Locker.Lost] channels are closed,

@@ -98,7 +98,7 @@ func (c *Client) yield(h *hold) {
 	case q != nil:
 		c.hear(q, until)
 	default:
-		if l, plain := h.party.(*Locker); plain && l.waiting > 0 {
+		if l, plain := h.party.(*Locker); plain && l.gate.waiting > 0 {
 			l.yields = until // who waits at its gate is going to queue up
 		}
 	}
@@ -132,11 +132,11 @@ func (c *Client) hear(q *queue, until instant) {
 // did. c.mu is held.
 func (l *Locker) leave(h *hold) bool {
 	c := l.client
-	if l.waiting == 0 || c.queues[l.name] != nil || !c.mayHandOn(h) {
+	if l.gate.waiting == 0 || c.queues[l.name] != nil || !c.mayHandOn(h) {
 		return false
 	}
-	l.hold, l.left = c.inherit(h, l), true
-	<-l.gate // whoever comes through it next has the hold
+	l.hold, l.gate.left = c.inherit(h, l), true
+	l.gate.open() // whoever comes through it next has the hold
 	return true
 }
 
@@ -147,12 +147,12 @@ func (l *Locker) find(ctx context.Context, o acquireOptions) (*hold, error) {
 	c := l.client
 	over := c.over(ctx)
 	c.mu.Lock()
-	if !l.left {
+	if !l.gate.left {
 		c.mu.Unlock()
 		return nil, nil
 	}
 	h := l.hold
-	l.left = false
+	l.gate.left = false
 	switch {
 	case over != nil:
 		l.giveBack(h)
@@ -178,7 +178,7 @@ func (l *Locker) giveBack(h *hold) {
 	l.hold = nil
 	l.client.background(func() {
 		l.client.release(context.Background(), h) // or take it back
-		<-l.gate
+		l.openGate()
 	})
 }
 
@@ -188,10 +188,10 @@ func (l *Locker) giveUpWaiting() {
 	c := l.client
 	c.mu.Lock()
 	defer c.unlock()
-	l.waiting--
-	if !l.left || l.waiting > 0 || !l.slip() {
+	l.gate.waiting--
+	if !l.gate.left || l.gate.waiting > 0 || !l.gate.slip() {
 		return // nothing is left, or whoever comes through the gate finds it
 	}
-	l.left = false
+	l.gate.left = false
 	l.giveBack(l.hold)
 }

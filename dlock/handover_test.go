@@ -575,7 +575,7 @@ func TestALockerWhoseHoldIsBeingGivenBack(t *testing.T) {
 		l.Lock()
 		h := l.hold
 		l.hold = nil
-		<-l.gate
+		l.openGate()
 		if ok, err := l.TryLock(ctx); ok || err != nil {
 			t.Errorf("TryLock = %v, %v", ok, err)
 		}

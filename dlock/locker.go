@@ -28,14 +28,12 @@ import (
 type Locker struct {
 	client *Client
 	name   string
-	owner  Owner         // whose the plain calls are; zero: the Locker's
-	gate   chan struct{} // full from a plain lock to its unlock
+	owner  Owner // whose the plain calls are; zero: the Locker's
 
 	// Guarded by Client.mu.
-	hold    *hold   // of plain calls
-	left    bool    // the hold is that of whoever comes through the gate next
-	waiting int     // at the gate, for a lock that is renewed
-	yields  instant // until when the next is to let other clients have a turn
+	gate   gate    // shut from a plain lock to its unlock
+	hold   *hold   // of plain calls
+	yields instant // until when the next is to let other clients have a turn
 }
 
 // Name returns the lock's name.
@@ -227,7 +225,7 @@ func (l *Locker) acquirePlain(ctx context.Context, o acquireOptions) (*hold, err
 	}
 	h, err := l.client.acquire(ctx, l.name, l, o, seen)
 	if err != nil {
-		<-l.gate
+		l.openGate()
 		return nil, err
 	}
 	l.client.mu.Lock()
@@ -246,7 +244,7 @@ func (l *Locker) enter(ctx context.Context, o acquireOptions) (seen uint64, err 
 	}
 	if !o.fixed {
 		l.client.mu.Lock()
-		l.waiting++
+		l.gate.waiting++
 		l.client.mu.Unlock()
 	}
 	seen = l.client.sent()
@@ -255,7 +253,7 @@ func (l *Locker) enter(ctx context.Context, o acquireOptions) (seen uint64, err 
 	case o.fixed:
 	case err == nil:
 		l.client.mu.Lock()
-		l.waiting--
+		l.gate.waiting--
 		l.client.mu.Unlock()
 	default:
 		l.giveUpWaiting()
@@ -265,6 +263,11 @@ func (l *Locker) enter(ctx context.Context, o acquireOptions) (seen uint64, err 
 
 // waitAtGate waits for the gate. Seen is how many attempts were sent before the call.
 func (l *Locker) waitAtGate(ctx context.Context, o acquireOptions, seen uint64) error {
+	e := l.comeToGate()
+	if e == nil {
+		return nil
+	}
+	defer l.client.entrants.Put(e)
 	long := time.NewTimer(o.lease)
 	defer long.Stop()
 	var news <-chan time.Time
@@ -275,27 +278,23 @@ func (l *Locker) waitAtGate(ctx context.Context, o acquireOptions, seen uint64) 
 	}
 	for {
 		select {
-		case l.gate <- struct{}{}:
+		case <-e.signal:
 			return nil
 		case <-news:
 			l.client.inquire(l.name, seen)
 		case <-long.C:
 			l.client.logger.Warn("dlock: waiting for longer than a lease for a Locker that is locked", "name", l.name)
 		case <-ctx.Done():
-			return l.giveUp(l.client.over(ctx), seen)
+			if l.goFromGate(e) {
+				return l.giveUp(l.client.over(ctx), seen)
+			}
+			return nil
 		case <-l.client.ctx.Done():
-			return ErrClosed
+			if l.goFromGate(e) {
+				return ErrClosed
+			}
+			return nil
 		}
-	}
-}
-
-// slip goes through the gate if it is open.
-func (l *Locker) slip() bool {
-	select {
-	case l.gate <- struct{}{}:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -383,7 +382,7 @@ func (l *Locker) unlock(ctx context.Context) error {
 	if h == nil {
 		return ErrNotHeld
 	}
-	defer func() { <-l.gate }()
+	defer l.openGate()
 	return c.release(ctx, h)
 }
 

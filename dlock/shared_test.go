@@ -121,11 +121,11 @@ func TestWhatIsFoundAtTheGate(t *testing.T) {
 				l := c.Locker("x")
 				l.Lock()
 				c.mu.Lock()
-				l.waiting++ // and is slow
+				l.gate.waiting++ // and is slow
 				if !l.leave(l.hold) {
 					t.Fatal("the hold isn't left")
 				}
-				l.waiting--
+				l.gate.waiting--
 				h := l.hold
 				c.unlock()
 				test.meddle(c, h)
@@ -151,7 +151,7 @@ func TestWhatIsLeftForOneWhoGaveUpIsReleased(t *testing.T) {
 		l := c.Locker("x")
 		l.Lock()
 		c.mu.Lock()
-		l.waiting++
+		l.gate.waiting++
 		if !l.leave(l.hold) {
 			t.Fatal("the hold isn't left")
 		}
@@ -159,7 +159,7 @@ func TestWhatIsLeftForOneWhoGaveUpIsReleased(t *testing.T) {
 		l.giveUpWaiting()
 		synctest.Wait()
 		mustTry(t, c.Locker("x"))
-		if len(l.gate) > 0 {
+		if !l.slip() {
 			t.Error("the gate is shut")
 		}
 		c.Locker("x").ForceUnlock(t.Context())
@@ -214,7 +214,7 @@ func TestWhoComesThroughTheGateTooLateTakesNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			c.mu.Lock()
-			l.hold, l.left = c.inherit(l.hold, l), true // for the call below, which has the gate
+			l.hold, l.gate.left = c.inherit(l.hold, l), true // for the call below, which has the gate
 			c.unlock()
 			if h, err := l.find(ctx, acquireOptions{}); h != nil || !errors.Is(err, context.Canceled) {
 				t.Errorf("found %v, %v", h, err)
