@@ -17,9 +17,13 @@ import (
 
 var workload4 = workload{
 	id: "W4", title: "Hand-over to a waiter in another process: from the call of unlock to the waiter inside",
-	about: "The floor: a message that is published with the release, and then one round trip. " +
+	about: "The floor: a message that is published with the release, and then one round trip; “our scripts” are the same " +
+		"with the scripts that dlock sends. " +
 		"The long holds are measured on eight keys at once, since they mostly wait.",
-	metrics: []metric{{"p50", "p50 µs", 0}, {"ratio", "p50 ÷ floor", 2}, {"p99", "p99 µs", 0}, {"n", "hand-overs", 0}},
+	metrics: []metric{
+		{"p50", "p50 µs", 0}, {"ratio", "p50 ÷ floor", 2}, {"twin", "p50 ÷ our scripts", 2},
+		{"p99", "p99 µs", 0}, {"n", "hand-overs", 0},
+	},
 	stores:  []store{onRedis, onValkey, onEtcd},
 	ratioOf: "p50",
 	common:  trial{Lease: 30 * time.Second},

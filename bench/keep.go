@@ -139,7 +139,8 @@ func unlockEach(lockers []locker) (lost int) {
 
 var workload6 = workload{
 	id: "W6", title: "Waiters on locks that are held, with a lease of 3 s",
-	about: "Beyond what the waiting goroutines need themselves. “sockets” are beyond those of a client that has had some locks. " +
+	about: "Beyond what the waiting goroutines need themselves, and what the first waiter of a client needs. " +
+		"“sockets” are beyond those of a client that has had some locks. " +
 		"What commands the holder, another process, sends is left out: its lease is an hour.",
 	metrics: []metric{
 		{"goroutines", "goroutines", 0}, {"heap", "heap B/waiter", 0}, {"stack", "stack B/waiter", 0},
@@ -199,6 +200,9 @@ func (c *child) crowdNames() []string {
 	return lockNames(c.Name, c.Count)
 }
 
+// firstName is the lock that somebody waits for before the crowd does.
+func (c *child) firstName() string { return c.Name + ":first" }
+
 // holding holds the locks that others wait for.
 func holding(c *child) (measured, error) {
 	sys, err := c.open()
@@ -210,6 +214,7 @@ func holding(c *child) (measured, error) {
 	if c.Naming == oneName {
 		names = names[:1]
 	}
+	names = append(names, c.firstName())
 	lockers := make([]locker, len(names))
 	if err := lockEach(sys, names, lockers); err != nil {
 		return measured{}, err
@@ -247,17 +252,25 @@ func crowd(c *child) (measured, error) {
 			errs[i] = waitFor(ctx, sys, name, party)
 		})
 	}
+	connected := takeFootprint().sockets
+	firstCtx, cancelFirst := context.WithCancel(ctx)
+	firstErr := make(chan error, 1)
+	go func() { firstErr <- waitFor(firstCtx, sys, c.firstName(), c.Count) }()
+	time.Sleep(c.Duration / 6) // nothing tells when it waits
 	before := takeFootprint()
 	close(start)
-	time.Sleep(c.Duration / 2) // nothing tells when all of them wait
+	time.Sleep(c.Duration / 2) // nor when all of them do
 	if err := c.ready(); err != nil {
+		cancelFirst()
 		cancel()
 		return measured{}, err
 	}
 	waiting := takeFootprint()
+	cancelFirst()
 	_, _, commands, err := c.usageDuring(c.Duration)
 	cancel()
 	all.Wait()
+	errs = append(errs, <-firstErr)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return measured{}, err
 	}
@@ -270,7 +283,7 @@ func crowd(c *child) (measured, error) {
 		"goroutines": float64(waiting.goroutines - before.goroutines),
 		"heap":       (float64(waiting.heap) - float64(before.heap)) / n,
 		"stack":      (float64(waiting.stack) - float64(before.stack)) / n,
-		"sockets":    float64(waiting.sockets - before.sockets),
+		"sockets":    float64(waiting.sockets - connected),
 		"commands":   commands,
 		"each":       commands * c.Lease.Seconds() / keys,
 	}}, nil

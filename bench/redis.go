@@ -31,6 +31,7 @@ var redisContenders = []contender{
 	{name: "bare go-redis, alone", store: onRedis, in: []string{"W2", "W3"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
 	{name: "our scripts, bare", store: onRedis, in: []string{"W1"}, role: twin, open: openRedisScripts, scripted: dlockScripts},
 	{name: "message, round trip", store: onRedis, in: []string{"W4"}, role: floor, open: openRedisNotice, scripted: noticeScripts},
+	{name: "our scripts, message", store: onRedis, in: []string{"W4"}, role: twin, open: openRedisScriptsNotice, scripted: dlockScripts},
 	{name: "redsync", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedsync, scripted: compareAndDelete},
 	{name: "redislock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedislock, scripted: redislockScripts},
 	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, role: ours, open: withRedis(), scripted: dlockScripts},
@@ -91,7 +92,9 @@ type redisScripts struct {
 	lease time.Duration
 }
 
-func openRedisScripts(p place) (system, error) {
+func openRedisScripts(p place) (system, error) { return newRedisScripts(p) }
+
+func newRedisScripts(p place) (*redisScripts, error) {
 	s := &redisScripts{redis.NewClient(&redis.Options{Addr: p.addr}), p.lease}
 	for _, call := range scriptCalls("", "", p.lease) {
 		if err := s.rdb.ScriptLoad(context.Background(), call.Script.Text).Err(); err != nil {
@@ -109,9 +112,11 @@ func scriptCalls(name, owner string, lease time.Duration) [2]redisson.Call {
 	}
 }
 
-func (s *redisScripts) locker(name string, _ int) (locker, error) {
+func (s *redisScripts) locker(name string, _ int) (locker, error) { return s.newLocker(name), nil }
+
+func (s *redisScripts) newLocker(name string) *redisScriptsLocker {
 	calls := scriptCalls(name, rand.Text(), s.lease)
-	return &redisScriptsLocker{s, calls[0], calls[1]}, nil
+	return &redisScriptsLocker{s, calls[0], calls[1]}
 }
 
 func (s *redisScripts) close() { s.rdb.Close() }
@@ -123,13 +128,19 @@ type redisScriptsLocker struct {
 
 func (l *redisScriptsLocker) Lock(ctx context.Context) error {
 	for {
-		if err := l.send(ctx, l.acquire).Err(); err != nil {
-			if err == redis.Nil {
-				return nil
-			}
+		if done, err := l.try(ctx); done || err != nil {
 			return err
 		}
 	}
+}
+
+// try makes one attempt.
+func (l *redisScriptsLocker) try(ctx context.Context) (bool, error) {
+	err := l.send(ctx, l.acquire).Err()
+	if err == redis.Nil {
+		return true, nil
+	}
+	return false, err
 }
 
 func (l *redisScriptsLocker) Unlock() error {
@@ -160,14 +171,14 @@ func openRedisNotice(p place) (system, error) {
 }
 
 func (s *redisNotice) locker(name string, _ int) (locker, error) {
-	return &redisNoticeLocker{bareRedis: s.bareRedis, keys: []string{name}, id: rand.Text()}, nil
+	return &redisNoticeLocker{s.bareRedis, []string{name}, rand.Text(), notices{rdb: s.rdb, channel: name}}, nil
 }
 
 type redisNoticeLocker struct {
 	*bareRedis
-	keys  []string
-	id    string
-	first *redis.PubSub // from when it first had to wait
+	keys []string
+	id   string
+	free notices
 }
 
 func (l *redisNoticeLocker) Lock(ctx context.Context) error {
@@ -175,26 +186,65 @@ func (l *redisNoticeLocker) Lock(ctx context.Context) error {
 		if done, err := l.rdb.SetNX(ctx, l.keys[0], l.id, l.lease).Result(); done || err != nil {
 			return err
 		}
-		if err := l.await(ctx); err != nil {
+		if err := l.free.await(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// await returns when the lock may be free: after a message or, for the first time, when they are
+func (l *redisNoticeLocker) Unlock() error {
+	return one(noticeScript.Run(context.Background(), l.rdb, l.keys, l.id).Int())
+}
+
+// notices are what is published on a channel.
+type notices struct {
+	rdb     *redis.Client
+	channel string
+	sub     *redis.PubSub // from when they were first awaited
+}
+
+// await returns when a lock may be free: after a message or, for the first time, when they are
 // subscribed to.
-func (l *redisNoticeLocker) await(ctx context.Context) error {
-	if l.first == nil {
-		l.first = l.rdb.Subscribe(context.Background(), l.keys[0])
-		_, err := l.first.Receive(ctx)
+func (n *notices) await(ctx context.Context) error {
+	if n.sub == nil {
+		n.sub = n.rdb.Subscribe(context.Background(), n.channel)
+		_, err := n.sub.Receive(ctx)
 		return err
 	}
-	_, err := l.first.ReceiveMessage(ctx)
+	_, err := n.sub.ReceiveMessage(ctx)
 	return err
 }
 
-func (l *redisNoticeLocker) Unlock() error {
-	return one(noticeScript.Run(context.Background(), l.rdb, l.keys, l.id).Int())
+// redisScriptsNotice is redisNotice with the scripts of package redisbackend.
+type redisScriptsNotice struct{ *redisScripts }
+
+func openRedisScriptsNotice(p place) (system, error) {
+	s, err := newRedisScripts(p)
+	if err != nil {
+		return nil, err
+	}
+	return redisScriptsNotice{s}, nil
+}
+
+func (s redisScriptsNotice) locker(name string, _ int) (locker, error) {
+	free := notices{rdb: s.rdb, channel: redisson.Channel(name)}
+	return &redisScriptsNoticeLocker{s.redisScripts.newLocker(name), free}, nil
+}
+
+type redisScriptsNoticeLocker struct {
+	*redisScriptsLocker
+	free notices
+}
+
+func (l *redisScriptsNoticeLocker) Lock(ctx context.Context) error {
+	for {
+		if done, err := l.try(ctx); done || err != nil {
+			return err
+		}
+		if err := l.free.await(ctx); err != nil {
+			return err
+		}
+	}
 }
 
 // redsyncSystem is redsync on one server.
