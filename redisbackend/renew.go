@@ -2,6 +2,7 @@ package redisbackend
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -21,10 +22,15 @@ type renewal struct {
 	call  redisson.Call
 }
 
-// RenewBatch sends the requests in pipelines, to each node of a cluster its own.
+// RenewBatch sends the requests in pipelines, to each node of a cluster its own. Where there is only one
+// server, most of them share a script.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	chosen := s.renewable(ctx, reqs, answer)
+	if s.cluster == nil && len(chosen) > 1 {
+		chosen = s.renewTogether(ctx, reqs, chosen, answer)
+	}
 	var running sync.WaitGroup
-	for _, group := range s.renewals(ctx, reqs, answer) {
+	for _, group := range s.renewals(ctx, reqs, chosen, answer) {
 		running.Go(func() {
 			for batch := range slices.Chunk(group, maxBatch) {
 				s.renewBatch(ctx, batch, answer)
@@ -34,56 +40,87 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 	running.Wait()
 }
 
-// renewals groups the requests by the node that they go to. Those that must not be sent, or for
-// which there is no node, are answered.
-func (s *session) renewals(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) map[*redis.Client][]renewal {
-	groups := make(map[*redis.Client][]renewal)
+// renewable returns the requests that may be sent. The others are answered.
+func (s *session) renewable(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) []int {
+	chosen := make([]int, 0, len(reqs))
 	for i, req := range reqs {
-		err := s.check(ctx, req.Kind, req.Name)
+		if err := s.check(ctx, req.Kind, req.Name); err != nil {
+			answer(i, backend.RenewResult{}, err)
+		} else {
+			chosen = append(chosen, i)
+		}
+	}
+	return chosen
+}
+
+// renewTogether renews many holds with few scripts. It returns the requests that are to be sent each by
+// itself.
+func (s *session) renewTogether(ctx context.Context, reqs []backend.RenewRequest, chosen []int, answer func(int, backend.RenewResult, error)) (rest []int) {
+	for groups := range slices.Chunk(redisson.RenewTogether(reqs, chosen), maxBatch/redisson.MaxTogether) {
+		calls := make([]redisson.Call, len(groups))
+		for i, g := range groups {
+			calls[i] = g.Call
+		}
+		for i, cmd := range s.scripts(ctx, calls) {
+			reply, err := cmd.reply()
+			var refusal redis.Error
+			rest = append(rest, groups[i].Answer(reply, err, errors.As(err, &refusal), answer)...)
+		}
+	}
+	return rest
+}
+
+// renewals groups requests by the node that they go to. Those for which there is no node are answered.
+func (s *session) renewals(ctx context.Context, reqs []backend.RenewRequest, chosen []int, answer func(int, backend.RenewResult, error)) map[*redis.Client][]renewal {
+	groups := make(map[*redis.Client][]renewal)
+	for _, i := range chosen {
 		var node *redis.Client // nil stands for the only one
-		if err == nil && s.cluster != nil {
-			if node, err = s.cluster.MasterForKey(ctx, req.Name); err != nil {
-				err = notSent(err)
+		if s.cluster != nil {
+			var err error
+			if node, err = s.cluster.MasterForKey(ctx, reqs[i].Name); err != nil {
+				answer(i, backend.RenewResult{}, notSent(err))
+				continue
 			}
 		}
-		if err != nil {
-			answer(i, backend.RenewResult{}, err)
-			continue
-		}
-		groups[node] = append(groups[node], renewal{i, redisson.Renew(req)})
+		groups[node] = append(groups[node], renewal{i, redisson.Renew(reqs[i])})
 	}
 	return groups
 }
 
-// renewBatch renews in one pipeline, and in another what the server did not know the script for.
+// renewBatch renews holds each with a script of its own.
 func (s *session) renewBatch(ctx context.Context, batch []renewal, answer func(int, backend.RenewResult, error)) {
-	var again []renewal
-	for i, cmd := range s.sendBatch(ctx, batch, evalSHA) {
-		if cmd.unknownToServer() {
-			again = append(again, batch[i])
-			continue
-		}
+	calls := make([]redisson.Call, len(batch))
+	for i, r := range batch {
+		calls[i] = r.call
+	}
+	for i, cmd := range s.scripts(ctx, calls) {
 		reply, err := cmd.reply()
 		res, err := parse(reply, err, redisson.ParseRenew)
 		answer(batch[i].index, res, err)
 	}
-	if len(again) == 0 {
-		return
-	}
-	for i, cmd := range s.sendBatch(ctx, again, eval) {
-		reply, err := cmd.reply()
-		res, err := parse(reply, err, redisson.ParseRenew)
-		answer(again[i].index, res, err)
-	}
 }
 
-// sendBatch sends a batch. It uses the session's client rather than the node's, which would not follow a
-// slot that has moved.
-func (s *session) sendBatch(ctx context.Context, batch []renewal, script func(context.Context, redisson.Call) command) []command {
-	cmds := make([]command, len(batch))
-	for i, r := range batch {
-		cmds[i] = script(ctx, r.call)
+// scripts carries out scripts in one pipeline, and in another those that the server did not know.
+func (s *session) scripts(ctx context.Context, calls []redisson.Call) []command {
+	cmds := make([]command, len(calls))
+	var unknown []int
+	for i, call := range calls {
+		cmds[i] = evalSHA(ctx, call)
 	}
 	s.pipeline(ctx, s.client, cmds...)
+	for i, cmd := range cmds {
+		if cmd.unknownToServer() {
+			unknown = append(unknown, i)
+		}
+	}
+	if len(unknown) == 0 {
+		return cmds
+	}
+	again := make([]command, len(unknown))
+	for i, which := range unknown {
+		again[i] = eval(ctx, calls[which])
+		cmds[which] = again[i]
+	}
+	s.pipeline(ctx, s.client, again...)
 	return cmds
 }

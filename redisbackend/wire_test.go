@@ -17,6 +17,11 @@ func TestWireUncontended(t *testing.T) {
 	wiretest.Uncontended(t, server, open(t, connect(t, server.Addr)))
 }
 
+func TestWireRenewTogether(t *testing.T) {
+	server := testservers.Redis(t)
+	wiretest.RenewTogether(t, server, open(t, connect(t, server.Addr)))
+}
+
 func TestWireBraces(t *testing.T) {
 	server := testservers.Redis(t)
 	wiretest.Braces(t, server, open(t, connect(t, server.Addr)))

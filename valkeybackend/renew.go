@@ -2,6 +2,7 @@ package valkeybackend
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -19,14 +20,18 @@ const maxBatch = 1000
 type renewal struct {
 	index int
 	call  redisson.Call
-	cmd   valkey.Completed // to be sent first, once
 }
 
 // RenewBatch sends the requests in pipelines, in a cluster to each node its own: the client would
-// send one pipeline to several nodes, too, but answer when the slowest has answered.
+// send one pipeline to several nodes, too, but answer when the slowest has answered. Where there is only
+// one server, most of them share a script.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	chosen := s.renewable(ctx, reqs, answer)
+	if s.slots == nil && len(chosen) > 1 {
+		chosen = s.renewTogether(ctx, reqs, chosen, answer)
+	}
 	var running sync.WaitGroup
-	for _, group := range s.renewals(ctx, reqs, answer) {
+	for _, group := range s.renewals(reqs, chosen) {
 		running.Go(func() {
 			for batch := range slices.Chunk(group, maxBatch) {
 				s.renewBatch(ctx, batch, answer)
@@ -39,52 +44,83 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 	running.Wait()
 }
 
-// renewals groups the requests by the node that they go to; as long as that isn't known, by slot. If a
-// slot has moved the client still follows. Those that must not be sent are answered.
-func (s *session) renewals(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) map[string][]renewal {
-	groups := make(map[string][]renewal)
+// renewable returns the requests that may be sent. The others are answered.
+func (s *session) renewable(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) []int {
+	chosen := make([]int, 0, len(reqs))
 	for i, req := range reqs {
 		if err := s.check(ctx, req.Kind, req.Name); err != nil {
 			answer(i, backend.RenewResult{}, err)
-			continue
+		} else {
+			chosen = append(chosen, i)
 		}
-		call := redisson.Renew(req)
-		cmd := s.evalSHA(call)
+	}
+	return chosen
+}
+
+// renewTogether renews many holds with few scripts. It returns the requests that are to be sent each by
+// itself.
+func (s *session) renewTogether(ctx context.Context, reqs []backend.RenewRequest, chosen []int, answer func(int, backend.RenewResult, error)) (rest []int) {
+	for groups := range slices.Chunk(redisson.RenewTogether(reqs, chosen), maxBatch/redisson.MaxTogether) {
+		calls := make([]redisson.Call, len(groups))
+		for i, g := range groups {
+			calls[i] = g.Call
+		}
+		for i, a := range s.scripts(ctx, calls) {
+			_, refused := errors.AsType[*valkey.ValkeyError](a.err)
+			rest = append(rest, groups[i].Answer(a.reply, a.err, refused, answer)...)
+		}
+	}
+	return rest
+}
+
+// renewals groups requests by the node that they go to; as long as that isn't known, by slot. If a
+// slot has moved the client still follows.
+func (s *session) renewals(reqs []backend.RenewRequest, chosen []int) map[string][]renewal {
+	groups := make(map[string][]renewal)
+	for _, i := range chosen {
 		var node string
 		if s.slots != nil {
-			node = s.slots.near(cmd.Slot())
+			node = s.slots.near(redisson.Slot(reqs[i].Name))
 		}
-		groups[node] = append(groups[node], renewal{i, call, cmd})
+		groups[node] = append(groups[node], renewal{i, redisson.Renew(reqs[i])})
 	}
 	return groups
 }
 
-// renewBatch renews in one pipeline, and in another what the server did not know the script for.
+// renewBatch renews holds each with a script of its own.
 func (s *session) renewBatch(ctx context.Context, batch []renewal, answer func(int, backend.RenewResult, error)) {
-	var again []renewal
-	for i, a := range s.sendBatch(ctx, batch) {
-		if a.again {
-			r := batch[i]
-			r.cmd = s.eval(r.call)
-			again = append(again, r)
-			continue
-		}
+	calls := make([]redisson.Call, len(batch))
+	for i, r := range batch {
+		calls[i] = r.call
+	}
+	for i, a := range s.scripts(ctx, calls) {
 		res, err := parse(a, redisson.ParseRenew)
 		answer(batch[i].index, res, err)
 	}
-	if len(again) == 0 {
-		return
-	}
-	for i, a := range s.sendBatch(ctx, again) {
-		res, err := parse(a, redisson.ParseRenew)
-		answer(again[i].index, res, err)
-	}
 }
 
-func (s *session) sendBatch(ctx context.Context, batch []renewal) []answer {
-	cmds := make([]valkey.Completed, len(batch))
-	for i, r := range batch {
-		cmds[i] = r.cmd
+// scripts carries out scripts in one pipeline, and in another those that the server did not know.
+func (s *session) scripts(ctx context.Context, calls []redisson.Call) []answer {
+	cmds := make([]valkey.Completed, len(calls))
+	for i, call := range calls {
+		cmds[i] = s.evalSHA(call)
 	}
-	return s.sendNow(ctx, cmds)
+	answers := s.sendNow(ctx, cmds)
+	var unknown []int
+	for i, a := range answers {
+		if a.again {
+			unknown = append(unknown, i)
+		}
+	}
+	if len(unknown) == 0 {
+		return answers
+	}
+	cmds = cmds[:0]
+	for _, which := range unknown {
+		cmds = append(cmds, s.eval(calls[which]))
+	}
+	for i, a := range s.sendNow(ctx, cmds) {
+		answers[unknown[i]] = a
+	}
+	return answers
 }

@@ -19,6 +19,12 @@ func TestWireUncontended(t *testing.T) {
 	})
 }
 
+func TestWireRenewTogether(t *testing.T) {
+	onServers(t, func(t *testing.T, server *testservers.Server) {
+		wiretest.RenewTogether(t, server, open(t, connect(t, server.Addr)))
+	})
+}
+
 func TestWireBraces(t *testing.T) {
 	server := testservers.Valkey(t)
 	wiretest.Braces(t, server, open(t, connect(t, server.Addr)))

@@ -3,8 +3,10 @@ package wiretest
 import (
 	"crypto/sha1"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,6 +105,61 @@ func Uncontended(t *testing.T, server *testservers.Server, s Session) {
 	wantCommands(t, m,
 		`"EVALSHA" "SHA" "1" "n" "30000" `+Quoted(Alice),
 		`"EVALSHA" "SHA" "2" "n" `+Quoted("redisson_lock__channel:{n}", 0, 30000, Alice))
+}
+
+// RenewTogether checks that many holds are renewed with few scripts, and that what is wrong with one of
+// them does not touch the others.
+func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
+	ctx := t.Context()
+	client := connect(t, server.Addr)
+	const n = 250
+	var reqs []backend.RenewRequest
+	for i := range n {
+		name := fmt.Sprint("lock:", i)
+		Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: Alice, Lease: Lease}))
+		reqs = append(reqs, backend.RenewRequest{Name: name, Owner: Alice, Lease: 2 * Lease})
+	}
+	renew := func() (held [n]bool, errs [n]error) {
+		var mu sync.Mutex
+		s.RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			held[i], errs[i] = res.Held, err
+		})
+		return held, errs
+	}
+	renew() // makes the scripts known
+	m := Watch(t, server.Addr)
+	renew()
+	if got := m.Commands(); len(got) != 3 {
+		t.Errorf("renewed %d holds with %d commands", n, len(got))
+	}
+	for _, req := range reqs {
+		if ttl := client.PTTL(ctx, req.Name).Val(); ttl <= Lease || ttl > 2*Lease {
+			t.Fatalf("%s was renewed for %v", req.Name, ttl)
+		}
+	}
+
+	// One is another's, one is gone, one is no lock, and one has another lease.
+	reqs[10].Owner = Bob
+	client.Del(ctx, reqs[110].Name)
+	client.Del(ctx, reqs[120].Name)
+	client.Set(ctx, reqs[120].Name, "no lock", 0)
+	reqs[130].Lease = Lease
+	held, errs := renew()
+	for i, req := range reqs {
+		switch {
+		case i == 120:
+			WantKind(t, errs[i], backend.Refused)
+		case errs[i] != nil:
+			t.Errorf("%s: %v", req.Name, errs[i])
+		case held[i] != (i != 10 && i != 110):
+			t.Errorf("%s: held: %v", req.Name, held[i])
+		}
+	}
+	if ttl := client.PTTL(ctx, reqs[130].Name).Val(); ttl > Lease {
+		t.Errorf("%s was renewed for %v", reqs[130].Name, ttl)
+	}
 }
 
 // Braces checks that a name that has braces keeps them, and its channel gets none.
