@@ -24,8 +24,9 @@
 //	the lease runs out                           free; nobody need be woken
 //
 // What else a session can do it says by implementing an optional interface: [Notifier] if the store can
-// tell of releases, [BatchRenewer] if it renews many holds for the price of few, [Prompt] if no step
-// of its ever waits. Each says what is done without it.
+// tell of releases, [BatchRenewer] if it renews many holds for the price of few, [Leavable] if its
+// steps return when their context ends whatever the store does, [Prompt] if none of them ever waits. Each
+// says what is done without it.
 //
 // Requests and results are structs so that they can grow fields without breaking backends written
 // elsewhere. The zero value of a new field means the earlier behaviour.

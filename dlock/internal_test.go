@@ -8,6 +8,7 @@ import (
 	"math"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -283,5 +284,52 @@ func mustTry(t *testing.T, l *Locker, opts ...AcquireOption) {
 	t.Helper()
 	if ok, err := l.TryLock(t.Context(), opts...); !ok || err != nil {
 		t.Fatalf("TryLock(%q) = %v, %v", l.Name(), ok, err)
+	}
+}
+
+// Names leave nothing behind once nobody uses them any more.
+func TestAMillionNames(t *testing.T) {
+	c := New(membackend.New(), quiet())
+	defer c.Close()
+	ctx := t.Context()
+	use := func(names, parties int) {
+		var all sync.WaitGroup
+		for first := range parties {
+			all.Go(func() {
+				for i := range names / parties {
+					name := strconv.Itoa(first) + ":" + strconv.Itoa(i)
+					l, other := c.Locker(name), c.Locker(name)
+					l.Lock()
+					if ok, err := other.TryLock(ctx); ok || err != nil {
+						t.Errorf("TryLock of what another holds = %v, %v", ok, err)
+					}
+					l.Unlock()
+				}
+			})
+		}
+		all.Wait()
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC() // what pools let go of
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const parties = 8
+	names := 1_000_000
+	if testing.Short() {
+		names /= 10
+	}
+	use(1000, parties)
+	before := heap()
+	use(names, parties)
+	if after := heap(); after > before+100_000 {
+		t.Errorf("%d bytes stay", after-before)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := len(c.holds) + len(c.lost) + len(c.losses) + len(c.queues) + len(c.alarms.heap); n > 0 {
+		t.Errorf("%d entries stay", n)
 	}
 }

@@ -43,6 +43,14 @@
 // Every release is passed on to every server of a cluster. [WithShardedPubSub] keeps it on the
 // server that has the lock, if all clients agree on that, and it is what Redisson does there.
 //
+// # Many goroutines
+//
+// On one server, also behind Sentinel, the steps of many goroutines share round trips: the first six go
+// at once, each on a connection of its own, and what comes while these are under way goes in one
+// pipeline when the first of them is answered. The locks that one client holds are renewed
+// together, a hundred in each script. Hooks of the client see pipelines then. In a cluster, and
+// with [WithReplicas] or [WithShardedPubSub], every step goes by itself.
+//
 // # On the wire
 //
 // The protocol is that of Redisson's RLock: the lock is a hash with one field, and its release is

@@ -44,6 +44,14 @@
 // Every release is passed on to every server of a cluster. [WithShardedPubSub] keeps it on the
 // server that has the lock, if all clients agree on that, and it is what Redisson does there.
 //
+// # Many goroutines
+//
+// On one server, also behind Sentinel, the steps of many goroutines share writes: the first six go at
+// once, and what comes while these are under way goes in one piece when the first of them is
+// answered, which is more than valkey-go's own pipelining does. The locks that one client holds are
+// renewed together, a hundred in each script. In a cluster, and with [WithReplicas] or
+// [WithShardedPubSub], every step goes by itself, as valkey-go sends it.
+//
 // # On the wire
 //
 // The protocol is that of Redisson's RLock: the lock is a hash with one field, and its release is
