@@ -96,6 +96,7 @@ func clusterReplicas(t TB, start func(TB, ...string) *Server, masters []*Server)
 			return strings.Contains(replica.Do("INFO", "replication"), "master_link_status:up")
 		})
 	}
+	awaitSlots(t, replicas, len(masters)) // or they would take over nothing
 	return replicas
 }
 
@@ -121,16 +122,22 @@ func cluster(t TB, start func(TB, ...string) *Server, n int) []*Server {
 	for i := range nodes[1:] {
 		nodes[0].Do("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(nodes[i+1].port), buses[i+1])
 	}
+	awaitSlots(t, nodes, n)
+	awaitBus(t, nodes)
+	return nodes
+}
+
+// awaitSlots waits until the nodes know which masters have which slots.
+func awaitSlots(t TB, nodes []*Server, masters int) {
+	t.Helper()
 	for _, node := range nodes {
 		Until(t, "the cluster agrees", func() bool {
 			info := node.Do("CLUSTER", "INFO")
 			return strings.Contains(info, "cluster_state:ok") &&
 				strings.Contains(info, fmt.Sprintf("cluster_slots_assigned:%d\r\n", slots)) &&
-				strings.Contains(info, fmt.Sprintf("cluster_size:%d\r\n", n))
+				strings.Contains(info, fmt.Sprintf("cluster_size:%d\r\n", masters))
 		})
 	}
-	awaitBus(t, nodes)
-	return nodes
 }
 
 // Do sends one command to a server that speaks RESP and returns the reply as text: a simple
