@@ -71,6 +71,7 @@ var storeFaults = []storeFault{
 	{"release wakes too early", "notifier/free when woken", false},
 	{"subscription stands late", "notifier/at once", false},
 	{"closed subscription goes on", "notifier/closed", false},
+	{"subscription ends with its context", "notifier/context", false},
 	{"closing ends the next subscription", "notifier/again", false},
 	{"closing ends the next subscription", "notifier/closed and again", false},
 	{"one subscription per session", "notifier/many names", false},

@@ -720,6 +720,9 @@ func (s *fake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (bac
 		return nil, err
 	}
 	st.with(func() { st.subs = append(st.subs, sub) })
+	if st.fault == "subscription ends with its context" {
+		context.AfterFunc(ctx, sub.cut)
+	}
 	return sub, nil
 }
 

@@ -137,6 +137,25 @@ var notifierCases = []testCase{
 				e.Fatalf("Wake of a closed subscription was called %d times", n)
 			}
 		}},
+	{"notifier/context", "A subscription outlives the context of the call that made it",
+		func(e *env) {
+			e.needNotifier()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			ctx, cancel := context.WithCancel(e.ctx)
+			rung := newBell()
+			sub, err := b.s.(backend.Notifier).Subscribe(ctx, backend.SubscribeRequest{Name: "lock", Wake: rung.ring})
+			cancel()
+			if err != nil {
+				e.Fatalf("Subscribe: %v", err)
+			}
+			defer sub.Close()
+			for range 5 {
+				a.acquires("lock", lease)
+				rung.reset()
+				a.releases("lock", lease, backend.Freed)
+				rung.waits(e, "a release, after the context of Subscribe has ended")
+			}
+		}},
 	{"notifier/again", "A name may be subscribed to again as soon as its last subscription is closed",
 		func(e *env) {
 			e.needNotifier()

@@ -327,9 +327,83 @@ func TestAMillionNames(t *testing.T) {
 	if after := heap(); after > before+100_000 {
 		t.Errorf("%d bytes stay", after-before)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := len(c.holds) + len(c.lost) + len(c.losses) + len(c.queues) + len(c.alarms.heap); n > 0 {
-		t.Errorf("%d entries stay", n)
+	empty(t, c)
+}
+
+// Unlocks that may not take as long as others don't share a context with them, nor replace the one
+// that these share.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(slowed{membackend.New(), 0}, quiet())
+		defer c.Close()
+		unlock := func(opts ...AcquireOption) *patience {
+			l := c.Locker("x")
+			mustTry(t, l, opts...)
+			l.Unlock()
+			return c.patient.Load()
+		}
+		first := unlock()
+		if first == nil {
+			t.Fatal("an unlock has a context of its own")
+		}
+		for range 10 {
+			if p := unlock(Lease(2 * time.Second)); p != first {
+				t.Fatal("a short lease has replaced the context of others")
+			}
+			if p := unlock(); p != first {
+				t.Fatal("unlocks at the same time don't share their context")
+			}
+		}
+		time.Sleep(longestRelease)
+		if context.Cause(first) != errUnanswered || context.Cause(first.untilClosed) != errUnanswered {
+			t.Errorf("the contexts of old unlocks: %v, %v", context.Cause(first), context.Cause(first.untilClosed))
+		}
+		if p := unlock(); p == first {
+			t.Error("an unlock has a context that is over")
+		}
+	})
+}
+
+// A stepSession is one whose steps can be left, and take a moment for that.
+type stepSession struct {
+	backend.Session
+	left chan struct{}
+}
+
+func (stepSession) Settle() {}
+
+func (s stepSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	<-ctx.Done()
+	time.Sleep(time.Millisecond)
+	close(s.left)
+	return backend.AcquireResult{}, &backend.Error{Kind: backend.Unknown, Err: ctx.Err()}
+}
+
+// Close waits for steps that are under way in their callers' goroutines.
+func TestCloseWaitsForSteps(t *testing.T) {
+	for name, context := range map[string]func(*testing.T) context.Context{
+		"background":  func(*testing.T) context.Context { return context.Background() },
+		"cancellable": (*testing.T).Context,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := context(t)
+				c := New(slowed{membackend.New(), 0}, quiet())
+				s := stepSession{c.session, make(chan struct{})}
+				c.session, c.leavable = s, s
+				locked := make(chan error, 1)
+				go func() { locked <- c.Locker("x").LockContext(ctx) }()
+				synctest.Wait()
+				c.Close()
+				select {
+				case <-s.left:
+				default:
+					t.Error("a step goes on after Close")
+				}
+				if err := <-locked; !errors.Is(err, ErrClosed) {
+					t.Errorf("LockContext = %v, want ErrClosed", err)
+				}
+			})
+		})
 	}
 }

@@ -373,6 +373,10 @@ func (l *Locker) unlock(ctx context.Context) error {
 	c := l.client
 	c.mu.Lock()
 	h := l.hold
+	if l.gate.left { // it is that of whoever comes through the gate next, and the caller's no more
+		c.unlock()
+		return ErrNotHeld
+	}
 	if h != nil && l.leave(h) {
 		c.unlock()
 		return nil

@@ -98,13 +98,14 @@ func (c *Client) releaseContext(ctx context.Context, h *hold) (context.Context, 
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	switch {
-	case c.prompt:
+	if c.prompt {
 		return ctx, func() {} // it takes no time
-	case ctx == context.Background():
-		return c.patience(h.budget(c.now())), func() {}
 	}
-	return context.WithTimeoutCause(ctx, h.budget(c.now()), errUnanswered)
+	budget := h.budget(c.now())
+	if ctx == context.Background() && budget == longestRelease {
+		return c.patience(), func() {}
+	}
+	return context.WithTimeoutCause(ctx, budget, errUnanswered)
 }
 
 // releaseLater lets an unlock that must wait for a step of its own hold go on in the background.
@@ -259,7 +260,12 @@ func (c *Client) releaseForsaken(ctx context.Context, h *hold) error {
 // releaseOnce sends one release, whether the client is closed or not. If one was sent before, it is
 // no surprise that nothing is held.
 func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, sent bool) (freed bool, err error) {
-	res, err := leavable(ctx, c, backend.Session.Release, h.releaseRequest(lease))
+	var res backend.ReleaseResult
+	if req := h.releaseRequest(lease); c.leavable != nil {
+		res, err = here(ctx, c, backend.Session.Release, req)
+	} else {
+		res, err = aside(ctx, c, func() {}, backend.Session.Release, req)
+	}
 	switch {
 	case err != nil:
 		return false, err

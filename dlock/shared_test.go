@@ -166,6 +166,29 @@ func TestWhatIsLeftForOneWhoGaveUpIsReleased(t *testing.T) {
 	})
 }
 
+// What was left for whoever comes next is nobody's to unlock.
+func TestUnlockOfWhatWasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		l.Lock()
+		c.mu.Lock()
+		l.gate.waiting++ // and is slow
+		c.unlock()
+		mustUnlock(t, ctx, l)
+		if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("the second UnlockContext = %v, want ErrNotHeld", err)
+		}
+		c.mu.Lock()
+		l.gate.waiting-- // and comes
+		c.unlock()
+		mustTry(t, l)
+		mustUnlock(t, ctx, l)
+	})
+}
+
 // A chain that ends because nobody waits any more keeps nobody waiting.
 func TestAfterAShortChainNobodyYields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

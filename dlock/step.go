@@ -16,33 +16,50 @@ func step[Req, Res any](ctx context.Context, c *Client, do func(backend.Session,
 	if c.prompt {
 		return do(c.session, ctx, req)
 	}
-	if c.ctx.Err() != nil {
+	if !c.begin() {
 		var none Res
 		return none, &backend.Error{Kind: backend.Retry, Err: ErrClosed}
 	}
 	ctx, stop := c.untilClosed(ctx)
 	defer stop()
-	return leavable(ctx, c, do, req)
+	if c.leavable != nil {
+		defer c.running.Done()
+		return here(ctx, c, do, req)
+	}
+	return aside(ctx, c, c.running.Done, do, req)
 }
 
-// leavable runs a step until it or ctx ends: in a goroutine, if it can't be left otherwise.
-func leavable[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
-	if c.leavable != nil {
-		res, err := do(c.session, ctx, req)
-		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			err = &backend.Error{Kind: backend.KindOf(err), Err: errUnanswered}
-		}
-		return res, err
+// begin counts what Close waits for, unless the client is closed.
+func (c *Client) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.running.Add(1)
 	}
+	return !c.closed
+}
+
+// here runs a step that can be left. What its session says of the end of ctx isn't news.
+func here[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
+	res, err := do(c.session, ctx, req)
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = &backend.Error{Kind: backend.KindOf(err), Err: errUnanswered}
+	}
+	return res, err
+}
+
+// aside runs a step in a goroutine, which calls done at its end, and returns early if ctx ends.
+func aside[Req, Res any](ctx context.Context, c *Client, done func(), do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
 	type answer struct {
 		res Res
 		err error
 	}
 	answers := make(chan answer, 1)
-	c.aside(func() {
+	go func() {
+		defer done()
 		res, err := do(c.session, ctx, req)
 		answers <- answer{res, err}
-	})
+	}()
 	select {
 	case a := <-answers:
 		return a.res, a.err
@@ -54,17 +71,6 @@ func leavable[Req, Res any](ctx context.Context, c *Client, do func(backend.Sess
 	default:
 		var none Res
 		return none, errUnanswered
-	}
-}
-
-// aside runs f in a goroutine that Close waits for unless it has begun already.
-func (c *Client) aside(f func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		go f()
-	} else {
-		c.running.Go(f)
 	}
 }
 
@@ -97,23 +103,23 @@ func (c closing) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// A patience is a context that ends after some time, with cause errUnanswered. As many share one, it
-// costs them no timer.
+// A patience is a context that ends when an unlock has taken too long, with cause errUnanswered. Those
+// that begin at about the same time share one, and so need no timer each.
 type patience struct {
 	context.Context
 	untilClosed context.Context // ends when the client is closed, too
 	end         instant
 }
 
-// patience returns a context that ends after d, or up to an eighth earlier.
-func (c *Client) patience(d time.Duration) *patience {
-	end := c.now() + d
-	if p := c.patient.Load(); p != nil && p.end <= end && p.end >= end-d/8 {
+// patience returns a context that ends after longestRelease, or up to an eighth of it earlier.
+func (c *Client) patience() *patience {
+	end := c.now() + longestRelease
+	if p := c.patient.Load(); p != nil && p.end >= end-longestRelease/8 {
 		return p
 	}
 	forAll, endForAll := context.WithCancelCause(context.Background())
 	untilClosed, endUntilClosed := context.WithCancelCause(c.ctx)
-	time.AfterFunc(d, func() {
+	time.AfterFunc(longestRelease, func() {
 		endForAll(errUnanswered)
 		endUntilClosed(errUnanswered)
 	})

@@ -111,15 +111,32 @@ func TestConnectionOfAnother(t *testing.T) {
 	}
 }
 
-// A dialer that was canceled by its owner is asked no more than a few times.
+// A dialer that was canceled by its owner is asked no more than a few times, and of any other error
+// that is a canceled context nobody knows whether anything was sent.
 func TestDialerCanceled(t *testing.T) {
-	s := open(t, connectLater(t, testservers.Valkey(t).Addr, func(o *valkey.ClientOption) {
-		o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-			return nil, context.Canceled
-		}
-	}))
-	if _, err := s.Acquire(t.Context(), wiretest.Acquire("a:1")); !errors.Is(err, context.Canceled) {
-		t.Errorf("acquire: %v", err)
+	for name, test := range map[string]struct {
+		err   error
+		dials int32
+		kind  backend.ErrorKind
+	}{
+		"while dialing":   {&net.OpError{Op: "dial", Err: context.Canceled}, 3, backend.Retry},
+		"at another time": {context.Canceled, 1, backend.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var dials atomic.Int32
+			s := open(t, connectLater(t, testservers.Valkey(t).Addr, func(o *valkey.ClientOption) {
+				o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+					dials.Add(1)
+					return nil, test.err
+				}
+			}))
+			dials.Store(0)
+			_, err := s.Acquire(t.Context(), wiretest.Acquire("a:1"))
+			if !errors.Is(err, context.Canceled) || dials.Load() != test.dials {
+				t.Errorf("acquire: %v, after %d attempts to dial, want %d", err, dials.Load(), test.dials)
+			}
+			wiretest.WantKind(t, err, test.kind)
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package valkeybackend
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -78,12 +79,12 @@ func (s *session) send(ctx context.Context, cmds ...valkey.Completed) []answer {
 // sendNow is send in this goroutine.
 //
 // Whoever needs a connection that another caller is making waits for that attempt, and shares its
-// error even if that is only that the other's context has ended. Then nothing was sent, and we try
-// again: a few times, since a dialer may have a context of its own that has ended.
+// error even if that is only that the other's context has ended while it dialed. Then nothing was sent,
+// and we try again: a few times, since a dialer may have a context of its own that has ended.
 func (s *session) sendNow(ctx context.Context, cmds []valkey.Completed) (answers []answer) {
 	for range 3 {
 		answers = s.sendOnce(withoutDeadline{ctx}, cmds)
-		if ctx.Err() != nil || slices.ContainsFunc(answers, answer.notCanceled) {
+		if ctx.Err() != nil || slices.ContainsFunc(answers, answer.dialed) {
 			break
 		}
 	}
@@ -97,8 +98,12 @@ func (s *session) sendOnce(ctx context.Context, cmds []valkey.Completed) []answe
 	return s.answers(ctx, s.client.DoMulti(ctx, cmds...)...)
 }
 
-// notCanceled says that a command did not end with a context.
-func (a answer) notCanceled() bool { return !errors.Is(a.err, context.Canceled) }
+// dialed says whether there was a connection for a command, or none for another reason than that a
+// context has ended.
+func (a answer) dialed() bool {
+	op, ok := errors.AsType[*net.OpError](a.err)
+	return !ok || op.Op != "dial" || !errors.Is(op, context.Canceled)
+}
 
 // sendApart is send over a connection that carries nothing else meanwhile, and ends when all is
 // answered or the connection broken. A slot that has moved is followed, once, for all commands: by

@@ -19,7 +19,7 @@ const (
 
 	// maxBatch is how many parcels go together. It bounds how long one waits for the answers to
 	// others.
-	maxBatch = 1000
+	maxBatch = 500
 )
 
 // A Sender sends commands C for many goroutines, each of which waits for its own results R only, and
@@ -43,6 +43,14 @@ type parcel[C, R any] struct {
 	commands []C
 	results  []R
 	answered chan struct{} // gets one value
+	batch    *batch[C, R]  // that it is sent with; guarded by Sender.mu
+}
+
+// A batch is what several callers send together. It ends when the last of them has left.
+type batch[C, R any] struct {
+	parcels []*parcel[C, R]
+	stay    int // guarded by Sender.mu
+	end     context.CancelFunc
 }
 
 // New returns a Sender that sends with the function, which returns the results of the commands in
@@ -58,6 +66,9 @@ func New[C, R any](send func(context.Context, []C) []R) *Sender[C, R] {
 // returns its error: of kind [backend.Retry] if nothing was sent, and nothing will be; else of kind
 // [backend.Unknown]. Then the commands are not the caller's any more.
 func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, &backend.Error{Kind: backend.Retry, Err: err}
+	}
 	p := s.parcels.Get().(*parcel[C, R])
 	p.ctx, p.commands = ctx, commands
 	s.enqueue(p)
@@ -79,7 +90,14 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = append(s.waiting, p)
-	if s.yielding == 0 && s.flights < maxFlights {
+	if s.yielding == 0 {
+		s.start()
+	}
+}
+
+// start starts a flight, unless there are enough. s.mu is held.
+func (s *Sender[C, R]) start() {
+	if s.flights < maxFlights {
 		s.flights++
 		go s.fly()
 	}
@@ -97,51 +115,66 @@ func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool
 	case <-p.answered:
 		return 0, false
 	default:
-		return backend.Unknown, true
 	}
+	if p.batch.stay--; p.batch.stay == 0 {
+		p.batch.end()
+	}
+	return backend.Unknown, true
 }
 
 // fly sends what waits, until nothing does.
 func (s *Sender[C, R]) fly() {
 	for {
-		batch := s.next()
-		if len(batch) == 0 {
+		ctx, b := s.next()
+		if b == nil {
 			return
 		}
-		s.deliver(batch)
-		s.yield(batch)
+		s.deliver(ctx, b)
+		s.yield(b)
 	}
 }
 
-// next returns what waits. If nothing does, the flight is over.
-func (s *Sender[C, R]) next() []*parcel[C, R] {
+// next returns what waits, with a context for it. If nothing waits, the flight is over.
+func (s *Sender[C, R]) next() (context.Context, *batch[C, R]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	batch := s.waiting
-	s.waiting = nil
-	if len(batch) > maxBatch {
-		batch, s.waiting = batch[:maxBatch:maxBatch], batch[maxBatch:]
-	}
-	if len(batch) == 0 {
+	if len(s.waiting) == 0 {
 		s.flights--
 		s.landed.Broadcast()
+		return nil, nil
 	}
-	return batch
+	b := &batch[C, R]{parcels: s.waiting}
+	s.waiting = nil
+	if len(b.parcels) > maxBatch {
+		b.parcels, s.waiting = b.parcels[:maxBatch:maxBatch], b.parcels[maxBatch:]
+		s.start()
+	}
+	b.stay = len(b.parcels)
+	for _, p := range b.parcels {
+		p.batch = b
+	}
+	ctx := b.parcels[0].ctx
+	if b.stay == 1 {
+		b.end = func() {} // it ends with its caller's context
+		return ctx, b
+	}
+	ctx, b.end = context.WithCancel(context.WithoutCancel(ctx))
+	return ctx, b
 }
 
 // deliver sends a batch.
-func (s *Sender[C, R]) deliver(batch []*parcel[C, R]) {
-	if len(batch) == 1 {
-		batch[0].results = s.send(batch[0].ctx, batch[0].commands)
+func (s *Sender[C, R]) deliver(ctx context.Context, b *batch[C, R]) {
+	defer b.end()
+	if len(b.parcels) == 1 {
+		b.parcels[0].results = s.send(ctx, b.parcels[0].commands)
 		return
 	}
 	var commands []C
-	for _, p := range batch {
+	for _, p := range b.parcels {
 		commands = append(commands, p.commands...)
 	}
-	// The context of one must not end what is sent for others.
-	results := s.send(context.WithoutCancel(batch[0].ctx), commands)
-	for _, p := range batch {
+	results := s.send(ctx, commands)
+	for _, p := range b.parcels {
 		n := len(p.commands)
 		p.results, results = results[:n:n], results[n:]
 	}
@@ -149,21 +182,21 @@ func (s *Sender[C, R]) deliver(batch []*parcel[C, R]) {
 
 // yield tells those who wait for a batch, and lets them run: often they come back at once, and so
 // their next commands go together, too, with no new goroutine.
-func (s *Sender[C, R]) yield(batch []*parcel[C, R]) {
+func (s *Sender[C, R]) yield(b *batch[C, R]) {
 	s.mu.Lock()
 	s.yielding++
 	s.mu.Unlock()
-	for _, p := range batch {
+	for _, p := range b.parcels {
 		p.answered <- struct{}{}
 	}
 	runtime.Gosched()
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.yielding--
 	if s.waiting == nil {
-		clear(batch)
-		s.waiting = batch[:0] // its room is used again
+		clear(b.parcels)
+		s.waiting = b.parcels[:0] // its room is used again
 	}
-	s.mu.Unlock()
 }
 
 // Settle returns when nothing is under way.

@@ -255,6 +255,47 @@ func TestLongQueuesAreSplit(t *testing.T) {
 	})
 }
 
+// What has gathered behind one flight doesn't wait for it if there may be more.
+func TestLongQueuesTakeMoreFlights(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		for range 2*maxBatch + 1 {
+			s.waiting = append(s.waiting, &parcel[int, int]{ctx: t.Context(), commands: []int{1}, answered: make(chan struct{}, 1)})
+		}
+		s.flights = 1
+		go s.fly()
+		synctest.Wait()
+		if got := len(srv.received()); got != 3 {
+			t.Errorf("%d batches are under way, want 3", got)
+		}
+	})
+}
+
+// What several have sent ends when the last of them has left, and not before.
+func TestAllLeave(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		fill(t, s)
+		ctx, leave := context.WithCancel(t.Context())
+		calls := []*call{start(ctx, s, 10), start(ctx, s, 11)}
+		last, lastLeaves := context.WithCancel(t.Context())
+		calls = append(calls, start(last, s, 12))
+		srv.open <- struct{}{}
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if err := srv.ctxs[maxFlights].Err(); err != nil {
+			t.Errorf("%v, while one waits", err)
+		}
+		lastLeaves()
+		synctest.Wait()
+		if srv.ctxs[maxFlights].Err() == nil {
+			t.Error("it goes on for nobody")
+		}
+		for _, c := range calls {
+			c.mustFail(t, backend.Unknown)
+		}
+	})
+}
+
 func TestSettle(t *testing.T) {
 	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
 		ctx, leave := context.WithCancel(t.Context())

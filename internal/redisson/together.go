@@ -58,15 +58,12 @@ func renewTogether(reqs []backend.RenewRequest, requests []int) Renewals {
 // Answer answers the requests for which the reply says yes, and returns the others. If there was no
 // reply it answers all with the error. An error that is itself the server's reply is nobody's.
 func (r Renewals) Answer(reply any, err error, refused bool, answer func(int, backend.RenewResult, error)) (rest []int) {
-	held := make([]bool, len(r.Requests))
-	if err == nil {
-		held, err = r.parse(reply)
-	}
+	held, odd := r.parse(reply)
 	for i, request := range r.Requests {
 		switch {
 		case err != nil && !refused:
 			answer(request, backend.RenewResult{}, err)
-		case held[i]:
+		case err == nil && odd == nil && held[i]:
 			answer(request, backend.RenewResult{Held: true}, nil)
 		default:
 			rest = append(rest, request)

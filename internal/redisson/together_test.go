@@ -60,11 +60,11 @@ func TestRenewedTogether(t *testing.T) {
 		"one may be lost":   {reply: reply{yes, no, yes}, held: []int{4, 9}, rest: []int{7}},
 		"refused":           {err: errors.New("WRONGTYPE"), refused: true, rest: []int{4, 7, 9}},
 		"no reply":          {err: errors.New("EOF"), failed: []int{4, 7, 9}},
-		"too few":           {reply: reply{yes, yes}, failed: []int{4, 7, 9}},
-		"not a number":      {reply: reply{yes, "OK", yes}, failed: []int{4, 7, 9}},
-		"another number":    {reply: reply{yes, int64(2), yes}, failed: []int{4, 7, 9}},
-		"another reply":     {reply: yes, failed: []int{4, 7, 9}},
-		"nothing, no error": {failed: []int{4, 7, 9}},
+		"too few":           {reply: reply{yes, yes}, rest: []int{4, 7, 9}},
+		"not a number":      {reply: reply{yes, "OK", yes}, rest: []int{4, 7, 9}},
+		"another number":    {reply: reply{yes, int64(2), yes}, rest: []int{4, 7, 9}},
+		"another reply":     {reply: yes, rest: []int{4, 7, 9}},
+		"nothing, no error": {rest: []int{4, 7, 9}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			held, failed := map[int]bool{}, map[int]bool{}
