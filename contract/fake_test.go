@@ -691,7 +691,7 @@ func (s *fake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (bac
 	}
 	sub := &fakeSub{s: s, name: req.Name, wake: req.Wake}
 	req.Wake = func(w backend.Wakeup) {
-		if !sub.muted.Load() {
+		if !sub.muted.Load() && (st.fault != "subscription ends with its context" || ctx.Err() == nil) {
 			sub.wake(w)
 		}
 	}
@@ -720,9 +720,6 @@ func (s *fake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (bac
 		return nil, err
 	}
 	st.with(func() { st.subs = append(st.subs, sub) })
-	if st.fault == "subscription ends with its context" {
-		context.AfterFunc(ctx, sub.cut)
-	}
 	return sub, nil
 }
 
