@@ -15,15 +15,7 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-func TestMain(m *testing.M) {
-	// A client of a cluster that has heard of a change looks into it some time later, and closes what
-	// it needs no more after some seconds, even if it has been closed meanwhile.
-	const valkey = "github.com/valkey-io/valkey-go."
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction(valkey+"(*call).DelayDo.func1"),
-		goleak.IgnoreAnyFunction(valkey+"(*clusterClient)._refresh.func2"),
-		goleak.IgnoreAnyFunction(valkey+"(*clusterClient).redirectOrNew.func1"))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...) }
 
 // What the tests use all the time.
 const (

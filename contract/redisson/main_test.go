@@ -21,11 +21,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...) }
 
 // versions are the releases of Redisson that are run: the newest, and one that locks by the scripts
 // of old: 3.24 came with another way to unlock.
