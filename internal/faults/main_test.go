@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/internal/wiretest"
 )
 
 func TestMain(m *testing.M) {
@@ -17,5 +19,5 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...)
 }
