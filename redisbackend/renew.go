@@ -16,6 +16,9 @@ import (
 // long other commands wait behind a batch.
 const maxBatch = 1000
 
+// maxScripts is the same for scripts that renew many holds each.
+const maxScripts = 100
+
 // A renewal is a request of a batch, with its index there.
 type renewal struct {
 	index int
@@ -56,7 +59,7 @@ func (s *session) renewable(ctx context.Context, reqs []backend.RenewRequest, an
 // renewTogether renews many holds with few scripts. It returns the requests that are to be sent each by
 // itself.
 func (s *session) renewTogether(ctx context.Context, reqs []backend.RenewRequest, chosen []int, answer func(int, backend.RenewResult, error)) (rest []int) {
-	for groups := range slices.Chunk(redisson.RenewTogether(reqs, chosen), maxBatch/redisson.MaxTogether) {
+	for groups := range slices.Chunk(redisson.RenewTogether(reqs, chosen), maxScripts) {
 		calls := make([]redisson.Call, len(groups))
 		for i, g := range groups {
 			calls[i] = g.Call
