@@ -355,6 +355,7 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		time.Sleep(longestRelease)
+		synctest.Wait()
 		if context.Cause(first) != errUnanswered || context.Cause(first.untilClosed) != errUnanswered {
 			t.Errorf("the contexts of old unlocks: %v, %v", context.Cause(first), context.Cause(first.untilClosed))
 		}
