@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -214,21 +215,29 @@ func (s dirSession) step(ctx context.Context, kind backend.Kind, name string, do
 // one guard for all locks: guards per lock would let steps on different locks overlap, but would
 // have to stay for ever.
 func (s dirSession) guard() (unlock func(), err error) {
+	thisProcess.Lock()
 	f, err := os.OpenFile(filepath.Join(s.dir, ".guard"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
+		thisProcess.Unlock()
 		return nil, err
 	}
 	err = flock(f, syscall.LOCK_EX)
 	if err != nil {
 		f.Close()
+		thisProcess.Unlock()
 		return nil, err
 	}
 	return func() {
 		// Closing alone would do, if no child were being forked that has a copy of f until it execs.
 		flock(f, syscall.LOCK_UN)
 		f.Close()
+		thisProcess.Unlock()
 	}, nil
 }
+
+// thisProcess orders the steps of this process for Go's memory model, which knows nothing of flock: who
+// gets a lock must see what was written by the goroutine that had it before.
+var thisProcess sync.Mutex
 
 // flock is the system call, once more if a signal interrupts it.
 func flock(f *os.File, how int) error {

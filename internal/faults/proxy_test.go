@@ -98,6 +98,7 @@ func valkeyCounter(t *testing.T) *counter {
 	p := newProxy(t, testservers.Valkey(t).Addr, faults.RESP)
 	vk, err := valkey.NewClient(valkey.ClientOption{
 		InitAddress: []string{p.Addr()}, DisableRetry: true, DisableCache: true, ConnWriteTimeout: testservers.Patience,
+		PipelineMultiplex: -1, // one connection: who reads notices what was cut
 	})
 	if err != nil {
 		t.Fatal(err)
