@@ -28,7 +28,9 @@ type renewal struct {
 // RenewBatch sends the requests in pipelines, to each node of a cluster its own. Where there is only one
 // server, most of them share a script.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
-	chosen := s.renewable(ctx, reqs, answer)
+	chosen := redisson.Renewable(reqs, answer, func(req backend.RenewRequest) error {
+		return s.check(ctx, req.Kind, req.Name)
+	})
 	if s.cluster == nil && len(chosen) > 1 {
 		chosen = s.renewTogether(ctx, reqs, chosen, answer)
 	}
@@ -41,19 +43,6 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 		})
 	}
 	running.Wait()
-}
-
-// renewable returns the requests that may be sent. The others are answered.
-func (s *session) renewable(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) []int {
-	chosen := make([]int, 0, len(reqs))
-	for i, req := range reqs {
-		if err := s.check(ctx, req.Kind, req.Name); err != nil {
-			answer(i, backend.RenewResult{}, err)
-		} else {
-			chosen = append(chosen, i)
-		}
-	}
-	return chosen
 }
 
 // renewTogether renews many holds with few scripts. It returns the requests that are to be sent each by

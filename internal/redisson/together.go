@@ -16,6 +16,20 @@ var renewTogetherScript = newScript(renewTogetherText)
 // else.
 const MaxTogether = 100
 
+// Renewable returns the requests of a batch that pass a check, by their indexes. The others are answered
+// with its error.
+func Renewable(reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error), check func(backend.RenewRequest) error) []int {
+	chosen := make([]int, 0, len(reqs))
+	for i, req := range reqs {
+		if err := check(req); err != nil {
+			answer(i, backend.RenewResult{}, err)
+		} else {
+			chosen = append(chosen, i)
+		}
+	}
+	return chosen
+}
+
 // Renewals are requests of a batch that one script carries out, by their indexes there.
 type Renewals struct {
 	Requests []int
