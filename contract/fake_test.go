@@ -451,14 +451,14 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 		st.with(func() { delete(st.owners, req.Name) })
 	}
 	if res.Outcome == backend.Freed && (req.AskWaiting || st.fault == "waiting is said unasked") {
-		res.Waiting = s.waiting(req.Name, res.Waiting)
+		res.Counted, res.Waiting = true, s.waiting(req.Name)
 	}
 	return res, err
 }
 
-// waiting is what a release says of those who wait, when the truth is right.
-func (s *fake) waiting(name string, right backend.Waiting) backend.Waiting {
-	var all, own, elsewhere int
+// waiting is what a release says of those who wait.
+func (s *fake) waiting(name string) int {
+	all, own, elsewhere := 0, 0, 0
 	for _, sub := range s.st.standing() {
 		switch {
 		case sub.name != name:
@@ -481,20 +481,14 @@ func (s *fake) waiting(name string, right backend.Waiting) backend.Waiting {
 		others = all - 1
 	case "waiting looks at all names":
 		others += elsewhere
-	case "waiting is said unasked":
 	case "waiting never ends":
 		s.st.with(func() {
 			if s.st.waited {
 				others++
 			}
 		})
-	default:
-		return right
 	}
-	if others > 0 {
-		return backend.OthersWait
-	}
-	return backend.NobodyElse
+	return max(others, 0)
 }
 
 // releaseBadly releases the last hold, but wakes in its own way.

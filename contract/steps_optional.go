@@ -137,32 +137,32 @@ var notifierCases = []testCase{
 				e.Fatalf("Wake of a closed subscription was called %d times", n)
 			}
 		}},
-	{"notifier/waiting", "Release says, if it is asked and says anything, whether sessions other than its own are subscribed",
+	{"notifier/waiting", "Release says, if it is asked and says anything, how many sessions other than its own are subscribed",
 		func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
-			waiting := func(ask bool) backend.Waiting {
+			waiting := func(ask bool) backend.ReleaseResult {
 				e.Helper()
 				a.acquires("lock", lease)
 				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: "a", Lease: lease, AskWaiting: ask})
 				if err != nil || res.Outcome != backend.Freed {
 					e.Fatalf("Release: %v, %v; want freed", res.Outcome, err)
 				}
-				return res.Waiting
+				return res
 			}
 			others := func(when string) {
 				e.Helper()
-				if w := waiting(true); w == backend.NobodyElse {
+				if res := waiting(true); res.Counted && res.Waiting < 1 {
 					e.Fatalf("%s: Release says that nobody else waits", when)
 				}
-				if w := waiting(false); w != backend.MayWait {
-					e.Fatalf("%s: Waiting %d of a Release that was not asked; want MayWait", when, w)
+				if res := waiting(false); res.Counted {
+					e.Fatalf("%s: Release says that %d others wait, and was not asked", when, res.Waiting)
 				}
 			}
 			nobody := func(when string) {
 				e.Helper()
-				if w := waiting(true); w == backend.OthersWait {
-					e.Fatalf("%s: Release says that others wait", when)
+				if res := waiting(true); res.Waiting > 0 {
+					e.Fatalf("%s: Release says that %d others wait", when, res.Waiting)
 				}
 			}
 			_, elsewhere := b.subscribe("another lock")
@@ -181,12 +181,12 @@ var notifierCases = []testCase{
 			others("another session is subscribed, and one was")
 			subC.Close()
 			e.eventually("nobody else waits when the others have closed their subscriptions", func() bool {
-				return waiting(true) != backend.OthersWait
+				return waiting(true).Waiting == 0
 			})
 			_, own = a.subscribe("lock")
 			defer own.Close()
 			e.eventually("nobody else waits when only the session itself is subscribed again", func() bool {
-				return waiting(true) != backend.OthersWait
+				return waiting(true).Waiting == 0
 			})
 		}},
 	{"notifier/context", "A subscription outlives the context of the call that made it",

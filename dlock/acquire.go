@@ -421,15 +421,29 @@ func (c *Client) wasForced(before uint64) bool {
 }
 
 // confirm asks the store whether a hold that was granted while this client forced a lock has been
-// struck. Without an answer it counts as lost.
+// struck, until it has said so.
 func (c *Client) confirm(ctx context.Context, h *hold) {
-	res, err := step(ctx, c, backend.Session.Look, backend.LookRequest{Name: h.claim.name, Owner: h.claim.owner})
-	if err == nil && res.Count > 0 {
+	if c.confirmed(ctx, h) {
 		return
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	c.loseLocked(h, ErrLost)
+	c.backgroundLocked(func() {
+		var tries backoff
+		for c.pause(c.ctx, tries.next(firstBackoff, c.lease/3)) && !c.confirmed(c.ctx, h) {
+		}
+	})
+}
+
+// confirmed asks once, and says whether it is clear now.
+func (c *Client) confirmed(ctx context.Context, h *hold) bool {
+	res, err := step(ctx, c, backend.Session.Look, backend.LookRequest{Name: h.claim.name, Owner: h.claim.owner})
+	c.mu.Lock()
+	defer c.unlock()
+	if err == nil && res.Count == 0 {
+		c.loseLocked(h, ErrLost)
+	}
+	return err == nil || !c.checkLocked(h)
 }
 
 // claimForLocked makes what an acquisition asks for, under an owner string of its own.

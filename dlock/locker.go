@@ -29,7 +29,9 @@ type Locker struct {
 	name   string
 	owner  Owner // whose the plain calls are; zero: the Locker's
 
-	hold *hold // of plain calls, from a lock to its unlock; guarded by Client.mu
+	// Guarded by Client.mu.
+	hold    *hold // of plain calls, from a lock to its unlock
+	waiting int   // plain calls in the queue
 }
 
 // Name returns the lock's name.

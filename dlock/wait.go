@@ -14,6 +14,7 @@ import (
 type queue struct {
 	name        string
 	first, last *acquisition
+	length      int
 	lead        *acquisition // who talks to the store; nil if nobody does
 	woken       bool         // something happened since the lead's last attempt was sent
 	releasing   int          // last releases of this client that are under way
@@ -96,6 +97,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 		q.first = a
 	}
 	q.last = a
+	q.countLocked(a, 1)
 	if q.lead == nil {
 		c.leadLocked(q)
 	}
@@ -136,6 +138,7 @@ func (c *Client) dequeueLocked(a *acquisition) {
 		q.last = a.prev
 	}
 	a.prev, a.next = nil, nil
+	q.countLocked(a, -1)
 	c.unscheduleLocked(&a.alarm)
 	switch {
 	case q.first == nil:
@@ -148,10 +151,7 @@ func (c *Client) dequeueLocked(a *acquisition) {
 // leadLocked finds who is to talk to the store, and tells whoever hasn't so far. Every new lead tries
 // before it waits, but for one that is likely to be handed the lock, or is to let others have a turn.
 func (c *Client) leadLocked(q *queue) {
-	a := q.nextLocked(c.holds[q.name])
-	if a != nil && a.parked() {
-		a = nil
-	}
+	a := q.firstInLocked()
 	if a == q.lead {
 		return
 	}
@@ -174,6 +174,27 @@ func (q *queue) nextLocked(h *hold) *acquisition {
 		}
 	}
 	return nil
+}
+
+// firstInLocked returns the first whose Locker isn't locked, or nil.
+func (q *queue) firstInLocked() *acquisition {
+	if l := q.first.locker(); l != nil && l.hold != nil && l.waiting == q.length {
+		return nil // as it is for all
+	}
+	for a := q.first; a != nil; a = a.next {
+		if !a.parked() {
+			return a
+		}
+	}
+	return nil
+}
+
+// countLocked notes that one more waits, or one less.
+func (q *queue) countLocked(a *acquisition, n int) {
+	q.length += n
+	if l := a.locker(); l != nil {
+		l.waiting += n
+	}
 }
 
 // parked says whether an acquisition waits for its Locker to be unlocked.

@@ -179,18 +179,21 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	outcome, waiters, err := s.release(ctx, req)
 	res := backend.ReleaseResult{Outcome: outcome}
 	if req.AskWaiting && outcome == backend.Freed {
-		res.Waiting = s.waiting(waiters)
+		res.Counted, res.Waiting = true, s.waiting(waiters)
 	}
 	wake(waiters)
 	return res, err
 }
 
-// waiting says whether any of those who wait is of another session.
-func (s *session) waiting(waiters []*subscription) backend.Waiting {
-	if slices.ContainsFunc(waiters, func(sub *subscription) bool { return sub.s != s }) {
-		return backend.OthersWait
+// waiting returns how many sessions other than this one are among those who wait.
+func (s *session) waiting(waiters []*subscription) int {
+	others := make(map[*session]struct{})
+	for _, sub := range waiters {
+		if sub.s != s {
+			others[sub.s] = struct{}{}
+		}
 	}
-	return backend.NobodyElse
+	return len(others)
 }
 
 func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseOutcome, []*subscription, error) {

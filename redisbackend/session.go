@@ -144,7 +144,7 @@ func (s *session) releaseAsking(ctx context.Context, req backend.ReleaseRequest)
 	res, err := parse(reply, err, redisson.ParseRelease)
 	if err == nil && res.Outcome == backend.Freed {
 		reply, err := listeners.reply()
-		res.Waiting = s.dialect.ParseWaiting(reply, err, s.cluster != nil, least, most)
+		s.dialect.AddWaiting(&res, reply, err, s.cluster != nil, least, most)
 	}
 	return res, err
 }

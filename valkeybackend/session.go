@@ -115,7 +115,7 @@ func (s *session) releaseAsking(ctx context.Context, req backend.ReleaseRequest)
 	least, most := own()
 	res, err := parse(answers[0], redisson.ParseRelease)
 	if err == nil && res.Outcome == backend.Freed {
-		res.Waiting = s.dialect.ParseWaiting(answers[1].reply, answers[1].err, s.slots != nil, least, most)
+		s.dialect.AddWaiting(&res, answers[1].reply, answers[1].err, s.slots != nil, least, most)
 	}
 	return res, err
 }

@@ -3,7 +3,7 @@ package redisson
 import "github.com/seed951563bd/distsync/backend"
 
 // CountWaiting returns the arguments of the PUBSUB that says how many connections to the server listen for
-// releases of the named lock. It is sent right behind a release. ParseWaiting reads its reply.
+// releases of the named lock. It is sent right behind a release. AddWaiting reads its reply.
 func (d Dialect) CountWaiting(name string) (subcommand, channel string) {
 	return d.numSub(), Channel(name)
 }
@@ -23,29 +23,27 @@ func (d Dialect) numSub() string {
 	return "NUMSUB"
 }
 
-// ParseWaiting makes of the reply to CountWaiting, or the error in its place, whether clients other than
-// this one wait. Of those that are counted, between least and most are this client's own. In a
-// cluster whose channels are not sharded others listen by way of nodes that were not asked.
-func (d Dialect) ParseWaiting(reply any, err error, cluster bool, least, most int) backend.Waiting {
+// AddWaiting adds to the result of a release what the reply to CountWaiting, or the error in its place,
+// says of clients other than this one that wait. Of those that are counted, between least and most are
+// this client's own. In a cluster whose channels are not sharded others listen by way of nodes that
+// were not asked: there it is known that some wait, never that none does.
+func (d Dialect) AddWaiting(res *backend.ReleaseResult, reply any, err error, cluster bool, least, most int) {
 	n, odd := parseNumSub(reply)
 	switch {
 	case err != nil || odd != nil:
-		return backend.MayWait
-	case n > int64(most):
-		return backend.OthersWait
-	case n <= int64(least) && (d.Sharded || !cluster):
-		return backend.NobodyElse
-	default:
-		return backend.MayWait
+	case n > most:
+		res.Counted, res.Waiting = true, n-most
+	case n <= least && (d.Sharded || !cluster):
+		res.Counted = true
 	}
 }
 
 // parseNumSub reads the reply to PUBSUB NUMSUB with one channel.
-func parseNumSub(reply any) (int64, error) {
+func parseNumSub(reply any) (int, error) {
 	words, ok := reply.([]any)
 	if ok && len(words) == 2 {
 		if n, ok := words[1].(int64); ok && n >= 0 {
-			return n, nil
+			return int(n), nil
 		}
 	}
 	return 0, unexpected("PUBSUB NUMSUB", reply)
