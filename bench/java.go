@@ -38,6 +38,8 @@ func (l *lab) javaCommand(t trial) (*exec.Cmd, error) {
 	switch t.Job {
 	case jobLoop:
 		args = append(args, millis(t.Duration), millis(t.Inside), t.Shared)
+	case jobAwait:
+		args = append(args, strconv.Itoa(t.Count))
 	default:
 		return nil, fmt.Errorf("no %s in Java", t.Job)
 	}

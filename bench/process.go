@@ -56,6 +56,7 @@ type measured struct {
 	Waits   histogram
 	Pairs   histogram // lock and unlock
 	Longest time.Duration
+	Inside  []time.Time // when each of the locks was had
 	Values  values
 }
 

@@ -44,7 +44,7 @@ type point struct {
 	roundTrip time.Duration // injected
 }
 
-var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9}
+var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10}
 
 // jobs are what processes can do.
 var jobs map[string]func(*child) (measured, error)
@@ -57,6 +57,7 @@ const (
 	jobCrowd   = "crowd"
 	jobHolding = "holding"
 	jobMemory  = "memory"
+	jobAwait   = "await"
 )
 
 func init() { // not at the declaration: the jobs use what uses them
@@ -68,6 +69,7 @@ func init() { // not at the declaration: the jobs use what uses them
 		jobCrowd:   crowd,
 		jobHolding: holding,
 		jobMemory:  inMemory,
+		jobAwait:   await,
 	}
 }
 

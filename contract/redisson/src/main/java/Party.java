@@ -5,6 +5,7 @@ import java.io.RandomAccessFile;
 import java.nio.ByteOrder;
 import java.nio.LongBuffer;
 import java.nio.channels.FileChannel;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
@@ -12,6 +13,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
@@ -36,6 +38,7 @@ public final class Party {
             warmUp(redisson, "warm:" + args[2] + ":" + redisson.getId());
             System.out.println(switch (args[0]) {
                 case "loop" -> loop(redisson.getLock(args[2]), millis(args[4]), millis(args[5]), args[6]);
+                case "await" -> await(redisson, args[2], Integer.parseInt(args[4]));
                 default -> throw new IllegalArgumentException(args[0]);
             });
             System.exit(0);
@@ -96,6 +99,23 @@ public final class Party {
             ready();
             return new Turns(section).take(lock, duration, inside).toString();
         }
+    }
+
+    /** Waits for some locks at the same time, and says when it was inside. */
+    private static String await(RedissonClient redisson, String name, int count) throws Exception {
+        List<Callable<Instant>> tasks = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            RLock lock = redisson.getLock(name + ":" + i);
+            tasks.add(() -> {
+                lock.lock();
+                Instant inside = Instant.now();
+                lock.unlock();
+                return inside;
+            });
+        }
+        ready();
+        return "{\"Inside\":" + together(tasks).stream().map(inside -> "\"" + inside + "\"")
+                .collect(Collectors.joining(",", "[", "]")) + "}";
     }
 
     /** What a thread does again and again, and what became of it. */
