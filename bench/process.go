@@ -76,7 +76,8 @@ type process struct {
 	expired atomic.Bool
 }
 
-// launch starts a process, on the CPU for clients if it is to be pinned, with files that it finds from descriptor 3 on.
+// launch starts a process, on the CPU for clients if it is to be pinned, with files that it finds from
+// descriptor 3 on.
 func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 	if t.Profile != "" {
 		l.launched++ // some trials have several processes
