@@ -23,13 +23,16 @@ const longestCrowd = 200 * shortestWait
 func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.name) }
 
 // freedLocked notes that a last release which began at that instant has freed the lock, for which
-// others may wait. Own says that its message is still to come here.
-func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult, own bool) {
+// others may wait, and what has become of its own message.
+func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult, own message) {
+	chain := cl.handed && began >= c.handoverEnd(cl) && c.queues[cl.name] != nil
 	switch {
-	case res.Counted && res.Waiting > 0:
-		c.standBackLocked(cl.name, res.Waiting-1, own)
-	case !res.Counted && cl.handed && began >= c.handoverEnd(cl) && c.queues[cl.name] != nil:
-		c.standBackLocked(cl.name, 0, own)
+	case res.Waiting > 0 && own == toCome:
+		c.standBackLocked(cl.name, res.Waiting)
+	case res.Waiting > 0:
+		c.standBackLocked(cl.name, res.Waiting-1)
+	case chain && own != heard:
+		c.standBackLocked(cl.name, 0) // for those who can't be counted: its own message is the signal
 	default:
 		if res.Counted {
 			c.dispelLocked(cl.name)
@@ -38,8 +41,8 @@ func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult
 	}
 }
 
-// standBackLocked lets so many releases of others pass before this client asks for the lock again.
-func (c *Client) standBackLocked(name string, releases int, own bool) {
+// standBackLocked lets so many releases pass before this client asks for the lock again.
+func (c *Client) standBackLocked(name string, releases int) {
 	cr := c.crowds[name]
 	if cr == nil {
 		cr = &crowd{name: name}
@@ -47,11 +50,17 @@ func (c *Client) standBackLocked(name string, releases int, own bool) {
 		c.crowds[name] = cr
 	}
 	cr.skip = releases
-	if own {
-		cr.skip++
-	}
 	c.sitOutLocked(cr, c.queues[name])
 }
+
+// A message is what has become of the message of a release of this client's.
+type message uint8
+
+const (
+	unheard message = iota // this client doesn't listen
+	toCome
+	heard
+)
 
 // sitOutLocked has the first in the queue look again when it is this client's turn, or for a moment
 // nobody is heard of.

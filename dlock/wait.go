@@ -32,7 +32,7 @@ const shortestWait = 5 * time.Millisecond
 // moment: for the end of a lease little, since there is one lead a client.
 const (
 	longestJitter = 100 * time.Millisecond
-	endJitter     = 4 * time.Millisecond
+	endJitter     = 2 * time.Millisecond
 )
 
 // A lead that must poll begins with short pauses, and never lets a release wait for long.
@@ -344,7 +344,7 @@ func (c *Client) turn(a *acquisition) move {
 		return toLeave
 	case a.handed != nil:
 		return toTake
-	case c.closed:
+	case c.ctx.Err() != nil:
 		return toEnd
 	}
 	q := c.queues[a.name]
