@@ -19,6 +19,9 @@ type crowd struct {
 // longestCrowd is for how long a crowd is remembered.
 const longestCrowd = 200 * shortestWait
 
+// since returns when this client last let somebody come first.
+func (cr *crowd) since() instant { return cr.until - shortestWait }
+
 // ring forgets a crowd.
 func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.name) }
 
@@ -92,6 +95,13 @@ func (c *Client) passLocked(q *queue) bool {
 	cr.skip--
 	c.sitOutLocked(cr, q)
 	return true
+}
+
+// triesLocked notes that this client asks for the lock again: it sits out no longer.
+func (c *Client) triesLocked(name string) {
+	if cr := c.crowds[name]; cr != nil {
+		cr.until = 0
+	}
 }
 
 // caughtUpLocked notes that this client got the lock: whoever was to come first has.
