@@ -34,10 +34,9 @@ type acquisition struct {
 	handed     *hold         // what it was handed by whoever had it before
 	cut        func()        // ends the attempt under way, if a joined one need not wait for it
 
-	attempt  uint64  // the number of its own latest
-	sent     instant // when that was sent
-	answered bool    // the store said during the call that another has the lock
-	failure  error   // why the last attempt failed; nil if it was answered
+	attempt  uint64 // the number of its own latest
+	answered bool   // the store said during the call that another has the lock
+	failure  error  // why the last attempt failed; nil if it was answered
 	tries    backoff
 	polls    backoff
 	reports  backoff // of failures, in the log
@@ -358,7 +357,7 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 	sent, forced := c.now(), c.forced
 	h.claim.sending(sent, lease)
 	c.asked++
-	a.attempt, a.sent = c.asked, sent
+	a.attempt = c.asked
 	c.mu.Unlock()
 
 	res, err := step(ctx, c, backend.Session.Acquire, h.claim.acquireRequest(lease, false))

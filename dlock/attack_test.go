@@ -852,3 +852,34 @@ func TestUnlockWithTheContextOfItsDo(t *testing.T) {
 		})
 	})
 }
+
+// The release that a client lets pass comes while its attempt is under way, which is answered from
+// before that, and late: nobody else comes.
+func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		b := &hooked{Backend: mem}
+		c, other := New(b, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		holder := other.Locker("x")
+		mustTry(t, holder)
+		w := wait(t.Context(), c.Locker("x"))
+		c.mu.Lock()
+		c.standBackLocked("x", 1)
+		c.unlock()
+		b.mu.Lock()
+		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			res, err := do(ctx)
+			if !res.Acquired {
+				holder.Unlock()
+				time.Sleep(4 * shortestWait)
+			}
+			return res, err
+		}
+		b.mu.Unlock()
+		time.Sleep(7 * shortestWait)
+		w.mustBeIn(t)
+		w.leave()
+	})
+}

@@ -19,9 +19,6 @@ type crowd struct {
 // longestCrowd is for how long a crowd is remembered.
 const longestCrowd = 200 * shortestWait
 
-// since returns when this client last let somebody come first.
-func (cr *crowd) since() instant { return cr.until - shortestWait }
-
 // ring forgets a crowd.
 func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.name) }
 
@@ -66,7 +63,8 @@ const (
 )
 
 // sitOutLocked has the first in the queue look again when it is this client's turn, or for a moment
-// nobody is heard of.
+// nobody is heard of. If its attempt is under way that may be answered from before: the alarm rings
+// all the same.
 func (c *Client) sitOutLocked(cr *crowd, q *queue) {
 	now := c.now()
 	cr.until = now + shortestWait

@@ -452,8 +452,8 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	}
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
-	if cr := c.crowds[q.name]; cr != nil && cr.since() >= a.sent {
-		at = min(at, max(now, cr.until)) // what it was told may be from before a release that it let pass
+	if cr := c.crowds[q.name]; cr != nil && now < cr.until {
+		at = min(at, cr.until) // what it was told may be from before a release that it let pass
 	}
 	return at
 }
