@@ -31,6 +31,7 @@ type fakeStore struct {
 	subs    []*fakeSub
 	limits  int
 	batches int
+	waited  bool // whether anybody has waited, when a release was asked that
 	busy    atomic.Int32
 }
 
@@ -449,7 +450,51 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 	if res.Outcome == backend.Freed && st.fault == "counts outlive the lease" {
 		st.with(func() { delete(st.owners, req.Name) })
 	}
+	if res.Outcome == backend.Freed && (req.AskWaiting || st.fault == "waiting is said unasked") {
+		res.Waiting = s.waiting(req.Name, res.Waiting)
+	}
 	return res, err
+}
+
+// waiting is what a release says of those who wait, when the truth is right.
+func (s *fake) waiting(name string, right backend.Waiting) backend.Waiting {
+	var all, own, elsewhere int
+	for _, sub := range s.st.standing() {
+		switch {
+		case sub.name != name:
+			elsewhere++
+		case sub.s == s:
+			own++
+			fallthrough
+		default:
+			all++
+		}
+	}
+	s.st.with(func() { s.st.waited = s.st.waited || all > own })
+	others := all - own
+	switch s.st.fault {
+	case "waiting counts the session itself":
+		others = all
+	case "waiting counts one of the session's own":
+		others = all - min(own, 1)
+	case "waiting overlooks one":
+		others = all - 1
+	case "waiting looks at all names":
+		others += elsewhere
+	case "waiting is said unasked":
+	case "waiting never ends":
+		s.st.with(func() {
+			if s.st.waited {
+				others++
+			}
+		})
+	default:
+		return right
+	}
+	if others > 0 {
+		return backend.OthersWait
+	}
+	return backend.NobodyElse
 }
 
 // releaseBadly releases the last hold, but wakes in its own way.

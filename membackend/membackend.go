@@ -177,8 +177,20 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	outcome, waiters, err := s.release(ctx, req)
+	res := backend.ReleaseResult{Outcome: outcome}
+	if req.AskWaiting && outcome == backend.Freed {
+		res.Waiting = s.waiting(waiters)
+	}
 	wake(waiters)
-	return backend.ReleaseResult{Outcome: outcome}, err
+	return res, err
+}
+
+// waiting says whether any of those who wait is of another session.
+func (s *session) waiting(waiters []*subscription) backend.Waiting {
+	if slices.ContainsFunc(waiters, func(sub *subscription) bool { return sub.s != s }) {
+		return backend.OthersWait
+	}
+	return backend.NobodyElse
 }
 
 func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseOutcome, []*subscription, error) {

@@ -1,0 +1,52 @@
+package redisson
+
+import "github.com/seed951563bd/distsync/backend"
+
+// CountWaiting returns the arguments of the PUBSUB that says how many connections to the server listen for
+// releases of the named lock. It is sent right behind a release. ParseWaiting reads its reply.
+func (d Dialect) CountWaiting(name string) (subcommand, channel string) {
+	return d.numSub(), Channel(name)
+}
+
+// CountWaitingScript does what CountWaiting does, for a cluster: clients know of a script, and not of
+// the plain command, which node is to be asked, and follow where a slot has moved.
+func (d Dialect) CountWaitingScript(name string) Call {
+	return call(countWaitingScript, 1, Channel(name), d.numSub())
+}
+
+var countWaitingScript = newScript(`return redis.call('pubsub', ARGV[1], KEYS[1]);`)
+
+func (d Dialect) numSub() string {
+	if d.Sharded {
+		return "SHARDNUMSUB"
+	}
+	return "NUMSUB"
+}
+
+// ParseWaiting makes of the reply to CountWaiting, or the error in its place, whether clients other than
+// this one wait. Of those that are counted, between least and most are this client's own. In a
+// cluster whose channels are not sharded others listen by way of nodes that were not asked.
+func (d Dialect) ParseWaiting(reply any, err error, cluster bool, least, most int) backend.Waiting {
+	n, odd := parseNumSub(reply)
+	switch {
+	case err != nil || odd != nil:
+		return backend.MayWait
+	case n > int64(most):
+		return backend.OthersWait
+	case n <= int64(least) && (d.Sharded || !cluster):
+		return backend.NobodyElse
+	default:
+		return backend.MayWait
+	}
+}
+
+// parseNumSub reads the reply to PUBSUB NUMSUB with one channel.
+func parseNumSub(reply any) (int64, error) {
+	words, ok := reply.([]any)
+	if ok && len(words) == 2 {
+		if n, ok := words[1].(int64); ok && n >= 0 {
+			return n, nil
+		}
+	}
+	return 0, unexpected("PUBSUB NUMSUB", reply)
+}
