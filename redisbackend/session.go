@@ -3,6 +3,7 @@ package redisbackend
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -52,7 +53,8 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	call := redisson.Acquire(req)
 	if !req.Reentry && s.replicas.n == 0 {
 		reply, err := s.run(ctx, call)
-		return parse(reply, err, redisson.ParseAcquire)
+		res, err := parse(reply, err, redisson.ParseAcquire)
+		return res, s.orForeign(ctx, req.Name, res.Remaining, err)
 	}
 	a, err := s.acquire(ctx, evalSHA(ctx, call), req)
 	if err == nil && a.script.unknownToServer() {
@@ -61,7 +63,21 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err != nil {
 		return backend.AcquireResult{}, err
 	}
-	return s.acquired(a)
+	res, err := s.acquired(a)
+	return res, s.orForeign(ctx, req.Name, res.Remaining, err)
+}
+
+// orForeign returns the error of a step. If there is none, and what the step found is held for ever, it
+// looks whether that is a lock at all.
+func (s *session) orForeign(ctx context.Context, name string, remaining time.Duration, err error) error {
+	if err != nil || remaining >= 0 {
+		return err
+	}
+	reply, err := s.run(ctx, redisson.IsForeign(name))
+	if err != nil {
+		return nil // it stays what it seems to be
+	}
+	return redisson.ParseIsForeign(reply)
 }
 
 // An acquisition is what is sent together to acquire a lock.
@@ -119,6 +135,15 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
 	}
+	res, err := s.release(ctx, req)
+	if redisson.MayHold(res, err) {
+		reply, err := s.run(ctx, s.dialect.ReleaseAgain(req))
+		return parse(reply, err, redisson.ParseReleaseAgain)
+	}
+	return res, err
+}
+
+func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	if req.AskWaiting {
 		return s.releaseAsking(ctx, req)
 	}
@@ -162,22 +187,19 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		return backend.RenewResult{}, err
 	}
 	reply, err := s.run(ctx, redisson.Renew(req))
-	return parse(reply, err, redisson.ParseRenew)
+	res, err := parse(reply, err, redisson.ParseRenew)
+	if err != nil || res.Held {
+		return res, err
+	}
+	reply, err = s.run(ctx, redisson.RenewAgain(req))
+	return parse(reply, err, redisson.ParseRenewAgain)
 }
 
-// ForceRelease asks first whether the key is a lock: the script deletes anything.
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
 	if err := s.probe(ctx, req.Name); err != nil {
-		return backend.ForceReleaseResult{}, err
-	}
-	fields := s.question(ctx, "hlen", req.Name)
-	if err := s.send(ctx, fields); err != nil {
-		return backend.ForceReleaseResult{}, err
-	}
-	if _, err := fields.reply(); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
 	reply, err := s.run(ctx, s.dialect.ForceRelease(req))
@@ -208,7 +230,8 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if req.Owner == "" {
 		replies[1] = nil
 	}
-	return redisson.ParseLook(replies[0], replies[1], replies[2])
+	res, err := redisson.ParseLook(replies[0], replies[1], replies[2])
+	return res, s.orForeign(ctx, req.Name, res.Remaining, err)
 }
 
 // question returns a plain command about a key that is to be answered by the key's master.
