@@ -28,6 +28,7 @@ type renewal struct {
 // RenewBatch sends the requests in pipelines, to each node of a cluster its own. Where there is only one
 // server, most of them share a script.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	reqs = redisson.Prefixed(s.prefix, reqs)
 	chosen := redisson.Renewable(reqs, answer, func(req backend.RenewRequest) error {
 		return s.check(ctx, req.Kind, req.Name)
 	})

@@ -18,6 +18,7 @@ type session struct {
 	client     redis.UniversalClient
 	cluster    *redis.ClusterClient // the client, if it is one; else nil
 	dialect    redisson.Dialect
+	prefix     string // of keys: names are without it until a step adds it
 	replicas   replicas
 	probed     atomic.Bool // see probe
 	subscriber *pubsub.Subscriber
@@ -44,6 +45,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name string) err
 }
 
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.AcquireResult{}, err
 	}
@@ -132,6 +134,7 @@ func (s *session) acquired(a acquisition) (backend.AcquireResult, error) {
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
 	}
@@ -183,6 +186,7 @@ func (s *session) countWaiting(ctx context.Context, name string) command {
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.RenewResult{}, err
 	}
@@ -196,6 +200,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 }
 
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
@@ -208,6 +213,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 
 // Look asks with plain commands, in one round trip.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.LookResult{}, err
 	}

@@ -29,6 +29,7 @@ type renewal struct {
 // send one pipeline to several nodes, too, but answer when the slowest has answered. Where there is only
 // one server, most of them share a script.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	reqs = redisson.Prefixed(s.prefix, reqs)
 	chosen := redisson.Renewable(reqs, answer, func(req backend.RenewRequest) error {
 		return s.check(ctx, req.Kind, req.Name)
 	})

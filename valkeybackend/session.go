@@ -18,6 +18,7 @@ type session struct {
 	client     valkey.Client
 	slots      *slots // of the cluster, if it is one; else nil
 	dialect    redisson.Dialect
+	prefix     string // of keys: names are without it until a step adds it
 	replicas   replicas
 	probed     atomic.Bool // see probe
 	subscriber *pubsub.Subscriber
@@ -44,6 +45,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name string) err
 }
 
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.AcquireResult{}, err
 	}
@@ -111,6 +113,7 @@ func (s *session) acquired(answers []answer, req backend.AcquireRequest) (backen
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
 	}
@@ -153,6 +156,7 @@ func (s *session) countWaiting(name string) valkey.Completed {
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.RenewResult{}, err
 	}
@@ -164,6 +168,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 }
 
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
@@ -175,6 +180,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 
 // Look asks with plain commands, in one round trip.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.LookResult{}, err
 	}
