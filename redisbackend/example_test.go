@@ -30,7 +30,7 @@ func ExampleNew() {
 
 	for _, owner := range []string{"alice", "bob"} {
 		res, err := session.Acquire(context.Background(), backend.AcquireRequest{
-			Name: "orders:42", Owner: owner, Lease: 10 * time.Second,
+			Name: "lock:orders:42", Owner: owner, Lease: 10 * time.Second,
 		})
 		fmt.Println(owner, res.Acquired, err)
 	}
@@ -50,7 +50,7 @@ func ExampleWithReplicas() {
 	locks := dlock.New(redisbackend.New(client, redisbackend.WithReplicas(1, 500*time.Millisecond)))
 	defer locks.Close()
 
-	ok, err := locks.Locker("orders:42").TryLock(context.Background())
+	ok, err := locks.Locker("lock:orders:42").TryLock(context.Background())
 	switch {
 	case errors.Is(err, redisbackend.ErrNotReplicated):
 		fmt.Println("no replica has the lock, so nobody has:", err)
@@ -71,7 +71,7 @@ func ExampleWithShardedPubSub() {
 	locks := dlock.New(redisbackend.New(client, redisbackend.WithShardedPubSub()))
 	defer locks.Close()
 
-	err := locks.Locker("orders:42").Do(context.Background(), func(ctx context.Context) error {
+	err := locks.Locker("lock:orders:42").Do(context.Background(), func(ctx context.Context) error {
 		return nil // the work
 	})
 	if err != nil {
