@@ -46,6 +46,38 @@ func ExampleNew() {
 	// bob false <nil>
 }
 
+// The name of a lock is its key, behind the prefix. Redisson calls this one lock:orders:42.
+func ExampleWithPrefix() {
+	server, err := miniredis.Run() // a server would be running already
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+
+	client, err := valkey.NewClient(valkey.ClientOption{
+		InitAddress:       []string{server.Addr()},
+		DisableCache:      true, // these two are for the server above
+		ForceSingleClient: true,
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+
+	locks := dlock.New(valkeybackend.New(client, valkeybackend.WithPrefix("lock:")))
+	defer locks.Close()
+
+	err = locks.Locker("orders:42").Do(context.Background(), func(ctx context.Context) error {
+		fmt.Println(server.Keys())
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// [lock:orders:42]
+}
+
 // A lock counts as acquired when one replica has it, or isn't acquired after half a second.
 func ExampleWithReplicas() {
 	client, err := valkey.NewClient(valkey.ClientOption{
