@@ -147,7 +147,13 @@ func WaitingInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 		l := Subscribe(t, other, "name0")
 		NewMove(t, nodes, "name0").Finish()
 		testservers.Until(t, "the other waits at the new server", func() bool { return l.Heard(backend.WakeAll) })
-		wantWaiting(t, s, "name0", backend.OthersWait, "another waits at a new server")
+		testservers.Until(t, "the session itself has moved, too, and knows", func() bool {
+			w := waiting(t, s, "name0")
+			if w == backend.NobodyElse {
+				t.Error("another waits at a new server, and nobody else is said to")
+			}
+			return w == backend.OthersWait
+		})
 	})
 
 	// One node knows only who listens by way of itself: here one of three does.
