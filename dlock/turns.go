@@ -5,19 +5,27 @@ import "github.com/seed951563bd/distsync/backend"
 // A client that has just released a lock is back before the message of that has woken anybody
 // elsewhere, and one that the store tells first would be first every time. So who has had a turn lets
 // the others have theirs: it sits out as many releases as there are other clients that wait, less the
-// one that is followed by its own turn. A client that is alone with a lock never waits.
+// one that is followed by its own turn. A client that is alone with a lock never waits; and whoever is
+// counted, but doesn't come (a process that stands still, somebody who only listens), is waited for
+// now and then only.
 
 // A crowd is the other clients that wait for a lock which this client has had. It is forgotten when
 // nothing has been heard of it for a while.
 type crowd struct {
 	name  string
 	skip  int     // how many releases are to pass
-	until instant // and until when, at the latest, if none does
+	until instant // and until when, at the latest, if none does; 0: this client doesn't sit out
 	alarm alarm   // when it is forgotten
+
+	vain   bool    // the attempt under way follows a wait for releases that didn't come
+	absent int     // how many of those who are counted haven't come
+	excuse instant // until when they aren't waited for
 }
 
-// longestCrowd is for how long a crowd is remembered.
-const longestCrowd = 200 * shortestWait
+const (
+	longestCrowd  = 200 * shortestWait // for how long a crowd is remembered
+	longestExcuse = 20 * shortestWait  // and who didn't come
+)
 
 // ring forgets a crowd.
 func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.name) }
@@ -26,19 +34,28 @@ func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.name) }
 // others may wait, and what has become of its own message.
 func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= c.handoverEnd(cl) && c.queues[cl.name] != nil
+	waiting := res.Waiting - c.absentLocked(cl.name)
 	switch {
-	case res.Waiting > 0 && own == toCome:
-		c.standBackLocked(cl.name, res.Waiting)
-	case res.Waiting > 0:
-		c.standBackLocked(cl.name, res.Waiting-1)
+	case waiting > 0 && own == toCome:
+		c.standBackLocked(cl.name, waiting)
+	case waiting > 0:
+		c.standBackLocked(cl.name, waiting-1)
 	case chain && own != heard:
 		c.standBackLocked(cl.name, 0) // for those who can't be counted: its own message is the signal
 	default:
-		if res.Counted {
+		if res.Counted && res.Waiting == 0 {
 			c.dispelLocked(cl.name)
 		}
 		c.wakeLocked(cl.name)
 	}
+}
+
+// absentLocked returns how many of those who wait for a lock aren't waited for.
+func (c *Client) absentLocked(name string) int {
+	if cr := c.crowds[name]; cr != nil && c.now() < cr.excuse {
+		return cr.absent
+	}
+	return 0
 }
 
 // standBackLocked lets so many releases pass before this client asks for the lock again.
@@ -95,18 +112,24 @@ func (c *Client) passLocked(q *queue) bool {
 	return true
 }
 
-// triesLocked notes that this client asks for the lock again: it sits out no longer.
-func (c *Client) triesLocked(name string) {
+// triesLocked notes that this client asks for the lock again, woken or not: it sits out no longer.
+func (c *Client) triesLocked(name string, woken bool) {
 	if cr := c.crowds[name]; cr != nil {
+		cr.vain = !woken && cr.until > 0 && c.now() >= cr.until
 		cr.until = 0
 	}
 }
 
-// caughtUpLocked notes that this client got the lock: whoever was to come first has.
+// caughtUpLocked notes that this client got the lock: whoever was to come first has, or isn't coming.
 func (c *Client) caughtUpLocked(name string) {
-	if cr := c.crowds[name]; cr != nil {
-		cr.skip, cr.until = 0, 0
+	cr := c.crowds[name]
+	if cr == nil {
+		return
 	}
+	if cr.vain {
+		cr.absent, cr.excuse = cr.skip+1, c.now()+longestExcuse
+	}
+	cr.skip, cr.until = 0, 0
 }
 
 // dispelLocked forgets a crowd.

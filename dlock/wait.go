@@ -352,13 +352,13 @@ func (c *Client) turn(a *acquisition) move {
 		return a.wait()
 	}
 	// Cleared before the attempt and never after it: what happens from now on counts for the next.
-	stale := !a.fresh && c.expectsLocked(a) // the message of a release that went before the present hold
+	stale, woken := !a.fresh && c.expectsLocked(a), q.woken // stale: the message of a release before the present hold
 	a.fresh, q.woken = false, false
 	if stale {
 		return a.wait()
 	}
 	a.trying = true
-	c.triesLocked(a.name)
+	c.triesLocked(a.name, woken)
 	return toTry
 }
 
