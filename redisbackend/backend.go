@@ -75,7 +75,7 @@ func (b *Backend) Open() backend.Session {
 	if s.cluster != nil || s.replicas.n > 0 || s.dialect.Sharded {
 		return s // what goes together must be for one server, and not wait for another
 	}
-	s.sender = gather.New(func(ctx context.Context, cmds []command) []command {
+	s.sender = gather.New(func(ctx context.Context, cmds []*command) []*command {
 		s.sendNow(ctx, cmds...)
 		return cmds
 	})

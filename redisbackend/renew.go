@@ -93,8 +93,8 @@ func (s *session) renewBatch(ctx context.Context, batch []renewal, answer func(i
 }
 
 // scripts carries out scripts in one pipeline, and in another those that the server did not know.
-func (s *session) scripts(ctx context.Context, calls []redisson.Call) []command {
-	cmds := make([]command, len(calls))
+func (s *session) scripts(ctx context.Context, calls []redisson.Call) []*command {
+	cmds := make([]*command, len(calls))
 	var unknown []int
 	for i, call := range calls {
 		cmds[i] = evalSHA(ctx, call)
@@ -108,7 +108,7 @@ func (s *session) scripts(ctx context.Context, calls []redisson.Call) []command 
 	if len(unknown) == 0 {
 		return cmds
 	}
-	again := make([]command, len(unknown))
+	again := make([]*command, len(unknown))
 	for i, which := range unknown {
 		again[i] = eval(ctx, calls[which])
 		cmds[which] = again[i]

@@ -81,8 +81,8 @@ func readTimeout(client redis.UniversalClient) time.Duration {
 }
 
 // command is what follows a write on the same connection.
-func (r replicas) command(ctx context.Context) command {
-	return newCommand(ctx, 0, "wait", r.n, r.timeout.Milliseconds())
+func (r replicas) command(ctx context.Context) *command {
+	return ask(ctx, 0, "wait", r.n, r.timeout.Milliseconds())
 }
 
 // node returns the client of the one server that has the key. WAIT has no key by which a cluster's
