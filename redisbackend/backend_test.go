@@ -23,8 +23,14 @@ import (
 func TestNewPanics(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
+	client := connect(t, "127.0.0.1:1")
+	pipeliner, err := client.AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, client := range map[string]redis.UniversalClient{
-		"nil client": nil, "nil client: typed": (*redis.Client)(nil), "Ring": ring,
+		"nil client": nil, "nil client: typed": (*redis.Client)(nil), "nil client: cluster": (*redis.ClusterClient)(nil),
+		"Ring": ring, "AutoPipeliner": pipeliner, "struct": struct{ redis.UniversalClient }{client},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {

@@ -68,16 +68,12 @@ func (r replicas) check(client redis.UniversalClient) {
 	}
 }
 
-// readTimeout is how long a client waits for an answer. Zero or less: for ever, or it isn't known.
+// readTimeout is how long a client waits for an answer. Zero or less: for ever.
 func readTimeout(client redis.UniversalClient) time.Duration {
-	switch client := client.(type) {
-	case *redis.Client:
-		return client.Options().ReadTimeout
-	case *redis.ClusterClient:
-		return client.Options().ReadTimeout
-	default:
-		return 0
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		return cluster.Options().ReadTimeout
 	}
+	return client.(*redis.Client).Options().ReadTimeout
 }
 
 // command is what follows a write on the same connection.
