@@ -26,6 +26,7 @@ type options struct {
 	replicas   replicas
 	sharded    bool
 	checkEvery time.Duration // how long a silent connection for subscriptions is trusted
+	apart      bool          // no step goes together with another
 }
 
 // New returns a backend on a go-redis client: a [redis.Client], also of the kind that follows
@@ -87,13 +88,13 @@ func (b *Backend) Open() backend.Session {
 	}
 	s.dialect.Sharded = b.options.sharded
 	s.cluster, _ = b.client.(*redis.ClusterClient)
-	if s.cluster != nil || s.replicas.n > 0 || s.dialect.Sharded {
+	if s.cluster != nil || s.replicas.n > 0 || s.dialect.Sharded || b.options.apart {
 		return s // what goes together must be for one server, and not wait for another
 	}
 	s.sender = gather.New(func(ctx context.Context, cmds []*command) []*command {
 		s.sendNow(ctx, cmds...)
 		return cmds
-	})
+	}, recall)
 	return gathering{s}
 }
 

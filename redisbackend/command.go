@@ -31,17 +31,39 @@ type command struct {
 // command of which it isn't written no server has got the whole.
 type lastArgument struct {
 	text   string
-	writes atomic.Int32
+	writes atomic.Int32 // or recalled
+	shown  atomic.Bool  // somebody has its text, and might send that
 }
+
+const recalled = -1
+
+var errRecalled = errors.New("redis: whoever wanted this sent has left")
 
 // MarshalBinary is called by go-redis when it writes the command.
 func (a *lastArgument) MarshalBinary() ([]byte, error) {
-	a.writes.Add(1)
-	return []byte(a.text), nil
+	for {
+		n := a.writes.Load()
+		if n == recalled {
+			return nil, errRecalled
+		}
+		if a.writes.CompareAndSwap(n, n+1) {
+			return []byte(a.text), nil
+		}
+	}
 }
 
 // String is what hooks see that log commands.
-func (a *lastArgument) String() string { return a.text }
+func (a *lastArgument) String() string {
+	a.shown.Store(true)
+	return a.text
+}
+
+// recall keeps commands that go together from being written. It returns false if that is too late. The
+// first of them decides: without it none is.
+func recall(cmds []*command) bool {
+	first := cmds[0]
+	return !first.asks && !first.last.shown.Load() && first.last.writes.CompareAndSwap(0, recalled)
+}
 
 // noReply is the value of a command until a reply is read.
 type noReply struct{}
@@ -122,18 +144,21 @@ func eval(ctx context.Context, call redisson.Call) *command {
 }
 
 func newScript(ctx context.Context, verb, script string, call redisson.Call) *command {
-	args := make([]any, 0, 3+len(call.Keys)+len(call.Args))
-	args = append(args, verb, script, len(call.Keys))
-	for _, key := range call.Keys {
-		args = append(args, key)
+	args := make([]any, 3+len(call.Keys)+len(call.Args))
+	args[0], args[1], args[2] = verb, script, len(call.Keys)
+	for i, key := range call.Keys {
+		args[3+i] = key
 	}
-	others, last := call.Args[:len(call.Args)-1], call.Args[len(call.Args)-1]
-	for _, arg := range others {
-		args = append(args, arg)
-	}
-	args = args[:len(args)+1]
 	c := newCommand(ctx, 3, args)
-	c.last.text = last
+	if len(call.Args) == 0 {
+		c.last.writes.Store(1) // hooks may want to see a key as it is: for all that is known it is sent
+		return c
+	}
+	last := len(call.Args) - 1
+	for i, arg := range call.Args[:last] {
+		args[3+len(call.Keys)+i] = arg
+	}
+	c.last.text = call.Args[last]
 	args[len(args)-1] = &c.last
 	return c
 }
@@ -147,7 +172,7 @@ func (c *command) unknownToServer() bool {
 func (c *command) reply() (any, error) {
 	reply, err := c.Result()
 	switch {
-	case c.read() && err == redis.Nil && reply == nil:
+	case c.read() && err == redis.Nil:
 		return nil, nil
 	case c.read() && err == nil && reply != nil:
 		return reply, nil
@@ -155,7 +180,7 @@ func (c *command) reply() (any, error) {
 		return nil, errNoReply // a hook of the client's has taken it
 	case c.asks:
 		return nil, withKind(err)
-	case c.unsettled() || c.disguised() || c.replies > 0 && !c.refused:
+	case c.unsettled() || c.last.writes.Load() == 0 && c.disguised() || c.replies > 0 && !c.refused:
 		return nil, asUnknown(err)
 	case c.refused && err != redis.Nil && isReply(err):
 		return nil, withKind(err)

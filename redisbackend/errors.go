@@ -63,7 +63,8 @@ func notSent(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }
 
-// asUnknown returns the error with kind Unknown, for a step that was carried out in part.
+// asUnknown returns the error with kind Unknown, whatever it says itself: for a step that was carried out
+// in part, or may have been.
 func asUnknown(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
 }

@@ -123,9 +123,9 @@ func TestNeverSent(t *testing.T) {
 		if err := only.Ping(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
+		s := open(t, client)
 		for _, step := range steps[:5] {
 			ctx, cancel := context.WithCancel(t.Context())
-			s := open(t, client)
 			go cancel()
 			wantKind(t, step.Run(ctx, s), backend.Retry)
 		}
@@ -163,28 +163,51 @@ func TestStaleRedirection(t *testing.T) {
 	})
 }
 
+// Of what it was sent a client that is closed doesn't know what becomes.
+func TestClosedMeanwhile(t *testing.T) {
+	server := testservers.Redis(t)
+	for _, step := range steps[:2] {
+		t.Run(step.Name, func(t *testing.T) {
+			p := wiretest.NewProxy(t, server.Addr, faults.RESP)
+			client := connect(t, p.Addr())
+			s := open(t, client)
+			if err := step.Run(t.Context(), s); err != nil { // makes a connection
+				t.Fatal(err)
+			}
+			server.Do("FLUSHALL")
+			p.Block(faults.ToClient)
+			done := make(chan error)
+			go func() { done <- step.Run(t.Context(), s) }()
+			testservers.Until(t, "it is carried out", func() bool { return server.Do("EXISTS", "n") == "1" })
+			client.Close()
+			wantKind(t, <-done, backend.Unknown)
+			wantKind(t, step.Run(t.Context(), s), backend.Refused)
+		})
+	}
+}
+
 // hooks are functions around single commands and pipelines.
 type hooks struct {
 	redis.Hook
-	around func(cmds []redis.Cmder, send func() error) error
+	around func(ctx context.Context, cmds []redis.Cmder, send func() error) error
 }
 
 func (hooks) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h hooks) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		return h.around([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+		return h.around(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
 	}
 }
 
 func (h hooks) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return h.around(cmds, func() error { return next(ctx, cmds) })
+		return h.around(ctx, cmds, func() error { return next(ctx, cmds) })
 	}
 }
 
 // rewriting is a hook that makes plain text of all that is sent.
-func rewriting(cmds []redis.Cmder, send func() error) error {
+func rewriting(_ context.Context, cmds []redis.Cmder, send func() error) error {
 	for _, cmd := range cmds {
 		for i, arg := range cmd.Args() {
 			if text, ok := arg.(interface{ String() string }); ok {
@@ -218,7 +241,7 @@ func TestHookRewritesCommands(t *testing.T) {
 // A hook's own error after a step was carried out says nothing of the step.
 func TestHookFails(t *testing.T) {
 	fails := false
-	around := hooks{around: func(_ []redis.Cmder, send func() error) error {
+	around := hooks{around: func(_ context.Context, _ []redis.Cmder, send func() error) error {
 		err := send()
 		if fails {
 			err = errors.New("no room for metrics")
