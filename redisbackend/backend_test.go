@@ -239,8 +239,9 @@ func TestErrorsOfTheClient(t *testing.T) {
 		wantKind(t, err, backend.Retry)
 	})
 	t.Run("closed", func(t *testing.T) {
-		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1, PoolSize: 1})
 		s := open(t, client)
+		wantKind(t, steps[0].Run(t.Context(), s), backend.Retry) // go-redis remembers why
 		client.Close()
 		for _, step := range steps {
 			wantKind(t, step.Run(t.Context(), s), backend.Refused)
