@@ -175,12 +175,12 @@ func (s *session) releaseAsking(ctx context.Context, req backend.ReleaseRequest)
 	return res, err
 }
 
-func (s *session) countWaiting(ctx context.Context, name string) command {
+func (s *session) countWaiting(ctx context.Context, name string) *command {
 	if s.cluster != nil {
 		return eval(ctx, s.dialect.CountWaitingScript(name))
 	}
 	subcommand, channel := s.dialect.CountWaiting(name)
-	return newCommand(ctx, 0, "pubsub", subcommand, channel)
+	return ask(ctx, 0, "pubsub", subcommand, channel)
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
