@@ -462,12 +462,13 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 
 // abandon ends what an acquisition asked for without having it: no attempt for it follows.
 func (c *Client) abandon(a *acquisition) {
-	if a.h == nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.unlock()
-	if a.h.claim.unsure {
+	c.abandonLocked(a)
+}
+
+func (c *Client) abandonLocked(a *acquisition) {
+	if a.h != nil && a.h.claim.unsure {
 		c.takeBackLocked(a.h.claim)
 	}
 	a.h = nil

@@ -949,3 +949,56 @@ func TestUnlockOfAReentryTakesAsLongAsItsContextAllows(t *testing.T) {
 		})
 	})
 }
+
+// Who asks the store is deposed while it does, by one that came earlier and whose Locker is unlocked
+// by now. If its reply is lost then, it neither repeats nor takes back: the lock is nobody's for all
+// of its lease, and everybody waits.
+func TestALeadWhoseReplyIsLostAsItIsDeposed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		b := &hooked{Backend: membackend.New()}
+		c := New(b, quiet(), WithHandover(0))
+		defer c.Close()
+
+		l := c.Locker("x")
+		mustTry(t, l)
+		first := wait(ctx, l)                                  // parked
+		second := wait(ctx, c.Locker("x"), Lease(time.Minute)) // asks
+		once := true
+		b.mu.Lock()
+		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			if !once {
+				return do(ctx)
+			}
+			defer time.Sleep(10 * time.Millisecond) // the answer is slow
+			return do(ctx)
+		}
+		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if !once {
+				return do(ctx)
+			}
+			once = false
+			do(ctx)
+			time.Sleep(10 * time.Millisecond)
+			return backend.AcquireResult{}, errors.New("the reply is lost")
+		}
+		b.mu.Unlock()
+		began := time.Now()
+		mustUnlock(t, ctx, l)
+		select {
+		case <-first.in:
+			first.leave()
+		case <-second.in:
+			second.leave()
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the lock was nobody's, and two waited for it, for %v", took)
+		}
+		if first.isIn(t) {
+			first.leave()
+		}
+		if second.isIn(t) {
+			second.leave()
+		}
+	})
+}
