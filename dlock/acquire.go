@@ -120,7 +120,7 @@ func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, erro
 		}
 		a.fail(ctx.Err() != nil, err)
 		c.report(a, err)
-		if !c.pause(ctx, a.tries.next(firstBackoff, a.o.lease/3)) {
+		if !c.pause(ctx, a.tries.next(firstBackoff, longestPause(a.o.lease))) {
 			return nil, a.giveUp(c.over(ctx))
 		}
 	}
@@ -432,7 +432,7 @@ func (c *Client) confirm(ctx context.Context, cl *claim) {
 	defer c.unlock()
 	c.backgroundLocked(func() {
 		var tries backoff
-		for c.pause(c.ctx, tries.next(firstBackoff, c.lease/3)) && !c.confirmed(c.ctx, cl) {
+		for c.pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) && !c.confirmed(c.ctx, cl) {
 		}
 	})
 }

@@ -1002,3 +1002,59 @@ func TestALeadWhoseReplyIsLostAsItIsDeposed(t *testing.T) {
 		}
 	})
 }
+
+// Pauses between attempts grow up to a third of the lease that is asked for: with a long one a waiter
+// sleeps for as long as the outage took, though the store is back and the lock is free.
+func TestAWaiterWithALongLeaseAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		up := time.Now().Add(time.Hour)
+		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if time.Now().Before(up) {
+				return backend.AcquireResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("connection refused")}
+			}
+			return do(ctx)
+		}
+		c := New(b, quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		if err := l.LockContext(t.Context(), Lease(24*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if late := time.Since(up); late > time.Minute {
+			t.Errorf("the store was back, and the lock free, for %v before it was asked", late)
+		}
+		mustUnlock(t, t.Context(), l)
+	})
+}
+
+// The same for what is taken back: it is nobody's for as long again as the outage took.
+func TestATakeBackOfALongLeaseAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		b := &hooked{Backend: mem}
+		up := time.Now().Add(time.Hour)
+		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			if time.Now().Before(up) {
+				return backend.ReleaseResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("connection refused")}
+			}
+			return do(ctx)
+		}
+		c, other := New(b, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		l := c.Locker("x")
+		mustTry(t, l, Lease(24*time.Hour))
+		if err := l.UnlockContext(t.Context()); err == nil {
+			t.Fatal("unlocked during an outage")
+		}
+		o := other.Locker("x")
+		if err := o.LockContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if late := time.Since(up); late > time.Minute {
+			t.Errorf("the store was back for %v before a lock that had been unlocked was released", late)
+		}
+		mustUnlock(t, t.Context(), o)
+	})
+}

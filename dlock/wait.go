@@ -430,7 +430,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) {
 	a.answered = a.answered || q.refused > a.seen
 	a.fail(cut, err)
 	q.failure = a.failure
-	c.scheduleLocked(&a.alarm, c.now()+a.tries.next(firstBackoff, a.o.lease/3))
+	c.scheduleLocked(&a.alarm, c.now()+a.tries.next(firstBackoff, longestPause(a.o.lease)))
 }
 
 // attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.
@@ -470,7 +470,7 @@ func (c *Client) held(a *acquisition, remaining time.Duration) {
 // again if it isn't woken.
 func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Duration) instant {
 	now := c.now()
-	wait, jitter := a.o.lease/3, longestJitter
+	wait, jitter := longestPause(a.o.lease), longestJitter
 	if c.notifier == nil || q.subscribed == failing || q.subscribed == refused {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
