@@ -51,9 +51,10 @@ var refusals = []error{
 }
 
 // delays are answers to a request that was not carried out, and may be another time. The requests
-// ask for a leader, so ErrNoLeader is said before anything was proposed.
+// ask for a leader, so ErrNoLeader is said before anything was proposed. ErrNoSpace is none of them: the
+// transaction that fills a store is carried out, and answered with it.
 var delays = []error{
-	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrNoSpace, rpctypes.ErrLeaseNotFound,
+	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrLeaseNotFound,
 	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
 }
 

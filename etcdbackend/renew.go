@@ -139,7 +139,7 @@ func (b *batch) own(req *backend.RenewRequest, kv *mvccpb.KeyValue) (record, err
 	if kv == nil {
 		return record{}, nil
 	}
-	if guess := b.holds.guess(holdID{req.Name, req.Owner}); guess.rev == kv.ModRevision {
+	if guess := b.holds.guess(holdID{req.Name, req.Owner}); !guess.free() && guess.rev == kv.ModRevision && guess.lease == kv.Lease {
 		return guess, nil // what we wrote needn't be decoded
 	}
 	key, err := decode(kv)

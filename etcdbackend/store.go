@@ -114,13 +114,8 @@ func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
 // and nothing else was done. Otherwise it returns the revision of the change.
 func (st *store) swap(ctx context.Context, name string, old record, op *pb.RequestOp) (rev int64, now record, err error) {
 	key := st.key(name)
-	// A key that does not exist has the revision 0.
-	same := &pb.Compare{
-		Key: key, Result: pb.Compare_EQUAL,
-		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: old.rev},
-	}
 	res, err := send(ctx, st.kv.Txn, &pb.TxnRequest{
-		Compare: []*pb.Compare{same},
+		Compare: same(key, old),
 		Success: []*pb.RequestOp{op},
 		Failure: []*pb.RequestOp{rangeOp(key)},
 	})
@@ -136,6 +131,24 @@ func (st *store) swap(ctx context.Context, name string, old record, op *pb.Reque
 	}
 	now, err = decode(kv)
 	return 0, now, err
+}
+
+// same says that a key is as it was read or written. The revision alone does not: an etcd that has lost
+// its data, or was set back, counts anew, and another's key may get the same one. No two holds have
+// a lease in common.
+func same(key []byte, old record) []*pb.Compare {
+	// A key that does not exist has the revision 0.
+	rev := &pb.Compare{
+		Key: key, Result: pb.Compare_EQUAL,
+		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: old.rev},
+	}
+	if old.free() {
+		return []*pb.Compare{rev}
+	}
+	return []*pb.Compare{rev, {
+		Key: key, Result: pb.Compare_EQUAL,
+		Target: pb.Compare_LEASE, TargetUnion: &pb.Compare_Lease{Lease: old.lease},
+	}}
 }
 
 func rangeOp(key []byte) *pb.RequestOp {
