@@ -3,6 +3,7 @@ package etcdbackend_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/etcdbackend"
 	"github.com/seed951563bd/distsync/internal/testservers"
 	"github.com/seed951563bd/distsync/internal/wiretest"
 )
@@ -64,5 +66,105 @@ func TestFullStore(t *testing.T) {
 	}
 	if get(t, admin, key("n")) != nil {
 		t.Error("the lock is held")
+	}
+}
+
+// TestTimeoutsLeaveNoLeases: callers that give up leave no leases behind, however long these would be.
+func TestTimeoutsLeaveNoLeases(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	var cancel context.CancelFunc
+	s := open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+		err := send(ctx)
+		if _, ok := req.(*pb.LeaseGrantRequest); ok {
+			cancel()
+		}
+		return err
+	})))
+	req := acquire(alice)
+	req.Lease = time.Hour
+	for range 20 {
+		var ctx context.Context
+		ctx, cancel = context.WithCancel(t.Context())
+		if res, err := s.Acquire(ctx, req); err == nil && res.Acquired {
+			wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
+		}
+		cancel()
+	}
+	if n := leases(t, admin); n > 2 {
+		t.Errorf("%d leases of an hour are left by 20 callers that gave up", n)
+	}
+	s.Close()
+	testservers.Until(t, "Close gives back the leases", func() bool { return leases(t, admin) == 0 })
+}
+
+// TestLeaseThatCannotBeKept: a hold that has a used lease needs it to begin anew. If that fails it gets
+// a fresh one.
+func TestLeaseThatCannotBeKept(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	s := open(t, connect(t, server.Addr, func(cfg *clientv3.Config) {
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainStreamInterceptor(
+			func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
+				return nil, rpctypes.ErrGRPCNoLeader
+			}))
+	}))
+	var last int64
+	for range 3 {
+		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice))); !res.Acquired || res.Count != 1 {
+			t.Errorf("%+v", res)
+		}
+		kv := get(t, admin, key("n"))
+		if kv.Lease == last {
+			t.Error("the lease of the last hold serves this one, and did not begin anew")
+		}
+		last = kv.Lease
+		wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
+		etcdbackend.Age(s, time.Second)
+	}
+	testservers.Until(t, "leases that are not used are revoked", func() bool { return leases(t, admin, s) == 0 })
+}
+
+// TestUsedLeaseBeginsAnew: a hold has all of its lease, though that served another before.
+func TestUsedLeaseBeginsAnew(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	s := open(t, connect(t, server.Addr))
+	req := acquire(alice)
+	req.Lease = 5 * time.Second
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
+	first := get(t, admin, key("n")).Lease
+	left := func() int64 {
+		return wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(admin.TimeToLive(t.Context(), clientv3.LeaseID(first))).TTL
+	}
+	testservers.Until(t, "some of it is over", func() bool { return left() <= 4 })
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
+	if kv := get(t, admin, key("n")); kv.Lease == first && left() < 5 {
+		t.Errorf("%d s are left of a lease of 5 s that began just now", left())
+	}
+}
+
+// TestLeaseThatIsGone: a lease that was kept for the next hold is not there any more.
+func TestLeaseThatIsGone(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	s := open(t, connect(t, server.Addr))
+	for range 3 {
+		for _, name := range []string{"a", "b", "c"} {
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), backend.ReleaseRequest{Name: name, Owner: alice, Lease: lease}))
+		}
+		for _, l := range wiretest.Must[*clientv3.LeaseLeasesResponse](t)(admin.Leases(t.Context())).Leases {
+			wiretest.Must[*clientv3.LeaseRevokeResponse](t)(admin.Revoke(t.Context(), l.ID))
+		}
+	}
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice))); !res.Acquired {
+		t.Errorf("%+v", res)
+	}
+	if get(t, admin, key("n")) == nil {
+		t.Error("the lock is free")
 	}
 }

@@ -84,7 +84,10 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if err := check(ctx, req.Kind); err != nil {
 		return nil, err
 	}
-	sub, err := s.watcher.add(s.store.key(req.Name), req.Wake)
+	sub, err := s.watcher.add(s.store.key(req.Name), func(w backend.Wakeup) {
+		s.others.left(req.Name)
+		req.Wake(w)
+	})
 	if err != nil {
 		return nil, err
 	}
