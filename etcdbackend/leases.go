@@ -288,6 +288,15 @@ func (ls *leases) close() {
 	}
 }
 
+// background runs what nobody waits for, until it is done or the session is closed.
+func (ls *leases) background(f func(context.Context)) {
+	ls.working.Go(func() {
+		ctx, cancel := context.WithTimeout(ls.ctx, longestGrant)
+		defer cancel()
+		f(ctx)
+	})
+}
+
 func (ls *leases) revokeAll(all []lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/seed951563bd/distsync/backend"
 )
 
@@ -14,18 +16,16 @@ type session struct {
 	leases  *leases
 	holds   *holds
 	others  others
+	line    *line
 	keeper  *keeper
 	watcher *watcher
 }
 
 func newSession(st *store) *session {
-	return &session{
-		store:   st,
-		leases:  newLeases(st),
-		holds:   newHolds(),
-		keeper:  newKeeper(st.lease),
-		watcher: newWatcher(st.watch, st.options.checkEvery),
-	}
+	s := &session{store: st, leases: newLeases(st), holds: newHolds(), keeper: newKeeper(st.lease)}
+	s.line = newLine(st, s.leases)
+	s.watcher = newWatcher(st.watch, s.line, st.options.checkEvery, func() { s.line.keep(s.keeper) })
+	return s
 }
 
 var (
@@ -67,10 +67,13 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	for err == nil {
 		if !key.free() && key.owner != req.Owner {
 			s.others.hold(req.Name)
+			if s.line.subscribed(req.Name) {
+				return backend.AcquireResult{Remaining: -1}, nil // the watch tells when it ends
+			}
 			remaining, now, err := s.remaining(ctx, req.Name, key)
 			switch {
 			case err != nil:
-				return backend.AcquireResult{Remaining: -1}, nil // a watch tells when it ends
+				return backend.AcquireResult{Remaining: -1}, nil
 			case now == key:
 				return backend.AcquireResult{Remaining: remaining}, nil
 			}
@@ -111,7 +114,12 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 			}
 		default:
 			lease := key.lease
-			if done, key, err = s.delete(ctx, id.name, ttl, key); done {
+			var ops []*pb.RequestOp
+			if req.AskWaiting {
+				ops = append(ops, s.store.countWaiting(req.Name))
+			}
+			var freed *pb.TxnResponse
+			if freed, key, err = s.delete(ctx, id.name, ttl, key, ops...); freed != nil {
 				if spare, ok := s.holds.spare(id, lease); ok {
 					s.leases.put(spare)
 					lease = 0
@@ -119,7 +127,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 				if err = s.giveBack(ctx, id, lease, ttl); err != nil {
 					return backend.ReleaseResult{}, inDoubt(err)
 				}
-				return backend.ReleaseResult{Outcome: backend.Freed}, nil
+				return s.freed(req, freed), nil
 			}
 			if err != nil {
 				s.holds.doubt(id)
@@ -128,6 +136,22 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		}
 	}
 	return backend.ReleaseResult{}, err
+}
+
+// freed returns the answer to a release that has freed the lock. If others of this session's client wait
+// they take the last place in the line.
+func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
+	res := backend.ReleaseResult{Outcome: backend.Freed}
+	if req.AskWaiting {
+		res.Waiting = s.line.othersWait(req.Name, waiting(done, 1))
+	}
+	if res.Waiting == backend.OthersWait {
+		s.others.hold(req.Name) // soon
+	}
+	if s.line.subscribed(req.Name) {
+		s.leases.background(func(ctx context.Context) { s.line.stand(ctx, req.Name) })
+	}
+	return res
 }
 
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
@@ -140,8 +164,8 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 			return backend.ForceReleaseResult{}, nil
 		}
 		id, lease := holdID{req.Name, key.owner}, key.lease
-		var done bool
-		if done, key, err = s.delete(ctx, req.Name, 0, key); done {
+		var freed *pb.TxnResponse
+		if freed, key, err = s.delete(ctx, req.Name, 0, key); freed != nil {
 			if err := s.giveBack(ctx, id, lease, 0); err != nil {
 				return backend.ForceReleaseResult{}, inDoubt(err)
 			}
@@ -262,15 +286,24 @@ func (s *session) putAndKeep(ctx context.Context, id holdID, old, next record, l
 // put changes a key from one record to another, which is attached to a lease: the one that it was
 // attached to before, or a fresh one.
 func (s *session) put(ctx context.Context, id holdID, old, next record, l lease, fresh bool) (done bool, key record, err error) {
-	rev, key, repeated, err := s.swapOnLease(ctx, id, old, next, l, fresh)
+	ops := []*pb.RequestOp{s.store.put(id.name, next)}
+	place := s.line.own(id.name)
+	if place != nil {
+		ops = append(ops, del(place))
+	}
+	swapped, key, repeated, err := s.swapOnLease(ctx, id, old, ops, l, fresh)
 	if repeated {
 		s.holds.suspect(id, l.id)
 	}
 	switch {
-	case rev != 0:
+	case swapped != nil:
+		rev := swapped.Header.GetRevision()
 		next.rev, next.created = rev, old.created
 		if old.free() {
 			next.created = rev
+		}
+		if place != nil {
+			s.line.served(id.name, place)
 		}
 		s.holds.wrote(id, next, l)
 		return true, next, nil
@@ -300,14 +333,14 @@ func (s *session) put(ctx context.Context, id holdID, old, next record, l lease,
 // swapOnLease writes a key. If a member says nothing it is another's turn where the lease is fresh, and so
 // tells whether it was done the first time: nobody else attaches a key to it. It says whether there
 // was more than one turn: then the lease is suspect for good.
-func (s *session) swapOnLease(ctx context.Context, id holdID, old, next record, l lease, fresh bool) (rev int64, key record, repeated bool, err error) {
+func (s *session) swapOnLease(ctx context.Context, id holdID, old record, ops []*pb.RequestOp, l lease, fresh bool) (done *pb.TxnResponse, key record, repeated bool, err error) {
 	for turn := range 3 {
-		rev, key, err = s.store.swap(ctx, id.name, l.ttl, old, s.store.put(id.name, next))
+		done, key, err = s.store.swap(ctx, id.name, l.ttl, old, ops...)
 		if !fresh || !errors.Is(err, errSilent.Err) {
-			return rev, key, turn > 0, err
+			return done, key, turn > 0, err
 		}
 	}
-	return rev, key, true, err
+	return done, key, true, err
 }
 
 // prolong lets the lease of a key begin anew, and returns it. It returns 0 if the key needs another:
@@ -323,14 +356,13 @@ func (s *session) prolong(ctx context.Context, key record, ttl int64) (int64, er
 	return key.lease, nil
 }
 
-// delete deletes the key of a lock if it is still so. It says whether it has done so and, if not, how
-// the key is now.
-func (s *session) delete(ctx context.Context, name string, ttl int64, old record) (done bool, key record, err error) {
+// delete deletes the key of a lock if it is still so, and carries out ops. It returns nil and how the key
+// is now if it has not.
+func (s *session) delete(ctx context.Context, name string, ttl int64, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, key record, err error) {
 	if err := ended(ctx); err != nil {
-		return false, record{}, err
+		return nil, record{}, err
 	}
-	rev, key, err := s.store.swap(ctx, name, ttl, old, s.store.del(name))
-	return rev != 0, key, err
+	return s.store.swap(ctx, name, ttl, old, append([]*pb.RequestOp{del(s.store.key(name))}, ops...)...)
 }
 
 // giveBack revokes all leases of a hold that isn't in the store any more.

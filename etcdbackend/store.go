@@ -168,27 +168,27 @@ func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
 	return first(res.Responses[i].GetResponseRange().Kvs), nil
 }
 
-// swap carries out op if the lock's key is still as old says. If it isn't, swap returns how it is,
-// and nothing else was done. Otherwise it returns the revision of the change.
-func (st *store) swap(ctx context.Context, name string, ttl int64, old record, op *pb.RequestOp) (rev int64, now record, err error) {
+// swap carries out ops if the lock's key is still as old says. If it isn't, swap returns how it is,
+// and nothing else was done. Otherwise it returns what was done.
+func (st *store) swap(ctx context.Context, name string, ttl int64, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, now record, err error) {
 	key := st.key(name)
 	res, err := st.once(ctx, patience(ttl), &pb.TxnRequest{
 		Compare: same(key, old),
-		Success: []*pb.RequestOp{op},
+		Success: ops,
 		Failure: []*pb.RequestOp{rangeOp(key)},
 	})
 	switch {
 	case err != nil:
-		return 0, record{}, err
+		return nil, record{}, err
 	case res.Succeeded:
-		return res.Header.Revision, record{}, nil
+		return res, record{}, nil
 	}
 	kv, err := ranged(res, 0)
 	if err != nil {
-		return 0, record{}, err
+		return nil, record{}, err
 	}
 	now, err = decode(kv)
-	return 0, now, err
+	return nil, now, err
 }
 
 // same says that a key is as it was read or written. The revision alone does not: an etcd that has lost
@@ -219,10 +219,8 @@ func (st *store) put(name string, r record) *pb.RequestOp {
 	}}}
 }
 
-func (st *store) del(name string) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{
-		Key: st.key(name),
-	}}}
+func del(key []byte) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key}}}
 }
 
 // grant makes a lease with this id, and returns its length.
