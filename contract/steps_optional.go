@@ -137,6 +137,58 @@ var notifierCases = []testCase{
 				e.Fatalf("Wake of a closed subscription was called %d times", n)
 			}
 		}},
+	{"notifier/waiting", "Release says, if it is asked and says anything, how many sessions other than its own are subscribed",
+		func(e *env) {
+			e.needNotifier()
+			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
+			waiting := func(ask bool) backend.ReleaseResult {
+				e.Helper()
+				a.acquires("lock", lease)
+				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: "a", Lease: lease, AskWaiting: ask})
+				if err != nil || res.Outcome != backend.Freed {
+					e.Fatalf("Release: %v, %v; want freed", res.Outcome, err)
+				}
+				return res
+			}
+			others := func(when string) {
+				e.Helper()
+				if res := waiting(true); res.Counted && res.Waiting < 1 {
+					e.Fatalf("%s: Release says that nobody else waits", when)
+				}
+				if res := waiting(false); res.Counted {
+					e.Fatalf("%s: Release says that %d others wait, and was not asked", when, res.Waiting)
+				}
+			}
+			nobody := func(when string) {
+				e.Helper()
+				if res := waiting(true); res.Waiting > 0 {
+					e.Fatalf("%s: Release says that %d others wait", when, res.Waiting)
+				}
+			}
+			_, elsewhere := b.subscribe("another lock")
+			defer elsewhere.Close()
+			nobody("nobody is subscribed")
+			_, own := a.subscribe("lock")
+			_, again := a.subscribe("lock")
+			nobody("only the session itself is subscribed")
+			_, subB := b.subscribe("lock")
+			others("the session itself and another are subscribed")
+			own.Close()
+			again.Close()
+			others("another session is subscribed")
+			_, subC := c.subscribe("lock")
+			subB.Close()
+			others("another session is subscribed, and one was")
+			subC.Close()
+			e.eventually("nobody else waits when the others have closed their subscriptions", func() bool {
+				return waiting(true).Waiting == 0
+			})
+			_, own = a.subscribe("lock")
+			defer own.Close()
+			e.eventually("nobody else waits when only the session itself is subscribed again", func() bool {
+				return waiting(true).Waiting == 0
+			})
+		}},
 	{"notifier/context", "A subscription outlives the context of the call that made it",
 		func(e *env) {
 			e.needNotifier()

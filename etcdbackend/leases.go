@@ -276,13 +276,16 @@ func (ls *leases) due(now time.Time) []lease {
 	return due
 }
 
-// close revokes what is idle as far as that takes no time to speak of, and waits for nothing. The rest
-// runs out.
-func (ls *leases) close() {
+// close revokes what is idle, and another lease if its id isn't 0, as far as that takes no time to speak
+// of, and waits for nothing. The rest runs out.
+func (ls *leases) close(last lease) {
 	ls.stop()
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.closed = true
+	if last.id != 0 {
+		ls.dropped = append(ls.dropped, last)
+	}
 	if due := ls.due(time.Now()); len(due) > 0 {
 		ls.working.Go(func() { ls.revokeAll(due) })
 	}

@@ -77,7 +77,7 @@ func TestLeasesAreUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &granter{}
 		ls := newLeases(&store{lease: g})
-		defer ls.close()
+		defer ls.close(lease{})
 		for range 100 {
 			l, err := ls.get(t.Context(), 30)
 			if err != nil || l.ttl != 30 {
@@ -122,7 +122,7 @@ func TestGivingUpLeavesNoLease(t *testing.T) {
 		if alive, granted := g.count(); alive > 2 || granted > 2 {
 			t.Errorf("%d of %d leases are left", alive, granted)
 		}
-		ls.close()
+		ls.close(lease{})
 		synctest.Wait()
 		time.Sleep(2 * time.Second)
 		if alive, _ := g.count(); alive != 0 {
@@ -136,7 +136,7 @@ func TestLostGrantsAreRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &granter{lost: true, down: true}
 		ls := newLeases(&store{lease: g})
-		defer ls.close()
+		defer ls.close(lease{})
 		for range 5 {
 			_, err := ls.get(t.Context(), 3600)
 			if backend.KindOf(err) != backend.Retry {
@@ -181,7 +181,7 @@ func TestDistrustedLeases(t *testing.T) {
 		if alive, _ := g.count(); alive != 0 {
 			t.Errorf("%d leases are left", alive)
 		}
-		ls.close()
+		ls.close(lease{})
 		// What is given back after Close is revoked, and what must be had after it is granted.
 		l, err := ls.get(t.Context(), 30)
 		if err != nil {

@@ -42,6 +42,7 @@ const (
 	shortestTurn = 10 * time.Millisecond
 	longestTurn  = 100 * time.Millisecond
 	mostTurns    = 10 // that somebody waits though nobody takes the lock
+	standWithin  = time.Second
 )
 
 func newLine(st *store, ls *leases) *line {
@@ -80,12 +81,15 @@ func (ln *line) leave(name string) {
 // stand takes the last place in the line for a lock, if the session is subscribed and has none. If
 // that fails it tries with the first.
 func (ln *line) stand(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, standWithin)
+	defer cancel()
 	p, key := ln.vacant(name)
 	if p == nil {
 		return
 	}
 	l, err := ln.current(ctx)
 	if err != nil {
+		ln.served(name, key)
 		return
 	}
 	begin := time.Now()
@@ -98,7 +102,11 @@ func (ln *line) stand(ctx context.Context, name string) {
 	if gone(err) && ln.lease == l {
 		ln.lease = lease{}
 	}
-	if err != nil {
+	switch {
+	case err != nil && backend.KindOf(err) != backend.Unknown:
+		p.key = nil
+		return
+	case err != nil:
 		return
 	}
 	ln.turn = min(max(ln.turn/2, 2*time.Since(begin), shortestTurn), longestTurn)
@@ -165,7 +173,7 @@ func (ln *line) own(name string) []byte {
 	return nil
 }
 
-// served notes that the session's key was deleted, since it has the lock.
+// served notes that a key of the session's isn't there any more, since it has the lock, or never was.
 func (ln *line) served(name string, key []byte) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -190,6 +198,13 @@ func (ln *line) moved(name string, rev int64) {
 	}
 }
 
+// close returns the lease of all keys, with which they go.
+func (ln *line) close() lease {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	return ln.lease
+}
+
 // unknown notes that the line may have moved on unnoticed.
 func (ln *line) unknown(name string) {
 	ln.mu.Lock()
@@ -199,11 +214,11 @@ func (ln *line) unknown(name string) {
 	}
 }
 
-// courtesy returns how long to leave a lock that was freed to those who are ahead.
-func (ln *line) courtesy(name string) time.Duration {
+// courtesy returns how long to leave a lock that was freed, in a revision, to those who are ahead.
+func (ln *line) courtesy(name string, rev int64) time.Duration {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
-	if p := ln.places[name]; p != nil {
+	if p := ln.places[name]; p != nil && rev > p.rev {
 		return time.Duration(min(p.ahead, mostTurns)) * ln.turn
 	}
 	return 0
@@ -228,13 +243,11 @@ func waiting(res *pb.TxnResponse, i int) int {
 	return int(res.Responses[i].GetResponseRange().GetCount())
 }
 
-// othersWait says what a release has found, which counted n of those who wait.
-func (ln *line) othersWait(name string, n int) backend.Waiting {
+// others says whether others wait for a lock, as a release has found which counted n of those who
+// wait. It says one for any number: the line sees to it that one of them comes at a time.
+func (ln *line) others(name string, n int) int {
 	if ln.own(name) != nil {
 		n--
 	}
-	if n > 0 {
-		return backend.OthersWait
-	}
-	return backend.NobodyElse
+	return min(max(n, 0), 1)
 }

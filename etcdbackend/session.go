@@ -143,9 +143,9 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
 	res := backend.ReleaseResult{Outcome: backend.Freed}
 	if req.AskWaiting {
-		res.Waiting = s.line.othersWait(req.Name, waiting(done, 1))
+		res.Counted, res.Waiting = true, s.line.others(req.Name, waiting(done, 1))
 	}
-	if res.Waiting == backend.OthersWait {
+	if res.Waiting > 0 {
 		s.others.hold(req.Name) // soon
 	}
 	if s.line.subscribed(req.Name) {
@@ -287,7 +287,10 @@ func (s *session) putAndKeep(ctx context.Context, id holdID, old, next record, l
 // attached to before, or a fresh one.
 func (s *session) put(ctx context.Context, id holdID, old, next record, l lease, fresh bool) (done bool, key record, err error) {
 	ops := []*pb.RequestOp{s.store.put(id.name, next)}
-	place := s.line.own(id.name)
+	var place []byte
+	if old.free() {
+		place = s.line.own(id.name)
+	}
 	if place != nil {
 		ops = append(ops, del(place))
 	}
@@ -362,7 +365,13 @@ func (s *session) delete(ctx context.Context, name string, ttl int64, old record
 	if err := ended(ctx); err != nil {
 		return nil, record{}, err
 	}
-	return s.store.swap(ctx, name, ttl, old, append([]*pb.RequestOp{del(s.store.key(name))}, ops...)...)
+	deletion := del(s.store.key(name))
+	done, key, err = s.store.swap(ctx, name, ttl, old, append([]*pb.RequestOp{deletion}, ops...)...)
+	if len(ops) > 0 && err != nil && backend.KindOf(err) == backend.Refused && !errors.Is(err, backend.ErrConflict) {
+		// Perhaps it may not read the keys of those who wait.
+		done, key, err = s.store.swap(ctx, name, ttl, old, deletion)
+	}
+	return done, key, err
 }
 
 // giveBack revokes all leases of a hold that isn't in the store any more.
@@ -391,7 +400,7 @@ func (s *session) outlived(ctx context.Context, id holdID, lease, ttl int64) {
 }
 
 func (s *session) Close() error {
-	s.leases.close()
+	s.leases.close(s.line.close())
 	s.keeper.close()
 	s.watcher.close()
 	return nil

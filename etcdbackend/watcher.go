@@ -339,6 +339,7 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 
 // changed notes what has become of a lock, and returns whom to wake now. w.mu is held.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (wake func(backend.Wakeup)) {
+	var freed int64 // the revision
 	for _, e := range events {
 		began := e.Kv.CreateRevision == e.Kv.ModRevision
 		if sub.later != nil && (began || e.Type == mvccpb.DELETE) {
@@ -346,7 +347,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (wake func(
 		}
 		switch {
 		case e.Type == mvccpb.DELETE:
-			wake = sub.wake
+			wake, freed = sub.wake, e.Kv.ModRevision
 		case began:
 			wake = nil
 			w.line.moved(sub.name, e.Kv.ModRevision)
@@ -355,7 +356,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (wake func(
 	if wake == nil {
 		return nil
 	}
-	wait := w.line.courtesy(sub.name)
+	wait := w.line.courtesy(sub.name, freed)
 	if wait == 0 {
 		return wake
 	}

@@ -119,8 +119,42 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
 	}
+	if req.AskWaiting {
+		return s.releaseAsking(ctx, req)
+	}
 	reply, err := s.run(ctx, s.dialect.Release(req))
 	return parse(reply, err, redisson.ParseRelease)
+}
+
+// releaseAsking releases and asks, in the same round trip, who listens.
+func (s *session) releaseAsking(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	own := s.subscriber.Watch(redisson.Channel(req.Name))
+	call := s.dialect.Release(req)
+	script, listeners := evalSHA(ctx, call), s.countWaiting(ctx, req.Name)
+	err := s.send(ctx, script, listeners)
+	if err == nil && script.unknownToServer() {
+		script, listeners = eval(ctx, call), s.countWaiting(ctx, req.Name)
+		err = s.send(ctx, script, listeners)
+	}
+	least, most := own()
+	if err != nil {
+		return backend.ReleaseResult{}, err
+	}
+	reply, err := script.reply()
+	res, err := parse(reply, err, redisson.ParseRelease)
+	if err == nil && res.Outcome == backend.Freed {
+		reply, err := listeners.reply()
+		s.dialect.AddWaiting(&res, reply, err, s.cluster != nil, least, most)
+	}
+	return res, err
+}
+
+func (s *session) countWaiting(ctx context.Context, name string) command {
+	if s.cluster != nil {
+		return eval(ctx, s.dialect.CountWaitingScript(name))
+	}
+	subcommand, channel := s.dialect.CountWaiting(name)
+	return newCommand(ctx, 0, "pubsub", subcommand, channel)
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {

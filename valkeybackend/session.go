@@ -98,7 +98,34 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
 	}
+	if req.AskWaiting {
+		return s.releaseAsking(ctx, req)
+	}
 	return parse(s.run(ctx, s.dialect.Release(req)), redisson.ParseRelease)
+}
+
+// releaseAsking releases and asks, in the same round trip, who listens.
+func (s *session) releaseAsking(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	own := s.subscriber.Watch(redisson.Channel(req.Name))
+	call := s.dialect.Release(req)
+	answers := s.send(ctx, s.evalSHA(call), s.countWaiting(req.Name))
+	if answers[0].again {
+		answers = s.send(ctx, s.eval(call), s.countWaiting(req.Name))
+	}
+	least, most := own()
+	res, err := parse(answers[0], redisson.ParseRelease)
+	if err == nil && res.Outcome == backend.Freed {
+		s.dialect.AddWaiting(&res, answers[1].reply, answers[1].err, s.slots != nil, least, most)
+	}
+	return res, err
+}
+
+func (s *session) countWaiting(name string) valkey.Completed {
+	if s.slots != nil {
+		return s.eval(s.dialect.CountWaitingScript(name))
+	}
+	subcommand, channel := s.dialect.CountWaiting(name)
+	return s.client.B().Arbitrary("PUBSUB", subcommand, channel).Build()
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {

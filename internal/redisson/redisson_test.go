@@ -94,7 +94,7 @@ func TestReplies(t *testing.T) {
 			"9223372036854775807": fmt.Sprintf("{false 0 %v 0}", time.Duration(math.MaxInt64).Truncate(time.Millisecond)),
 		}},
 		"release": {func(r any) (any, error) { return ParseRelease(r) }, map[string]string{
-			"<nil>": "{not held}", "0": "{holds left}", "1": "{freed}",
+			"<nil>": "{not held false 0}", "0": "{holds left false 0}", "1": "{freed false 0}",
 		}},
 		"renew":         {func(r any) (any, error) { return ParseRenew(r) }, map[string]string{"0": "{false}", "1": "{true}"}},
 		"force release": {func(r any) (any, error) { return ParseForceRelease(r) }, map[string]string{"0": "{false}", "1": "{true}"}},
