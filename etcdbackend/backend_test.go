@@ -97,6 +97,7 @@ func TestForeignValues(t *testing.T) {
 		"", "x", "1", "null", "[]", "{}", `"a"`, `{"owner":"a"}`, `{"count":1}`, `{"owner":"a","count":0}`,
 		`{"owner":"a","count":-1}`, `{"owner":"","count":1}`, `{"owner":"a","owner_base64":"//4=","count":1}`,
 		`{"owner":"a","count":1,"kind":"read"}`, `{"owner":"a","count":1} {}`, `{"owner":"a","count":"1"}`,
+		`{"OWNER":"a","count":1}`, `{"owner":"a","Count":1}`,
 	} {
 		wiretest.Must[*clientv3.PutResponse](t)(cli.Put(t.Context(), key("n"), value))
 		s := open(t, cli)

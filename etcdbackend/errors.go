@@ -16,7 +16,7 @@ var (
 	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: session closed")}
 	errShape  = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: an answer to something else")}
 	errShort  = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: the lease of a lock could not be prolonged")}
-	errSilent = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: no answer on a stream")}
+	errSilent = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: no answer for too long")}
 )
 
 // withKind gives an error of a request its kind. sent says whether the request may have reached a

@@ -77,7 +77,7 @@ func TestLeasesAreUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &granter{}
 		ls := newLeases(&store{lease: g})
-		defer ls.close(lease{})
+		t.Cleanup(func() { ls.close(lease{}) })
 		for range 100 {
 			l, err := ls.get(t.Context(), 30)
 			if err != nil || l.ttl != 30 {
@@ -96,6 +96,8 @@ func TestLeasesAreUsedAgain(t *testing.T) {
 		if alive, granted := g.count(); alive != 0 || granted != 2 {
 			t.Errorf("%d of %d leases are left, want none of two", alive, granted)
 		}
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
 		if len(ls.shelves) != 0 || ls.sweeping {
 			t.Errorf("%d kinds of leases are remembered; sweeping: %v", len(ls.shelves), ls.sweeping)
 		}

@@ -67,9 +67,6 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	for err == nil {
 		if !key.free() && key.owner != req.Owner {
 			s.others.hold(req.Name)
-			if s.line.subscribed(req.Name) {
-				return backend.AcquireResult{Remaining: -1}, nil // the watch tells when it ends
-			}
 			remaining, now, err := s.remaining(ctx, req.Name, key)
 			switch {
 			case err != nil:

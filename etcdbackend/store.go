@@ -61,20 +61,26 @@ const (
 
 // send sends one request. The error that it returns has a kind.
 func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req) (Res, error) {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	cancelable, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	var to peer.Peer // is set as soon as there is a connection to send the request on
-	res, err := do(ctx, req, grpc.Peer(&to), grpc.OnFinish(func(err error) {
+	over := false
+	res, err := do(cancelable, req, grpc.Peer(&to), grpc.OnFinish(func(err error) {
 		// The client repeats what was cancelled or timed out without the context's doing, as if
 		// it could not have been carried out. It doesn't if the context is over.
 		if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded {
+			over = ctx.Err() != nil
 			cancel()
 		}
 	}))
-	if err != nil {
-		return res, withKind(err, to.Addr != nil)
+	if err == nil {
+		return res, nil
 	}
-	return res, nil
+	kinded := withKind(err, to.Addr != nil)
+	if over { // in whatever words
+		kinded = &backend.Error{Kind: kinded.Kind, Err: ctx.Err()}
+	}
+	return res, kinded
 }
 
 // insist sends a request that may be repeated, since it changes nothing or the second time nothing more. The
