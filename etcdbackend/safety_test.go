@@ -168,3 +168,58 @@ func TestLeaseThatIsGone(t *testing.T) {
 		t.Error("the lock is free")
 	}
 }
+
+// TestLeaseEndsDuringARenewal: a lock is not renewed whose lease ends between the look and the message.
+func TestLeaseEndsDuringARenewal(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	var between func()
+	s := open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+		err := send(ctx)
+		if txn, ok := req.(*pb.TxnRequest); ok && between != nil && txn.Success[0].GetRequestRange() != nil {
+			f := between
+			between = nil
+			f()
+		}
+		return err
+	})))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+	held := clientv3.LeaseID(get(t, admin, key("n")).Lease)
+	between = func() { wiretest.Must[*clientv3.LeaseRevokeResponse](t)(admin.Revoke(t.Context(), held)) }
+	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), renew(alice))); res.Held {
+		t.Error("renewed a lock whose lease has ended")
+	}
+}
+
+// TestDoubtfulLeaseIsRevoked: a write without an answer leaves no lease when its hold is given back, though
+// the context of that step never ends.
+func TestDoubtfulLeaseIsRevoked(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	for _, carriedOut := range []bool{false, true} {
+		broken := true
+		s := open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+			if !broken || !puts(req) {
+				return send(ctx)
+			}
+			if err := send(ctx); err != nil || carriedOut {
+				return rpctypes.ErrGRPCLeaderChanged
+			}
+			wiretest.Must[*clientv3.DeleteResponse](t)(admin.Delete(ctx, key("n")))
+			return rpctypes.ErrGRPCLeaderChanged
+		})))
+		_, err := s.Acquire(context.Background(), acquire(alice))
+		wantKind(t, err, backend.Unknown)
+		broken = false
+		want := backend.NotHeld
+		if carriedOut {
+			want = backend.Freed
+		}
+		if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice))); res.Outcome != want {
+			t.Errorf("%v, want %v", res.Outcome, want)
+		}
+		if n := leases(t, admin); n != 0 || etcdbackend.Idle(s) != 0 || etcdbackend.Remembered(s) != 0 {
+			t.Errorf("%d leases are left, %d for the next hold; %d holds are remembered", n, etcdbackend.Idle(s), etcdbackend.Remembered(s))
+		}
+	}
+}
