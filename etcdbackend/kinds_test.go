@@ -108,3 +108,27 @@ func TestRenewalEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+// An etcd that was set back may have another's lock under the revision of ours, while our lease lives.
+func TestRenewalLooksAtTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := mute{streamer: newStreamer(), cancel: func() {}}
+		s := newSession(&store{kv: m, lease: m})
+		defer s.Close()
+		id := holdID{"n", "b"}
+		s.holds.wrote(id, record{owner: "b", count: 1, rev: 7, created: 7, lease: 5}, lease{id: 5, ttl: 61})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			select {
+			case id := <-m.sent:
+				m.res <- &pb.LeaseKeepAliveResponse{ID: id, TTL: 61}
+			case <-ctx.Done():
+			}
+		}()
+		res, err := s.Renew(t.Context(), backend.RenewRequest{Name: id.name, Owner: id.owner, Lease: time.Minute})
+		if err != nil || res.Held {
+			t.Errorf("renewed another's lock: %+v, %v", res, err)
+		}
+	})
+}

@@ -26,13 +26,13 @@ type leases struct {
 	ctx   context.Context // ends with the session
 	stop  context.CancelFunc
 
-	working sync.WaitGroup
-
 	mu       sync.Mutex
 	shelves  map[int64]*shelf // by ttl
 	dropped  []lease          // to be revoked
 	sweeping bool             // a goroutine sees to what is idle or dropped
 	closed   bool
+	running  int           // goroutines
+	settled  chan struct{} // is closed when there are none, if somebody waits for that
 }
 
 // A shelf is leases of one length.
@@ -111,7 +111,7 @@ func (ls *leases) take(ttl int64) (lease, chan granted) {
 		if ls.closed { // what is left of a hold may still be moved to another lease
 			ctx = context.Background()
 		}
-		ls.working.Go(func() { ls.grant(ctx, sh, ttl) })
+		ls.run(func() { ls.grant(ctx, sh, ttl) })
 	}
 	return lease{}, answer
 }
@@ -209,7 +209,7 @@ func (ls *leases) drop(l lease) {
 	ls.dropped = append(ls.dropped, l)
 	if ls.closed {
 		due := ls.due(time.Now())
-		ls.working.Go(func() { ls.revokeAll(due) })
+		ls.run(func() { ls.revokeAll(due) })
 		return
 	}
 	ls.sweep()
@@ -221,7 +221,7 @@ func (ls *leases) sweep() {
 		return
 	}
 	ls.sweeping = true
-	ls.working.Go(func() {
+	ls.run(func() {
 		for ls.sweepOnce() {
 			select {
 			case <-time.After(sweepEvery):
@@ -287,17 +287,49 @@ func (ls *leases) close(last lease) {
 		ls.dropped = append(ls.dropped, last)
 	}
 	if due := ls.due(time.Now()); len(due) > 0 {
-		ls.working.Go(func() { ls.revokeAll(due) })
+		ls.run(func() { ls.revokeAll(due) })
 	}
 }
 
 // background runs what nobody waits for, until it is done or the session is closed.
 func (ls *leases) background(f func(context.Context)) {
-	ls.working.Go(func() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.run(func() {
 		ctx, cancel := context.WithTimeout(ls.ctx, longestGrant)
 		defer cancel()
 		f(ctx)
 	})
+}
+
+// run starts a goroutine. ls.mu is held.
+func (ls *leases) run(f func()) {
+	ls.running++
+	go func() {
+		f()
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		ls.running--
+		if ls.running == 0 && ls.settled != nil {
+			close(ls.settled)
+			ls.settled = nil
+		}
+	}()
+}
+
+// settle waits until no goroutine is left.
+func (ls *leases) settle() {
+	ls.mu.Lock()
+	if ls.running == 0 {
+		ls.mu.Unlock()
+		return
+	}
+	if ls.settled == nil {
+		ls.settled = make(chan struct{})
+	}
+	settled := ls.settled
+	ls.mu.Unlock()
+	<-settled
 }
 
 func (ls *leases) revokeAll(all []lease) {

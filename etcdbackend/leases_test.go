@@ -31,11 +31,7 @@ type granter struct {
 }
 
 func (g *granter) LeaseGrant(ctx context.Context, req *pb.LeaseGrantRequest, opts ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
-	for _, opt := range opts {
-		if p, ok := opt.(grpc.PeerCallOption); ok {
-			p.PeerAddr.Addr = &net.TCPAddr{} // it was sent
-		}
-	}
+	seemSent(opts)
 	time.Sleep(g.delay)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -64,6 +60,15 @@ func (g *granter) LeaseRevoke(_ context.Context, req *pb.LeaseRevokeRequest, _ .
 	}
 	delete(g.alive, req.ID)
 	return &pb.LeaseRevokeResponse{}, nil
+}
+
+// seemSent makes a request look as if it had been sent.
+func seemSent(opts []grpc.CallOption) {
+	for _, opt := range opts {
+		if p, ok := opt.(grpc.PeerCallOption); ok {
+			p.PeerAddr.Addr = &net.TCPAddr{}
+		}
+	}
 }
 
 // count returns how many leases there are, and how many there ever were.

@@ -99,8 +99,26 @@ func TestLineGoesOn(t *testing.T) {
 	testservers.Until(t, "who has the lock doesn't wait for it", func() bool { return waitingFor(t, admin, "n") == 1 })
 	wiretest.Must[backend.ReleaseResult](t)(first.Release(t.Context(), release(alice)))
 	testservers.Until(t, "who is subscribed waits again", func() bool { return waitingFor(t, admin, "n") == 2 })
+	var held []int64 // the leases of both
+	for _, kv := range wiretest.Must[*clientv3.GetResponse](t)(admin.Get(t.Context(), key("n")+"\x00", clientv3.WithPrefix())).Kvs {
+		held = append(held, kv.Lease)
+	}
 	first.Close()
-	testservers.Until(t, "who is gone doesn't wait", func() bool { return waitingFor(t, admin, "n") == 1 })
+	testservers.Until(t, "who is gone doesn't wait", func() bool {
+		for _, id := range held {
+			ttl := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(admin.TimeToLive(t.Context(), clientv3.LeaseID(id))).TTL
+			if ttl < 0 {
+				return true
+			}
+			if ttl < 3 {
+				t.Fatal("a lease is left to run out")
+			}
+		}
+		return false
+	})
+	if n := waitingFor(t, admin, "n"); n != 1 {
+		t.Errorf("%d keys of one who waits", n)
+	}
 }
 
 // TestWaitingIsKept: whoever waits for long keeps its place.
@@ -159,5 +177,33 @@ func TestHerd(t *testing.T) {
 		t.Errorf("a turn takes %d requests", each)
 	} else {
 		t.Logf("a turn takes %.1f requests", float64(requests)/turns)
+	}
+}
+
+// TestExactPermission: whoever may read and write the lock alone can't stand in line, but everything else.
+func TestExactPermission(t *testing.T) {
+	server := testservers.Etcd(t, "--bcrypt-cost", "4")
+	root := connect(t, server.Addr)
+	ctx := t.Context()
+	for _, user := range []string{"root", "locker"} {
+		wiretest.Must[*clientv3.AuthUserAddResponse](t)(root.UserAdd(ctx, user, "secret"))
+		wiretest.Must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
+		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
+	}
+	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
+		key("n"), "", clientv3.PermissionType(clientv3.PermReadWrite)))
+	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
+	s := open(t, connect(t, server.Addr, as("locker", "secret")))
+	listener := subscribe(t, s, "n")
+	for range 2 {
+		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice))); !res.Acquired {
+			t.Errorf("%+v", res)
+		}
+		req := release(alice)
+		req.AskWaiting = true
+		if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, req)); res.Outcome != backend.Freed || res.Counted {
+			t.Errorf("%+v", res)
+		}
+		listener.Wait()
 	}
 }

@@ -139,7 +139,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 // they take the last place in the line.
 func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
 	res := backend.ReleaseResult{Outcome: backend.Freed}
-	if req.AskWaiting {
+	if len(done.Responses) > 1 {
 		res.Counted, res.Waiting = true, s.line.others(req.Name, waiting(done, 1))
 	}
 	if res.Waiting > 0 {
@@ -404,4 +404,4 @@ func (s *session) Close() error {
 }
 
 // Settle waits for what goes on behind steps that have returned: leases that are granted or revoked.
-func (s *session) Settle() { s.leases.working.Wait() }
+func (s *session) Settle() { s.leases.settle() }
