@@ -101,6 +101,7 @@ var storeFaults = []storeFault{
 	{"close fails while busy", "close/concurrent", false},
 	{"foreign: acquire overwrites", "conflict", false},
 	{"foreign: force deletes", "conflict", false},
+	{"foreign: one kind counts as a lock", "conflict", false},
 	{"foreign: look says free", "conflict", false},
 	{"foreign: kind is Unknown", "conflict", false},
 	{"foreign: batch fails as a whole", "conflict", false},

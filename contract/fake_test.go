@@ -218,6 +218,8 @@ func (st *fakeStore) check(name string) error {
 		return nil
 	case st.fault == "foreign: kind is Unknown":
 		return backend.ErrConflict
+	case st.fault == "foreign: one kind counts as a lock" && strings.HasSuffix(name, "1"):
+		return nil
 	}
 	return &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
 }

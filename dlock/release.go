@@ -207,7 +207,10 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 	c.mu.Lock()
 	defer c.unlock()
 	cl := h.claim
-	own := q != nil && q.releasedLocked() && c.queues[cl.name] == q
+	own := unheard
+	if q != nil {
+		own = q.releasedLocked()
+	}
 	if res.Outcome == backend.Freed {
 		c.freedLocked(cl, began, res, own)
 	} else {
@@ -219,10 +222,16 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 	}
 }
 
-// releasedLocked notes that a last release is over, and says whether its message is still to come.
-func (q *queue) releasedLocked() bool {
+// releasedLocked notes that a last release is over, and says what has become of its message.
+func (q *queue) releasedLocked() message {
+	own := unheard
+	switch {
+	case q.heard:
+		own = heard
+	case q.subscribed == standing && q.first != nil:
+		own = toCome
+	}
 	q.releasing--
-	own := q.subscribed == standing && !q.heard
 	if q.releasing == 0 {
 		q.heard = false
 	}

@@ -76,7 +76,9 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 	q.sub, q.subscribed = sub, standing
 	c.laterLocked(q.cancel) // else the context stays for as long as somebody waits
 	q.cancel = nil
-	c.wakeLocked(q.name)
+	if q.lead == nil || !c.sitsOutLocked(q) { // or it tries in a moment
+		c.wakeLocked(q.name)
+	}
 }
 
 // unsubscribed notes that a subscription failed, and says whether to go on trying.

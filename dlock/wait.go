@@ -32,7 +32,7 @@ const shortestWait = 5 * time.Millisecond
 // moment: for the end of a lease little, since there is one lead a client.
 const (
 	longestJitter = 100 * time.Millisecond
-	endJitter     = 4 * time.Millisecond
+	endJitter     = 2 * time.Millisecond
 )
 
 // A lead that must poll begins with short pauses, and never lets a release wait for long.
@@ -344,7 +344,7 @@ func (c *Client) turn(a *acquisition) move {
 		return toLeave
 	case a.handed != nil:
 		return toTake
-	case c.closed:
+	case c.ctx.Err() != nil:
 		return toEnd
 	}
 	q := c.queues[a.name]
@@ -352,12 +352,13 @@ func (c *Client) turn(a *acquisition) move {
 		return a.wait()
 	}
 	// Cleared before the attempt and never after it: what happens from now on counts for the next.
-	stale := !a.fresh && c.expectsLocked(a) // the message of a release that went before the present hold
+	stale, woken := !a.fresh && c.expectsLocked(a), q.woken // stale: the message of a release before the present hold
 	a.fresh, q.woken = false, false
 	if stale {
 		return a.wait()
 	}
 	a.trying = true
+	c.triesLocked(a.name, woken)
 	return toTry
 }
 
@@ -452,7 +453,7 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
 	if cr := c.crowds[q.name]; cr != nil && now < cr.until {
-		at = min(at, cr.until) // what it was told may be from before our own release
+		at = min(at, cr.until) // what it was told may be from before a release that it let pass
 	}
 	return at
 }

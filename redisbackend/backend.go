@@ -25,7 +25,16 @@ type Option func(*options)
 type options struct {
 	replicas   replicas
 	sharded    bool
+	prefix     string
 	checkEvery time.Duration // how long a silent connection for subscriptions is trusted
+}
+
+// WithPrefix sets what the keys of locks begin with; default nothing: then a lock's name is its key, and
+// must not be that of other data. All who share locks must use the same prefix. For Redisson it is a
+// part of the name, or what a NameMapper adds: with the prefix "lock:", its getLock("lock:orders:42") is
+// the lock "orders:42" here. In a cluster a prefix with a pair of braces puts all locks into one slot.
+func WithPrefix(prefix string) Option {
+	return func(o *options) { o.prefix = prefix }
 }
 
 // New returns a backend on a go-redis client: a [redis.Client], also of the kind that follows
@@ -68,6 +77,7 @@ func (b *Backend) Open() backend.Session {
 	s := &session{
 		client:     b.client,
 		replicas:   b.options.replicas,
+		prefix:     b.options.prefix,
 		subscriber: newSubscriber(b),
 	}
 	s.dialect.Sharded = b.options.sharded

@@ -3,6 +3,7 @@ package redisbackend
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,6 +18,7 @@ type session struct {
 	client     redis.UniversalClient
 	cluster    *redis.ClusterClient // the client, if it is one; else nil
 	dialect    redisson.Dialect
+	prefix     string // of keys: names are without it until a step adds it
 	replicas   replicas
 	probed     atomic.Bool // see probe
 	subscriber *pubsub.Subscriber
@@ -43,6 +45,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name string) err
 }
 
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.AcquireResult{}, err
 	}
@@ -52,7 +55,8 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	call := redisson.Acquire(req)
 	if !req.Reentry && s.replicas.n == 0 {
 		reply, err := s.run(ctx, call)
-		return parse(reply, err, redisson.ParseAcquire)
+		res, err := parse(reply, err, redisson.ParseAcquire)
+		return res, s.orForeign(ctx, req.Name, res.Remaining, err)
 	}
 	a, err := s.acquire(ctx, evalSHA(ctx, call), req)
 	if err == nil && a.script.unknownToServer() {
@@ -61,7 +65,21 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err != nil {
 		return backend.AcquireResult{}, err
 	}
-	return s.acquired(a)
+	res, err := s.acquired(a)
+	return res, s.orForeign(ctx, req.Name, res.Remaining, err)
+}
+
+// orForeign returns the error of a step. If there is none, and what the step found is held for ever, it
+// looks whether that is a lock at all.
+func (s *session) orForeign(ctx context.Context, name string, remaining time.Duration, err error) error {
+	if err != nil || remaining >= 0 {
+		return err
+	}
+	reply, err := s.run(ctx, redisson.IsForeign(name))
+	if err != nil {
+		return nil // it stays what it seems to be
+	}
+	return redisson.ParseIsForeign(reply)
 }
 
 // An acquisition is what is sent together to acquire a lock.
@@ -116,9 +134,19 @@ func (s *session) acquired(a acquisition) (backend.AcquireResult, error) {
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
 	}
+	res, err := s.release(ctx, req)
+	if redisson.MayHold(res, err) {
+		reply, err := s.run(ctx, s.dialect.ReleaseAgain(req))
+		return parse(reply, err, redisson.ParseReleaseAgain)
+	}
+	return res, err
+}
+
+func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	if req.AskWaiting {
 		return s.releaseAsking(ctx, req)
 	}
@@ -158,26 +186,25 @@ func (s *session) countWaiting(ctx context.Context, name string) command {
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.RenewResult{}, err
 	}
 	reply, err := s.run(ctx, redisson.Renew(req))
-	return parse(reply, err, redisson.ParseRenew)
+	res, err := parse(reply, err, redisson.ParseRenew)
+	if err != nil || res.Held {
+		return res, err
+	}
+	reply, err = s.run(ctx, redisson.RenewAgain(req))
+	return parse(reply, err, redisson.ParseRenewAgain)
 }
 
-// ForceRelease asks first whether the key is a lock: the script deletes anything.
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
 	if err := s.probe(ctx, req.Name); err != nil {
-		return backend.ForceReleaseResult{}, err
-	}
-	fields := s.question(ctx, "hlen", req.Name)
-	if err := s.send(ctx, fields); err != nil {
-		return backend.ForceReleaseResult{}, err
-	}
-	if _, err := fields.reply(); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
 	reply, err := s.run(ctx, s.dialect.ForceRelease(req))
@@ -186,6 +213,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 
 // Look asks with plain commands, in one round trip.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.LookResult{}, err
 	}
@@ -208,7 +236,8 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if req.Owner == "" {
 		replies[1] = nil
 	}
-	return redisson.ParseLook(replies[0], replies[1], replies[2])
+	res, err := redisson.ParseLook(replies[0], replies[1], replies[2])
+	return res, s.orForeign(ctx, req.Name, res.Remaining, err)
 }
 
 // question returns a plain command about a key that is to be answered by the key's master.

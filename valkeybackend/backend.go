@@ -23,6 +23,15 @@ type Option func(*options)
 type options struct {
 	replicas replicas
 	sharded  bool
+	prefix   string
+}
+
+// WithPrefix sets what the keys of locks begin with; default nothing: then a lock's name is its key, and
+// must not be that of other data. All who share locks must use the same prefix. For Redisson it is a
+// part of the name, or what a NameMapper adds: with the prefix "lock:", its getLock("lock:orders:42") is
+// the lock "orders:42" here. In a cluster a prefix with a pair of braces puts all locks into one slot.
+func WithPrefix(prefix string) Option {
+	return func(o *options) { o.prefix = prefix }
 }
 
 // New returns a backend on a valkey-go client of any [valkey.ClientMode]. The client stays the
@@ -77,7 +86,7 @@ func expires(client valkey.Client) bool {
 
 // Open returns a new session.
 func (b *Backend) Open() backend.Session {
-	s := &session{client: b.client, replicas: b.options.replicas}
+	s := &session{client: b.client, replicas: b.options.replicas, prefix: b.options.prefix}
 	s.dialect.Sharded = b.options.sharded
 	if b.client.Mode() == valkey.ClientModeCluster {
 		s.slots = newSlots(b.client)

@@ -222,7 +222,8 @@ func (s *Subscriber) channel(name string) *channel {
 // which must be called, ends that and says how many connections of the session a server can have
 // counted among those who listen, meanwhile: at least, and at most.
 //
-// A connection that broke unnoticed by the server is not among them, though the server counts it.
+// For as long as one side doesn't know yet that a connection broke, or that a slot of the cluster moved,
+// a server may count one more or less.
 func (s *Subscriber) Watch(name string) func() (least, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,12 +1,16 @@
 package redisson
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
 )
+
+// errNoMemory is wrapped in the error of a step that the server has no memory for.
+var errNoMemory = errors.New("the server is out of memory")
 
 // ServerError gives an error its kind, where text is the server's error reply inside it. Which it is
 // can only be told by the text: its first word, and whether a script was already running.
@@ -20,6 +24,8 @@ func ServerError(text string, err error) error {
 	case code == "WRONGTYPE":
 		// In all the scripts the first command that minds the type comes before any that writes.
 		return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %w", backend.ErrConflict, err)}
+	case code == "OOM":
+		return &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("%w: %w", errNoMemory, err)}
 	case beforeFirstWrite[code]:
 		return &backend.Error{Kind: backend.Retry, Err: err}
 	case inScript:
@@ -34,7 +40,6 @@ func ServerError(text string, err error) error {
 // do, as these are, meet them only inside.
 var beforeFirstWrite = map[string]bool{
 	"READONLY":   true,
-	"OOM":        true,
 	"NOREPLICAS": true,
 	"MISCONF":    true,
 }
