@@ -282,9 +282,9 @@ func TestAFollowerHangs(t *testing.T) {
 	c := dlock.New(etcdbackend.New(connectAll(t, addrs(members))), dlock.WithLease(6*time.Second))
 	defer c.Close()
 	for i := range 6 { // there are connections to all members
-		l := c.Locker(fmt.Sprint("warm", i))
-		l.Lock()
-		l.Unlock()
+		if err := c.Locker(fmt.Sprint("warm", i)).Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var victim int
 	testservers.Until(t, "there is a leader", func() bool {
