@@ -57,7 +57,7 @@ func (c *Client) told(q *queue) {
 		// It is our own, or will be followed by the answer to ours, which says more.
 		q.heard = true
 		if a := q.lead; a != nil && !a.trying {
-			c.scheduleLocked(&a.alarm, min(a.alarm.at, c.now()+shortestWait))
+			c.hastenLocked(&a.alarm, c.now()+shortestWait)
 		}
 	case !c.passLocked(q):
 		c.wakeLocked(q.name)

@@ -214,9 +214,7 @@ func (c *Client) expectsLocked(a *acquisition) bool {
 	if now >= until || !h.handsOn(now) {
 		return false
 	}
-	if a.alarm.place == 0 || until < a.alarm.at {
-		c.scheduleLocked(&a.alarm, until)
-	}
+	c.hastenLocked(&a.alarm, until)
 	return true
 }
 

@@ -62,6 +62,13 @@ func (c *Client) scheduleLocked(a *alarm, at instant) {
 	c.armLocked()
 }
 
+// hastenLocked lets an alarm ring at that instant unless it rings before.
+func (c *Client) hastenLocked(a *alarm, at instant) {
+	if a.place == 0 || at < a.at {
+		c.scheduleLocked(a, at)
+	}
+}
+
 // unscheduleLocked lets an alarm never ring.
 func (c *Client) unscheduleLocked(a *alarm) {
 	if a.place > 0 {
