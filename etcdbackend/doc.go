@@ -20,10 +20,10 @@
 //
 // # Which etcd
 //
-// 3.6.5, 3.5.23 or later. Before 3.5.13 and 3.4.31 a leader whose disk was stuck could revoke leases that were
-// renewed with its successor: then a lock is lost that was in order, and its holder told at its next
-// renewal, up to a third of a lease after another got it. Before 3.6.5 and 3.5.23 a lease that was revoked in the same moment could seem to be
-// renewed: a lock that is lost in this way is noticed a renewal later.
+// 3.6.5, 3.5.23 or later. Before 3.5.13 and 3.4.31 a leader whose disk was stuck could revoke leases
+// that were renewed with its successor: a lock is lost then that was in order, and its holder told at
+// its next renewal, up to a third of a lease after another may have got it. Before 3.6.5 and 3.5.23
+// a lease could seem to be renewed in the moment in which it was revoked, and that is noticed a renewal later.
 //
 // A store that is full (NOSPACE) gives no locks, but renews and releases those that are held.
 //
@@ -46,17 +46,17 @@
 // a request that comes late then fails. Ids of leases are chosen by the client, so that none is left
 // which nobody knows of.
 //
-// A client that waits for a lock keeps an empty key beside it: the lock's key, a zero byte and a number. It
-// goes within 15 s when the client dies.
+// A client that waits for a lock keeps an empty key beside it: the lock's key, a zero byte and a
+// number. It goes within some 15 s when the client dies.
 //
 // # When a lock is free
 //
 // A lock that is released is free at once. That of a process that died is free when its lease has run
-// out, which is up to three seconds later than the lock's: etcd counts leases in whole seconds and keeps none for
-// less than 2 s (with its default election timeout; where a server keeps them longer, so are
-// the locks of a process that died), leases are a second longer than their locks, and what has run out is deleted up to a
-// second late. A leader that takes over begins all leases anew, so that this can be a whole lease later
-// for every change of the leader.
+// out, up to three seconds after the lock's own time: etcd counts leases in whole seconds, they are a
+// second longer than their locks, and what has run out is deleted up to a second late. It keeps none
+// for less than 2 s, with its default election timeout; where a server keeps them longer, so are the
+// locks of a process that died. A leader that takes over begins all leases anew, so that this can be
+// a whole lease later for every change of the leader.
 //
 // # Turns
 //
@@ -68,9 +68,9 @@
 // # Costs
 //
 // To lock what nobody else has takes one round trip, and to unlock it another; both are writes. The
-// first lock of a client after a pause of some seconds takes three, for a lease and for a look before it. A lock
-// whose lease is more than a second old also sends a keep-alive, at the same time. To
-// find a lock held takes two round trips, reads if it was held when last seen.
+// first lock of a client after a pause of some seconds takes three: a look, a lease, and the lock.
+// Where the lease has served another lock before, and is older than a second, a keep-alive goes with
+// it. To find a lock held takes two round trips, both reads if it was held when last seen.
 //
 // Where many processes wait, a turn takes six to eight requests, however many they are: four of them are
 // writes. Each process that waits is sent two messages for each turn. Waiting takes one stream and four
@@ -80,8 +80,8 @@
 // of a client share, of which the server handles one after the other. A leader takes some 30 µs for
 // each; 10,000 locks are half a second every ten, at the default lease. A member that isn't the leader
 // passes each message on by itself, and takes a round trip between the members for it: where that is
-// 1 ms, 10,000 locks are 10 s, and need a longer lease. The stream is replaced if nothing is heard on it for a twelfth
-// of the shortest lease that somebody waits for.
+// 1 ms, 10,000 locks are 10 s, and need a longer lease. The stream is replaced if nothing is heard on
+// it for a twelfth of the shortest lease of those who wait for an answer, or five seconds.
 //
 // # Access
 //

@@ -13,10 +13,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A line is where a session stands among those who wait for the same locks. While it is subscribed to a lock it keeps a key
-// beside the lock's. When that is released all are told, and the first tries at once; the others
-// let so much time pass for each who came before them, and try only if nobody has taken the lock by
-// then. So one comes at a time, in order, and nobody depends on another that died while it waited.
+// A line is where a session stands among those who wait for the same locks. While it is subscribed to a
+// lock it keeps a key beside the lock's. When that is released all are told, and the first tries at
+// once; the others let some time pass for each who came before them, and try only if nobody has
+// taken the lock by then. So one comes at a time, in order, and nobody depends on another that died
+// while it waited.
 //
 // The order is a courtesy: what is wrong with it costs a try in vain, or some milliseconds.
 type line struct {
@@ -144,8 +145,8 @@ func (ln *line) current(ctx context.Context) (lease, error) {
 	return l, nil
 }
 
-// keep lets the lease of the keys begin anew while there are any. What is left of it when nobody waits any
-// more runs out.
+// keep lets the lease of the keys begin anew while there are any. When nobody waits any more it runs
+// out.
 func (ln *line) keep(k *keeper) {
 	ln.mu.Lock()
 	l, waiting := ln.lease, len(ln.places) > 0
@@ -177,7 +178,7 @@ func (ln *line) own(name string) []byte {
 func (ln *line) served(name string, key []byte) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
-	if p := ln.places[name]; p != nil && slices.Equal(p.key, key) {
+	if p := ln.places[name]; p != nil && key != nil && slices.Equal(p.key, key) {
 		p.key, p.ahead = nil, 0
 	}
 }
@@ -227,8 +228,8 @@ func (ln *line) courtesy(name string, rev int64) time.Duration {
 // waitingKeys returns what the keys of those who wait for a lock begin with.
 func (st *store) waitingKeys(name string) []byte { return append(st.key(name), 0) }
 
-// countWaiting counts the keys of those who wait for a lock. Those of one whose name begins with this name and a
-// zero byte count, too, which makes the line seem longer.
+// countWaiting counts the keys of those who wait for a lock. Where its name and a zero byte begin the
+// name of another lock, theirs count, too, and the line seems longer.
 func (st *store) countWaiting(name string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
 		Key: st.waitingKeys(name), RangeEnd: append(st.key(name), 1), CountOnly: true,

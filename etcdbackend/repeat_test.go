@@ -32,6 +32,10 @@ func (e *hangingEtcd) Range(context.Context, *pb.RangeRequest, ...grpc.CallOptio
 	return res, nil
 }
 
+func (e *hangingEtcd) DeleteRange(context.Context, *pb.DeleteRangeRequest, ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	return &pb.DeleteRangeResponse{}, nil // of whoever waits no more
+}
+
 func (e *hangingEtcd) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
 	e.sent++
 	if e.sent > e.silent {
@@ -96,6 +100,8 @@ func TestRepeatedAcquisition(t *testing.T) {
 				s.leases.put(l)
 				etcd.rev, etcd.kv = 1, &mvccpb.KeyValue{Value: encode("another", 1), ModRevision: 1, CreateRevision: 1, Lease: 1}
 			}
+			s.line.enter("n")
+			s.line.places["n"].key = []byte("waits")
 			req := backend.AcquireRequest{Name: "n", Owner: "a", Lease: 30 * time.Second}
 			res, err := s.Acquire(t.Context(), req)
 			switch {
@@ -105,7 +111,10 @@ func TestRepeatedAcquisition(t *testing.T) {
 				}
 			case err != nil || !res.Acquired || res.Count != 1:
 				t.Errorf("%s: %+v, %v", c.name, res, err)
+			case s.line.own("n") != nil:
+				t.Errorf("%s: who has the lock still waits for it", c.name)
 			}
+			s.line.leave("n")
 			if _, err := s.Release(t.Context(), backend.ReleaseRequest{Name: "n", Owner: "a", Lease: 30 * time.Second}); err != nil {
 				t.Errorf("%s: release: %v", c.name, err)
 			}

@@ -298,18 +298,13 @@ func (s *session) put(ctx context.Context, id holdID, old, next record, l lease,
 	switch {
 	case swapped != nil:
 		rev := swapped.Header.GetRevision()
-		next.rev, next.created = rev, old.created
+		key, key.rev, key.created = next, rev, old.created
 		if old.free() {
-			next.created = rev
+			key.created = rev
 		}
-		if place != nil {
-			s.line.served(id.name, place)
-		}
-		s.holds.wrote(id, next, l)
-		return true, next, nil
-	case repeated && err == nil && key.owner == id.owner && key.lease == l.id: // it was done the first time
-		s.holds.wrote(id, key, l)
-		return true, key, nil
+		done = true
+	case repeated && err == nil && key.owner == id.owner && key.lease == l.id:
+		done = true // the first time
 	case repeated: // what was sent first may yet be carried out
 		err = errSilent
 	case gone(err): // the lease ran out, and the key with it if it was there
@@ -318,6 +313,11 @@ func (s *session) put(ctx context.Context, id holdID, old, next record, l lease,
 		s.leases.distrust()
 		key, err = s.store.read(ctx, id.name, l.ttl)
 		return false, key, err
+	}
+	if done {
+		s.line.served(id.name, place)
+		s.holds.wrote(id, key, l)
+		return true, key, nil
 	}
 	s.holds.doubt(id)
 	switch {
