@@ -17,6 +17,7 @@ type acquisition struct {
 	o      acquireOptions
 	within *hold         // what the call re-enters: what its context is for, or what its party had when it began
 	bound  bool          // its context says so
+	shared bool          // others may call in the name of its party, and re-enter what that gets
 	budget time.Duration // how long the call may wait; 0: nobody knows
 	quiet  bool          // the call ends by itself, and returns why: nothing need be logged
 	seen   uint64        // how many attempts this client had sent before the call
@@ -61,6 +62,7 @@ var errAgain = errors.New("again")
 func (c *Client) acquire(ctx context.Context, name string, who caller, o acquireOptions) (*hold, error) {
 	a := c.newAcquisition()
 	*a = acquisition{name: name, party: who.party, o: o, within: who.hold, bound: who.hold != nil, signal: a.signal}
+	a.shared = a.locker() == nil && !who.alone
 	a.mayTake(ctx)
 	over := false
 	defer func() {
@@ -363,7 +365,7 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 	res, err := step(ctx, c, backend.Session.Acquire, h.claim.acquireRequest(lease, false))
 
 	if remaining, err = c.answered(a, sent, res, err); err == nil && c.wasForced(forced) {
-		c.confirm(ctx, h)
+		c.confirm(ctx, h.claim)
 	}
 	return remaining, err
 }
@@ -420,30 +422,30 @@ func (c *Client) wasForced(before uint64) bool {
 	return c.forced != before
 }
 
-// confirm asks the store whether a hold that was granted while this client forced a lock has been
-// struck, until it has said so.
-func (c *Client) confirm(ctx context.Context, h *hold) {
-	if c.confirmed(ctx, h) {
+// confirm asks the store whether a claim that was granted while this client forced a lock has been
+// struck, until it has said so. Whoever holds the claim by then is told.
+func (c *Client) confirm(ctx context.Context, cl *claim) {
+	if c.confirmed(ctx, cl) {
 		return
 	}
 	c.mu.Lock()
 	defer c.unlock()
 	c.backgroundLocked(func() {
 		var tries backoff
-		for c.pause(c.ctx, tries.next(firstBackoff, c.lease/3)) && !c.confirmed(c.ctx, h) {
+		for c.pause(c.ctx, tries.next(firstBackoff, c.lease/3)) && !c.confirmed(c.ctx, cl) {
 		}
 	})
 }
 
 // confirmed asks once, and says whether it is clear now.
-func (c *Client) confirmed(ctx context.Context, h *hold) bool {
-	res, err := step(ctx, c, backend.Session.Look, backend.LookRequest{Name: h.claim.name, Owner: h.claim.owner})
+func (c *Client) confirmed(ctx context.Context, cl *claim) bool {
+	res, err := step(ctx, c, backend.Session.Look, backend.LookRequest{Name: cl.name, Owner: cl.owner})
 	c.mu.Lock()
 	defer c.unlock()
 	if err == nil && res.Count == 0 {
-		c.loseLocked(h, ErrLost)
+		c.loseLocked(cl.holder, ErrLost)
 	}
-	return err == nil || !c.checkLocked(h)
+	return err == nil || !c.checkLocked(cl.holder)
 }
 
 // claimForLocked makes what an acquisition asks for, under an owner string of its own.
@@ -473,6 +475,7 @@ func (c *Client) abandon(a *acquisition) {
 
 // reenter counts one hold more. Steps that count are made one at a time.
 func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
+	a.answered = false // by another, before its own party got in
 	select {
 	case h.slot <- struct{}{}:
 		defer func() { <-h.slot }()

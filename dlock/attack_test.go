@@ -594,92 +594,6 @@ func TestTheEndOfALeaseIsNotMissedByMuch(t *testing.T) {
 	})
 }
 
-// Clients that lock again and again let each other in, whatever the kind of lease.
-func TestClientsTakeTurns(t *testing.T) {
-	for name, test := range map[string]struct {
-		client []Option
-		lock   []AcquireOption
-	}{
-		"hand-over":       {},
-		"fixed lease":     {lock: []AcquireOption{Lease(10 * time.Second)}},
-		"WithHandover(0)": {client: []Option{WithHandover(0)}},
-	} {
-		for _, goroutines := range []int{1, 4} {
-			t.Run(fmt.Sprint(name, ", goroutines ", goroutines), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					store := far{membackend.New(), 250 * time.Microsecond, 100 * time.Microsecond}
-					turns := make([]int, 5)
-					until := time.Now().Add(20 * time.Second)
-					var all sync.WaitGroup
-					var clients []*Client
-					for i := range turns {
-						c := New(store, append(test.client, quiet())...)
-						clients = append(clients, c)
-						for range goroutines {
-							all.Go(func() {
-								for l := c.Locker("x"); time.Now().Before(until); {
-									err := l.Do(t.Context(), func(context.Context) error {
-										turns[i]++
-										time.Sleep(500 * time.Microsecond)
-										return nil
-									}, test.lock...)
-									if err != nil {
-										t.Error(err)
-									}
-								}
-							})
-						}
-					}
-					all.Wait()
-					sum := 0
-					for _, n := range turns {
-						sum += n
-					}
-					for _, n := range turns {
-						if fair := sum / len(turns); n < fair/2 || n > 2*fair {
-							t.Errorf("turns of each client: %v", turns)
-							break
-						}
-					}
-					for _, c := range clients {
-						c.Close()
-					}
-				})
-			})
-		}
-	}
-}
-
-// A client that sits out a turn which nobody takes doesn't do so for long.
-func TestTurnsThatNobodyTakes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mem := membackend.New()
-		c := New(mem, quiet())
-		defer c.Close()
-		for range 3 { // subscribed, and asleep
-			s := mem.Open()
-			sub, err := s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer sub.Close()
-		}
-		begin := time.Now()
-		l := c.Locker("x")
-		const turns = 1000
-		for range turns {
-			l.Lock()
-			time.Sleep(longTurn)
-			l.Unlock()
-		}
-		most := turns * longTurn
-		most += (most/longestExcuse + 2) * 2 * shortestWait
-		if took := time.Since(begin); took > most {
-			t.Errorf("%d turns beside others that never come took %v, want %v at the most", turns, took, most)
-		}
-	})
-}
-
 // Held and unavailable are told apart, whatever ended the wait.
 func TestHeldOrUnavailable(t *testing.T) {
 	down := errors.New("connection refused")
@@ -855,33 +769,183 @@ func TestUnlockWithTheContextOfItsDo(t *testing.T) {
 	})
 }
 
-// The release that a client lets pass comes while its attempt is under way, which is answered from
-// before that, and late: nobody else comes.
-func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
+// farForce takes a millisecond each way to force and to look.
+type farForce struct{ backend.Backend }
+
+func (b farForce) Open() backend.Session { return farForceSession{b.Backend.Open()} }
+
+type farForceSession struct{ backend.Session }
+
+func (s farForceSession) ForceRelease(ctx context.Context, r backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	time.Sleep(time.Millisecond)
+	defer time.Sleep(time.Millisecond)
+	return s.Session.ForceRelease(ctx, r)
+}
+
+func (s farForceSession) Look(ctx context.Context, r backend.LookRequest) (backend.LookResult, error) {
+	time.Sleep(time.Millisecond)
+	defer time.Sleep(time.Millisecond)
+	return s.Session.Look(ctx, r)
+}
+
+func (s farForceSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	return s.Session.(backend.Notifier).Subscribe(ctx, req)
+}
+
+// The hold that a ForceUnlock of this client may have struck is handed on while the store is asked
+// about it: whoever has it then isn't told, and two believe in it until the next renewal.
+func TestForceUnlockTellsWhoWasHandedTheLockMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		mem := membackend.New()
+		c, other := New(farForce{mem}, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		forced := make(chan error, 1)
+		go func() {
+			_, err := c.Locker("x").ForceUnlock(ctx)
+			forced <- err
+		}()
+		synctest.Wait()
+		l := c.Locker("x")
+		mustTry(t, l) // granted while the force is on its way
+		w := wait(ctx, c.Locker("x"))
+		if err := <-forced; err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the store is being asked
+		mustUnlock(t, ctx, l)
+		w.mustBeIn(t)
+		lost := w.l.Lost(ctx)
+		o := other.Locker("x")
+		mustTry(t, o)
+		time.Sleep(time.Second)
+		select {
+		case <-lost:
+		default:
+			t.Error("this client forced the lock, another client has it, and a second later its holder here isn't told")
+		}
+	})
+}
+
+// A call that waited, then re-enters what its own party got meanwhile, and has no answer to that when
+// its wait ends, says that another has the lock.
+func TestFalseIsNotSaidOfOnesOwnParty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		b.acquire = func(ctx context.Context, r backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if r.Reentry {
+				<-ctx.Done()
+				return backend.AcquireResult{}, ctx.Err()
+			}
+			return do(ctx)
+		}
+		c := New(b, quiet())
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		holder := c.Locker("x")
+		mustTry(t, holder, Lease(time.Hour))
+		first := wait(ctx, c.Locker("x"))
+		l := c.Locker("x")
+		type answer struct {
+			ok  bool
+			err error
+		}
+		got := make(chan answer, 1)
+		go func() {
+			ok, err := l.TryLock(ctx, Wait(time.Second))
+			got <- answer{ok, err}
+		}()
+		time.Sleep(500 * time.Millisecond)
+		mustUnlock(t, t.Context(), holder)
+		first.mustBeIn(t) // and the other re-enters
+		if a := <-got; !a.ok && a.err == nil {
+			t.Error("another holds it, says TryLock; it is held by the caller's own owner")
+		}
+		first.leave()
+	})
+}
+
+// One node of a cluster hangs: what is to be taken back from it keeps what is to be taken back from
+// the others waiting, for longer than a lease.
+func TestAHungNodeDoesNotDelayTakeBacksOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := membackend.New()
 		b := &hooked{Backend: mem}
-		c, other := New(b, quiet()), New(mem, quiet())
-		defer c.Close()
-		defer other.Close()
-		holder := other.Locker("x")
-		mustTry(t, holder)
-		w := wait(t.Context(), c.Locker("x"))
-		c.mu.Lock()
-		c.standBackLocked("x", 1)
-		c.unlock()
-		b.mu.Lock()
-		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			res, err := do(ctx)
-			if !res.Acquired {
-				holder.Unlock()
-				time.Sleep(4 * shortestWait)
+		b.acquire = func(ctx context.Context, r backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			switch {
+			case strings.HasPrefix(r.Name, "hung"):
+				<-ctx.Done()
+				return backend.AcquireResult{}, ctx.Err()
+			case r.Name == "well":
+				do(ctx)
+				return backend.AcquireResult{}, errors.New("the reply is lost")
 			}
-			return res, err
+			return do(ctx)
 		}
-		b.mu.Unlock()
-		time.Sleep(7 * shortestWait)
-		w.mustBeIn(t)
-		w.leave()
+		b.release = func(ctx context.Context, r backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			if strings.HasPrefix(r.Name, "hung") {
+				<-ctx.Done()
+				return backend.ReleaseResult{}, ctx.Err()
+			}
+			return do(ctx)
+		}
+		c := New(b, quiet())
+		defer c.Close()
+		for i := range 200 {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				c.Locker(fmt.Sprint("hung", i)).TryLock(ctx)
+			}()
+		}
+		time.Sleep(2 * time.Second)
+		l := c.Locker("well")
+		l.TryLock(t.Context(), Lease(time.Hour)) // its reply is lost: nobody has it, and it is to be taken back
+		began := time.Now()
+		for range 600 {
+			if locked, err := l.IsLocked(t.Context()); err == nil && !locked {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("a lock on a node that is well, with nobody, was taken back after %v", took)
+		}
+	})
+}
+
+// Within a Do, the unlock of a re-entry doesn't look at the end of its context.
+func TestUnlockOfAReentryTakesAsLongAsItsContextAllows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		hang := false
+		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			if hang {
+				<-ctx.Done()
+				return backend.ReleaseResult{}, ctx.Err()
+			}
+			return do(ctx)
+		}
+		c := New(b, quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		l.Do(t.Context(), func(ctx context.Context) error {
+			if err := l.LockContext(ctx); err != nil {
+				t.Fatal(err)
+			}
+			b.mu.Lock()
+			hang = true
+			b.mu.Unlock()
+			soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			l.UnlockContext(soon)
+			if took := time.Since(began); took > 100*time.Millisecond {
+				t.Errorf("an unlock whose context allows 100ms took %v", took)
+			}
+			hang = false
+			return nil
+		})
 	})
 }

@@ -28,7 +28,7 @@ func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ..
 	}
 	who := l.caller(ctx)
 	if who.party == party(l) {
-		who.party = NewOwner() // its hold is its own
+		who = caller{party: NewOwner(), alone: true} // its hold is its own
 	}
 	h, err := l.acquire(ctx, who, acquireOptions{}, opts)
 	if err != nil {

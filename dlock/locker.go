@@ -169,7 +169,7 @@ func (c *Client) struck(name string, mine *claim) {
 		c.loseLocked(mine.holder, ErrLost)
 	}
 	if h := c.holds[name]; h != nil {
-		c.backgroundLocked(func() { c.confirm(c.ctx, h) })
+		c.backgroundLocked(func() { c.confirm(c.ctx, h.claim) })
 	}
 	c.wakeLocked(name)
 }

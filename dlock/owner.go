@@ -60,6 +60,7 @@ type goroutineOwner uint64
 type caller struct {
 	party party
 	hold  *hold // what its context is for; nil if it isn't that of a Do of this lock
+	alone bool  // nobody else is that party
 }
 
 // caller returns in whose name a call with ctx is made: from the inside out, the first hold of this
@@ -67,7 +68,7 @@ type caller struct {
 func (l *Locker) caller(ctx context.Context) caller {
 	for id := identityOf(ctx); id != nil; id = id.outer {
 		if id.hold == nil || id.client == l.client && id.hold.claim.name == l.name {
-			return caller{id.party, id.hold}
+			return caller{party: id.party, hold: id.hold}
 		}
 	}
 	return caller{party: l.self()}

@@ -103,17 +103,30 @@ func (h *hold) budget(now instant) time.Duration {
 // releaseContext returns a context in which to release. One that is over already doesn't keep
 // anybody from it, nor does that of a Do whose hold it is, which ends as the release begins.
 func (c *Client) releaseContext(ctx context.Context, h *hold) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil || h.within(ctx) {
+	budget := h.budget(c.now())
+	switch {
+	case ctx.Err() != nil:
+		ctx = withoutCancel(ctx)
+	case h.within(ctx) && c.isLast(h):
+		if end, ok := ctx.Deadline(); ok {
+			budget = min(budget, time.Until(end))
+		}
 		ctx = withoutCancel(ctx)
 	}
 	if c.prompt {
 		return ctx, func() {} // it takes no time
 	}
-	budget := h.budget(c.now())
 	if ctx == context.Background() && budget == longestRelease {
 		return c.patience(), func() {}
 	}
 	return context.WithTimeoutCause(ctx, budget, errUnanswered)
+}
+
+// isLast says whether giving back one of a hold ends it.
+func (c *Client) isLast(h *hold) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return h.count == 1
 }
 
 // releaseLater lets an unlock that must wait for a step of its own hold go on in the background. Why

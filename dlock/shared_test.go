@@ -106,7 +106,7 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 		"owner": WithOwner(t.Context(), NewOwner()),
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := New(membackend.New(), quiet())
+			c := New(membackend.New(), quiet(), WithHandover(time.Hour))
 			defer c.Close()
 			l := c.Locker("x")
 			if err := l.LockContext(ctx); err != nil {

@@ -56,8 +56,8 @@ func (c *Client) told(q *queue) {
 	case q.releasing > 0:
 		// It is our own, or will be followed by the answer to ours, which says more.
 		q.heard = true
-		if a := q.lead; a != nil && !a.trying {
-			c.hastenLocked(&a.alarm, c.now()+shortestWait)
+		if q.lead != nil {
+			c.hearLocked(q, c.now()+shortestWait)
 		}
 	case !c.passLocked(q):
 		c.wakeLocked(q.name)

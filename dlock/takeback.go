@@ -13,14 +13,16 @@ import (
 // after that, or as long as the lease again, it ends all the same: a request that is carried out
 // still later leaves the lock with nobody for a lease, and at no time with two.
 type takeBack struct {
-	alarm alarm
-	claim *claim
-	tries backoff
-	next  *takeBack // that is due
+	alarm    alarm
+	claim    *claim
+	tries    backoff
+	patience backoff   // for an answer
+	next     *takeBack // that is due
 }
 
 // takeBacks are those that are due. During an outage they add up, and the store may not be able to
-// answer when it is over if all of them come at once: so they take turns.
+// answer when it is over if all of them come at once: so they take turns, the latest first, and those
+// that were tried before last: where one node of several hangs, they are likely to be its.
 type takeBacks struct {
 	first, last *takeBack
 	running     int
@@ -30,7 +32,8 @@ type takeBacks struct {
 }
 
 const (
-	mostTakeBacks       = 16          // under way at a time
+	mostTakeBacks       = 64          // under way at a time
+	firstPatience       = time.Second // for an answer; then twice that
 	longestIntermission = time.Second // between two rounds that fail
 	takeBackPatience    = time.Minute // after the lease
 )
@@ -49,12 +52,14 @@ func (c *Client) takeBackLocked(cl *claim) {
 // ring makes the next attempt, in turn.
 func (t *takeBack) ring(c *Client, now instant) {
 	all := &c.takeBacks
-	if all.first == nil {
-		all.first = t
-	} else {
-		all.last.next = t
+	switch {
+	case all.first == nil:
+		all.first, all.last = t, t
+	case t.tries == backoff{}:
+		all.first, t.next = t, all.first
+	default:
+		all.last.next, all.last = t, t
 	}
-	all.last = t
 	all.ring(c, now)
 }
 
@@ -75,7 +80,7 @@ func (all *takeBacks) ring(c *Client, now instant) {
 
 // releaseAgain makes one attempt.
 func (c *Client) releaseAgain(t *takeBack) {
-	ctx, cancel := context.WithTimeout(c.ctx, longestRelease)
+	ctx, cancel := context.WithTimeout(c.ctx, t.patience.next(firstPatience, longestRelease))
 	defer cancel()
 	sent := c.now()
 	res, err := step(ctx, c, backend.Session.Release, t.claim.releaseRequest(c.stored(t.claim.lease), false))

@@ -80,8 +80,7 @@ const (
 )
 
 // sitOutLocked has the first in the queue look again when it is this client's turn, or for a moment
-// nobody is heard of. If its attempt is under way that may be answered from before: the alarm rings
-// all the same.
+// nobody is heard of.
 func (c *Client) sitOutLocked(cr *crowd, q *queue) {
 	now := c.now()
 	cr.until = now + shortestWait
@@ -108,6 +107,7 @@ func (c *Client) passLocked(q *queue) bool {
 		return false
 	}
 	cr.skip--
+	q.again = 0 // others go on
 	c.sitOutLocked(cr, q)
 	return true
 }
@@ -141,10 +141,18 @@ func (c *Client) dispelLocked(name string) {
 }
 
 // hearLocked has the first in the queue look again when the store says that the lock was released, or
-// says that it will say so, but no later than at that instant.
+// says that it will say so, but no later than at that instant, or when it was to look again anyway: its
+// own client's releases don't put that off. One that doesn't wait for long, sooner.
 func (c *Client) hearLocked(q *queue, until instant) {
 	if q.subscribed == unasked && c.notifier != nil {
 		c.subscribeLocked(q)
 	}
-	c.scheduleLocked(&q.lead.alarm, until)
+	a := q.lead
+	if a.budget > 0 {
+		until = min(until, a.since+a.budget/newsShare)
+	}
+	if q.again == 0 || until < q.again {
+		q.again = until
+	}
+	c.scheduleLocked(&a.alarm, q.again)
 }

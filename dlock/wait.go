@@ -15,8 +15,10 @@ type queue struct {
 	name        string
 	first, last *acquisition
 	length      int
+	shared      int          // how many whose party others may share
 	lead        *acquisition // who talks to the store; nil if nobody does
 	woken       bool         // something happened since the lead's last attempt was sent
+	again       instant      // when it looks again whatever that is answered; 0: it isn't bound to
 	releasing   int          // last releases of this client that are under way
 	heard       bool         // and a message came since
 	subscription
@@ -81,6 +83,9 @@ func (c *Client) enqueue(a *acquisition) bool {
 		return false
 	}
 	now := c.now()
+	if h := c.holds[a.name]; h != nil && h.valid(now) {
+		a.answered = true // we know without asking
+	}
 	q := c.queues[a.name]
 	if q == nil {
 		q = c.newQueueLocked(a.name, now)
@@ -138,6 +143,9 @@ func (c *Client) dequeueLocked(a *acquisition) {
 		q.last = a.prev
 	}
 	a.prev, a.next = nil, nil
+	if q.lead == a {
+		q.lead = nil
+	}
 	q.countLocked(a, -1)
 	c.unscheduleLocked(&a.alarm)
 	switch {
@@ -159,6 +167,7 @@ func (c *Client) leadLocked(q *queue) {
 	if a == nil {
 		return
 	}
+	q.again = 0
 	a.fresh = !c.expectsLocked(a) && !c.sitsOutLocked(q)
 	if a.fresh || q.woken {
 		a.notify()
@@ -176,10 +185,16 @@ func (q *queue) nextLocked(h *hold) *acquisition {
 	return nil
 }
 
-// firstInLocked returns the first whose Locker isn't locked, or nil.
+// firstInLocked returns who is to talk to the store: the first, or else whoever does, or the first
+// whose Locker isn't locked, or nil.
 func (q *queue) firstInLocked() *acquisition {
-	if l := q.first.locker(); l != nil && l.hold != nil && l.waiting == q.length {
-		return nil // as it is for all
+	switch l := q.first.locker(); {
+	case !q.first.parked():
+		return q.first
+	case l.waiting == q.length:
+		return nil // all wait for that Locker
+	case q.lead != nil && !q.lead.parked():
+		return q.lead // rather than look through all that are parked
 	}
 	for a := q.first; a != nil; a = a.next {
 		if !a.parked() {
@@ -192,6 +207,9 @@ func (q *queue) firstInLocked() *acquisition {
 // countLocked notes that one more waits, or one less.
 func (q *queue) countLocked(a *acquisition, n int) {
 	q.length += n
+	if a.shared {
+		q.shared += n
+	}
 	if l := a.locker(); l != nil {
 		l.waiting += n
 	}
@@ -305,7 +323,7 @@ func (c *Client) joinLocked(h *hold) {
 	if q == nil {
 		return
 	}
-	for a := q.first; a != nil && h.locker() == nil; { // plain calls don't re-enter
+	for a := q.first; a != nil && q.shared > 0 && h.locker() == nil; {
 		next := a.next
 		if a.party == h.party && a.h != h {
 			c.dequeueLocked(a)
@@ -356,6 +374,7 @@ func (c *Client) turn(a *acquisition) move {
 		return a.wait()
 	}
 	a.trying = true
+	q.again = 0
 	c.triesLocked(a.name, woken)
 	return toTry
 }
@@ -450,8 +469,8 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	}
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
-	if cr := c.crowds[q.name]; cr != nil && now < cr.until {
-		at = min(at, cr.until) // what it was told may be from before a release that it let pass
+	if q.again > 0 {
+		at = min(at, max(now, q.again)) // what it was told may be from before a release that it let pass
 	}
 	return at
 }

@@ -63,9 +63,24 @@
 //
 // On one server, also behind Sentinel, the steps of many goroutines share round trips: the first six go
 // at once, each on a connection of its own, and what comes while these are under way goes in one
-// pipeline when the first of them is answered. The locks that one client holds are renewed
-// together, a hundred in each script. Hooks of the client see pipelines then. In a cluster, and
-// with [WithReplicas] or [WithShardedPubSub], every step goes by itself.
+// pipeline when the first of them is answered, or by another connection if that takes longer than some
+// 50 ms. The locks that one client holds are renewed together, a hundred in each script. In a cluster,
+// and with [WithReplicas], [WithShardedPubSub] or [WithContextValues], every step goes by itself.
+//
+// # Hooks
+//
+// Hooks of the client see single commands and pipelines, and where steps share round trips nobody's
+// context values: see [WithContextValues]. A hook must send what it is given, not a copy, and return the
+// errors that it gets: a redis.Nil in the place of another would be read as the answer of a server,
+// and a lock's answer to an attempt is a null. Arguments that are strings it may change. The last
+// argument of a script is none: it has a String method, and notices when it is sent, since that is all
+// that tells whether a step that failed may have been carried out.
+//
+// # TLS
+//
+// With Options.TLSConfig go-redis dials without heeding contexts. A connection for subscriptions that
+// breaks is then replaced twice, one after the other, and a server that doesn't answer is noticed later
+// by a DialTimeout. An Options.Dialer that calls DialContext of a [crypto/tls.Dialer] does better.
 //
 // # On the wire
 //

@@ -112,8 +112,8 @@ func (s *session) renewEach(ctx context.Context, batch []renewal, script func(ba
 }
 
 // scripts carries out scripts in one pipeline, and in another those that the server did not know.
-func (s *session) scripts(ctx context.Context, calls []redisson.Call) []command {
-	cmds := make([]command, len(calls))
+func (s *session) scripts(ctx context.Context, calls []redisson.Call) []*command {
+	cmds := make([]*command, len(calls))
 	var unknown []int
 	for i, call := range calls {
 		cmds[i] = evalSHA(ctx, call)
@@ -127,7 +127,7 @@ func (s *session) scripts(ctx context.Context, calls []redisson.Call) []command 
 	if len(unknown) == 0 {
 		return cmds
 	}
-	again := make([]command, len(unknown))
+	again := make([]*command, len(unknown))
 	for i, which := range unknown {
 		again[i] = eval(ctx, calls[which])
 		cmds[which] = again[i]

@@ -22,7 +22,7 @@ type session struct {
 	replicas   replicas
 	probed     atomic.Bool // see probe
 	subscriber *pubsub.Subscriber
-	sender     *gather.Sender[command, command] // nil: every step sends for itself
+	sender     *gather.Sender[*command, *command] // nil: every step sends for itself
 }
 
 var (
@@ -84,28 +84,26 @@ func (s *session) orForeign(ctx context.Context, name string, remaining time.Dur
 
 // An acquisition is what is sent together to acquire a lock.
 type acquisition struct {
-	script command
+	script *command
 	count  *command // of the owner's holds; nil if nobody asks
 	wait   *command // for replicas; nil if nobody asks
 }
 
 // acquire sends the script and, in the same round trip, what else must be known.
-func (s *session) acquire(ctx context.Context, script command, req backend.AcquireRequest) (acquisition, error) {
+func (s *session) acquire(ctx context.Context, script *command, req backend.AcquireRequest) (acquisition, error) {
 	a := acquisition{script: script}
-	cmds := []command{script}
+	cmds := []*command{script}
 	if req.Reentry {
-		count := newCommand(ctx, 1, "hget", req.Name, req.Owner)
-		a.count = &count
-		cmds = append(cmds, count)
+		a.count = ask(ctx, 1, "hget", req.Name, req.Owner)
+		cmds = append(cmds, a.count)
 	}
 	if s.replicas.n == 0 {
 		return a, s.send(ctx, cmds...)
 	}
-	wait := s.replicas.command(ctx)
-	a.wait = &wait
+	a.wait = s.replicas.command(ctx)
 	node, err := s.node(ctx, req.Name)
 	if err == nil {
-		s.pipeline(ctx, node, append(cmds, wait)...)
+		s.pipeline(ctx, node, append(cmds, a.wait)...)
 	}
 	return a, err
 }
@@ -177,12 +175,12 @@ func (s *session) releaseAsking(ctx context.Context, req backend.ReleaseRequest)
 	return res, err
 }
 
-func (s *session) countWaiting(ctx context.Context, name string) command {
+func (s *session) countWaiting(ctx context.Context, name string) *command {
 	if s.cluster != nil {
 		return eval(ctx, s.dialect.CountWaitingScript(name))
 	}
 	subcommand, channel := s.dialect.CountWaiting(name)
-	return newCommand(ctx, 0, "pubsub", subcommand, channel)
+	return ask(ctx, 0, "pubsub", subcommand, channel)
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
@@ -227,7 +225,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 		return backend.LookResult{}, err
 	}
 	var replies [3]any
-	for i, cmd := range []command{exists, holds, ttl} {
+	for i, cmd := range []*command{exists, holds, ttl} {
 		var err error
 		if replies[i], err = cmd.reply(); err != nil {
 			return backend.LookResult{}, err
@@ -241,8 +239,8 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 }
 
 // question returns a plain command about a key that is to be answered by the key's master.
-func (s *session) question(ctx context.Context, args ...any) command {
-	cmd := newCommand(ctx, 1, args...)
+func (s *session) question(ctx context.Context, args ...any) *command {
+	cmd := ask(ctx, 1, args...)
 	cmd.master = s.cluster != nil && s.cluster.Options().ReadOnly
 	return cmd
 }

@@ -21,6 +21,7 @@ var _ backend.Backend = (*Backend)(nil)
 type Option func(*options)
 
 type options struct {
+	apart    bool // no step goes together with another
 	replicas replicas
 	sharded  bool
 	prefix   string
@@ -92,10 +93,10 @@ func (b *Backend) Open() backend.Session {
 		s.slots = newSlots(b.client)
 	}
 	s.subscriber = newSubscriber(b.client, b.options.sharded, s.slots)
-	if s.slots != nil || s.replicas.n > 0 || s.dialect.Sharded {
+	if s.slots != nil || s.replicas.n > 0 || s.dialect.Sharded || b.options.apart {
 		return s // what goes together must be for one server, and not wait for another
 	}
-	s.sender = gather.New(s.sendNow)
+	s.sender = gather.New(s.sendNow, nil)
 	return gathering{s}
 }
 

@@ -65,8 +65,8 @@
 // On one server, also behind Sentinel, the steps of many goroutines share writes: the first six go at
 // once, and what comes while these are under way goes in one piece when the first of them is
 // answered, which is more than valkey-go's own pipelining does. The locks that one client holds are
-// renewed together, a hundred in each script. In a cluster, and with [WithReplicas] or
-// [WithShardedPubSub], every step goes by itself, as valkey-go sends it.
+// renewed together, a hundred in each script. In a cluster, and with [WithReplicas],
+// [WithShardedPubSub] or [WithContextValues], every step goes by itself, as valkey-go sends it.
 //
 // # On the wire
 //

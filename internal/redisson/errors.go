@@ -59,10 +59,20 @@ var beforeScript = map[string]backend.ErrorKind{
 	"WRONGPASS": backend.Refused,
 	"NOPERM":    backend.Refused,
 	"CROSSSLOT": backend.Refused,
+	pointless:   backend.Refused,
 }
 
-// maxClients stands for an error that has no code of its own.
-const maxClients = "max number of clients"
+// These stand for errors that have no code of their own.
+const (
+	maxClients = "max number of clients"
+	pointless  = "pointless"
+)
+
+// pointlessError is how a server answers that will never carry out a script, or never lets the client
+// as it is configured come to that: without the commands that run scripts, without the database, or
+// without the slots of a cluster.
+var pointlessError = regexp.MustCompile("^ERR (?:unknown command ['`](?i:evalsha|eval)['`]|DB index is out of range|" +
+	"SELECT is not allowed in cluster mode|This instance has cluster support disabled)")
 
 // wrappedError is how servers before 7.0, and miniredis, report what a command inside a script was
 // answered: with the code far inside. Of these only errors are understood that also those servers
@@ -78,6 +88,9 @@ func parseError(text string) (code string, inScript bool) {
 	}
 	if strings.HasPrefix(text, "ERR "+maxClients) {
 		return maxClients, false
+	}
+	if pointlessError.MatchString(text) {
+		return pointless, false
 	}
 	code, rest, _ := strings.Cut(text, " ")
 	return code, strings.Contains(rest, "script") && code != "BUSY"
