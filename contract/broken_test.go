@@ -107,6 +107,9 @@ var storeFaults = []storeFault{
 	{"foreign: batch fails as a whole", "conflict", false},
 	{"locks share their steps", "concurrency/many locks", false},
 	{"wipe leaves locks", "wipe", false},
+	{"renew compares versions only", "wipe/counts", false},
+	{"release compares versions only", "wipe/counts", false},
+	{"re-entry compares versions only", "wipe/counts", false},
 	{"wipe ends subscriptions", "wipe/notifier", false},
 }
 

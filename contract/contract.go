@@ -70,8 +70,9 @@ type Store struct {
 	// ForeignIntact says whether what PutForeign put there is still there, unchanged.
 	ForeignIntact func(name string) bool
 
-	// Wipe loses all data at once, as a server does that is restarted without persistence.
-	// Connections may break or not.
+	// Wipe loses all data at once, as a server does that is restarted without persistence. What the
+	// store counts (revisions, versions, ids) begins anew with it: to delete everything is not
+	// enough where that goes on counting. Connections may break or not.
 	Wipe func()
 
 	// BreakSubscriptions cuts the connection of every client through which it is notified. The

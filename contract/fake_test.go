@@ -20,19 +20,21 @@ type fakeStore struct {
 	back  memSession    // to do what no client could
 	done  chan struct{} // closed when the test ends, as the client of the store is
 
-	mu      sync.Mutex
-	foreign map[string]bool      // what is no lock; true while unchanged
-	owners  map[string]string    // who acquired each lock last
-	opened  map[string]*fake     // in which session
-	counts  map[string]bool      // which locks were re-entered
-	noted   map[string]time.Time // when each lock's lease is said to end
-	taken   map[string]bool      // which locks were acquired and not released
-	heired  map[string]time.Time // when each lock was acquired last after its lease had run out
-	subs    []*fakeSub
-	limits  int
-	batches int
-	waited  bool // whether anybody has waited, when a release was asked that
-	busy    atomic.Int32
+	mu       sync.Mutex
+	foreign  map[string]bool      // what is no lock; true while unchanged
+	owners   map[string]string    // who acquired each lock last
+	opened   map[string]*fake     // in which session
+	counts   map[string]bool      // which locks were re-entered
+	noted    map[string]time.Time // when each lock's lease is said to end
+	taken    map[string]bool      // which locks were acquired and not released
+	heired   map[string]time.Time // when each lock was acquired last after its lease had run out
+	version  int                  // how many holds were begun since the last loss
+	versions map[string]int       // the version of each lock's hold
+	subs     []*fakeSub
+	limits   int
+	batches  int
+	waited   bool // whether anybody has waited, when a release was asked that
+	busy     atomic.Int32
 }
 
 type memSession interface {
@@ -44,17 +46,18 @@ type memSession interface {
 func newFakeStore(t *testing.T, fault string) *fakeStore {
 	mem := membackend.New()
 	st := &fakeStore{
-		fault:   fault,
-		mem:     mem,
-		back:    mem.Open().(memSession),
-		done:    make(chan struct{}),
-		foreign: make(map[string]bool),
-		owners:  make(map[string]string),
-		opened:  make(map[string]*fake),
-		counts:  make(map[string]bool),
-		noted:   make(map[string]time.Time),
-		taken:   make(map[string]bool),
-		heired:  make(map[string]time.Time),
+		fault:    fault,
+		mem:      mem,
+		back:     mem.Open().(memSession),
+		done:     make(chan struct{}),
+		foreign:  make(map[string]bool),
+		owners:   make(map[string]string),
+		opened:   make(map[string]*fake),
+		counts:   make(map[string]bool),
+		noted:    make(map[string]time.Time),
+		taken:    make(map[string]bool),
+		heired:   make(map[string]time.Time),
+		versions: make(map[string]int),
 	}
 	t.Cleanup(func() { close(st.done) })
 	return st
@@ -89,6 +92,8 @@ func (st *fakeStore) Limits() (l backend.Limits) {
 
 func (st *fakeStore) wipe() {
 	st.mu.Lock()
+	st.version = 0
+	clear(st.versions)
 	names := make([]string, 0, len(st.owners))
 	for name := range st.owners {
 		if st.fault != "wipe leaves locks" || name != "acquired" {
@@ -241,6 +246,21 @@ type fake struct {
 	spoilt atomic.Bool
 	closed atomic.Bool
 	names  sync.Map // that it has acquired, with their owners
+	began  sync.Map // the version of each hold that it began, by holdID
+}
+
+type holdID struct{ name, owner string }
+
+// impostor returns who has a lock, if it bears the version that another's hold had which this session
+// began; else that other.
+func (s *fake) impostor(name, owner string) string {
+	version, ok := s.began.Load(holdID{name, owner})
+	last := s.st.lastOwner(name)
+	s.st.with(func() { ok = ok && version == s.st.versions[name] })
+	if !ok {
+		return owner
+	}
+	return last
 }
 
 func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
@@ -278,6 +298,10 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 	case "acquire prolongs what another holds":
 		if before.Held && !again {
 			s.in.Renew(ctx, backend.RenewRequest{Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease})
+		}
+	case "re-entry compares versions only":
+		if req.Reentry {
+			req.Owner = s.impostor(req.Name, req.Owner)
 		}
 	case "acquire forgets the lease":
 		req.Lease = 20 * time.Hour
@@ -351,6 +375,11 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 			st.opened[req.Name] = s
 			st.counts[req.Name] = st.counts[req.Name] || before.Count > 0
 			st.taken[req.Name] = true
+			if before.Count == 0 {
+				st.version++
+				st.versions[req.Name] = st.version
+				s.began.Store(holdID{req.Name, req.Owner}, st.version)
+			}
 		})
 		s.names.Store(req.Name, req.Owner)
 	}
@@ -405,6 +434,8 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 	switch mine := before.Count > 0; st.fault {
 	case "release forgets the owner":
 		req.Owner = st.lastOwner(req.Name)
+	case "release compares versions only":
+		req.Owner = s.impostor(req.Name, req.Owner)
 	case "release by another prolongs":
 		if !mine {
 			st.back.Renew(ctx, backend.RenewRequest{Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease})
@@ -537,6 +568,8 @@ func (s *fake) Renew(ctx context.Context, req backend.RenewRequest) (res backend
 		if mine {
 			s.in.Acquire(ctx, backend.AcquireRequest{Name: req.Name, Owner: req.Owner, Lease: req.Lease})
 		}
+	case "renew compares versions only":
+		req.Owner = s.impostor(req.Name, req.Owner)
 	case "renew forgets the owner":
 		req.Owner = st.lastOwner(req.Name)
 	case "shorter leases are only noted":

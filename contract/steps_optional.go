@@ -719,6 +719,36 @@ var mishapCases = []testCase{
 			a.refused("acquired", lease)
 			b.has("acquired", 1)
 		}},
+	{"wipe/counts", "A former holder doesn't touch what another took after the loss, though the store counts anew",
+		func(e *env) {
+			e.skipWithout(e.store.Wipe != nil, "Wipe")
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			names := []string{"renewed", "released", "re-entered"}
+			// Both do the same after a loss, so that the locks of both bear the same numbers.
+			for _, p := range []party{a, b} {
+				e.store.Wipe()
+				for _, p := range []party{a, b} {
+					e.eventually("a step without an error after Wipe", func() bool {
+						_, err := p.s.Look(e.ctx, backend.LookRequest{Name: "renewed"})
+						return err == nil
+					})
+				}
+				for _, name := range names {
+					p.acquires(name, lease)
+				}
+			}
+			a.renews("renewed", 2*lease, false)
+			a.releases("released", lease, backend.NotHeld)
+			if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: "re-entered", Owner: a.owner, Lease: lease, Reentry: true}); err != nil || res.Acquired {
+				e.Fatalf("a re-entry into what another holds: acquired %v, %v", res.Acquired, err)
+			}
+			for _, name := range names {
+				b.has(name, 1)
+			}
+			b.renews("renewed", lease, true)
+			b.releases("released", lease, backend.Freed)
+			b.reenters("re-entered", lease, 2)
+		}},
 	{"wipe/notifier", "After the store has lost its data releases call Wake again, with no new subscription",
 		func(e *env) {
 			e.needNotifier()

@@ -52,12 +52,7 @@ func New(cli *clientv3.Client, opts ...Option) *Backend {
 
 // Open returns a new session.
 func (b *Backend) Open() backend.Session {
-	return &session{
-		store:   b.store,
-		holds:   newHolds(),
-		keeper:  newKeeper(b.store.lease),
-		watcher: newWatcher(b.store.watch, b.store.options.checkEvery),
-	}
+	return newSession(b.store)
 }
 
 // Limits says that etcd counts leases in whole seconds, and keeps them for at least two: one and a

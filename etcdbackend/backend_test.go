@@ -44,9 +44,14 @@ func get(t *testing.T, cli *clientv3.Client, key string) *mvccpb.KeyValue {
 	return res.Kvs[0]
 }
 
-func leases(t *testing.T, cli *clientv3.Client) int {
+// leases returns how many leases there are, beside those that sessions keep for their next holds.
+func leases(t *testing.T, cli *clientv3.Client, sessions ...session) int {
 	t.Helper()
-	return len(wiretest.Must[*clientv3.LeaseLeasesResponse](t)(cli.Leases(context.Background())).Leases)
+	n := len(wiretest.Must[*clientv3.LeaseLeasesResponse](t)(cli.Leases(context.Background())).Leases)
+	for _, s := range sessions {
+		n -= etcdbackend.Idle(s)
+	}
+	return n
 }
 
 // TestValue: this is what others read, and what other versions must understand.
@@ -68,8 +73,8 @@ func TestValue(t *testing.T) {
 			if want := fmt.Sprintf(c.want, n); kv == nil || string(kv.Value) != want {
 				t.Errorf("%q: value %v, want %s", c.owner, kv, want)
 			}
-			if ttl := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(cli.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))); ttl.GrantedTTL != 30 {
-				t.Errorf("%q: a lease of %d s, want 30", c.owner, ttl.GrantedTTL)
+			if ttl := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(cli.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))); ttl.GrantedTTL != 31 {
+				t.Errorf("%q: a lease of %d s, want 31", c.owner, ttl.GrantedTTL)
 			}
 		}
 		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed} {
@@ -77,10 +82,12 @@ func TestValue(t *testing.T) {
 				t.Errorf("%q: release: %v, want %v", c.owner, res.Outcome, want)
 			}
 		}
-		if get(t, cli, "locks:n") != nil || leases(t, cli) != 0 || etcdbackend.Remembered(s) != 0 {
+		if get(t, cli, "locks:n") != nil || leases(t, cli, s) != 0 || etcdbackend.Remembered(s) != 0 {
 			t.Errorf("%q: the key, a lease (%d) or what the session remembers (%d) is left",
-				c.owner, leases(t, cli), etcdbackend.Remembered(s))
+				c.owner, leases(t, cli, s), etcdbackend.Remembered(s))
 		}
+		s.Close()
+		testservers.Until(t, "Close gives back the leases", func() bool { return leases(t, cli) == 0 })
 	}
 }
 
@@ -90,6 +97,7 @@ func TestForeignValues(t *testing.T) {
 		"", "x", "1", "null", "[]", "{}", `"a"`, `{"owner":"a"}`, `{"count":1}`, `{"owner":"a","count":0}`,
 		`{"owner":"a","count":-1}`, `{"owner":"","count":1}`, `{"owner":"a","owner_base64":"//4=","count":1}`,
 		`{"owner":"a","count":1,"kind":"read"}`, `{"owner":"a","count":1} {}`, `{"owner":"a","count":"1"}`,
+		`{"OWNER":"a","count":1}`, `{"owner":"a","Count":1}`,
 	} {
 		wiretest.Must[*clientv3.PutResponse](t)(cli.Put(t.Context(), key("n"), value))
 		s := open(t, cli)
@@ -122,7 +130,7 @@ func TestNoLeaseIsLeft(t *testing.T) {
 	ctx := t.Context()
 	check := func(what string, want int) {
 		t.Helper()
-		if n := leases(t, cli); n != want {
+		if n := leases(t, cli, s, other); n != want {
 			t.Errorf("after %s there are %d leases, want %d", what, n, want)
 		}
 	}
@@ -144,7 +152,7 @@ func TestNoLeaseIsLeft(t *testing.T) {
 		t.Errorf("%d holds are remembered", n)
 	}
 
-	// Of many who want a lock that is free one gets it. The others have a lease for nothing.
+	// Of many who want a lock that is free one gets it. The others keep their leases for the next time.
 	for range 10 {
 		var all sync.WaitGroup
 		for i := range 10 {
@@ -160,6 +168,9 @@ func TestNoLeaseIsLeft(t *testing.T) {
 			wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(fmt.Sprint(i))))
 		}
 		check("their releases", 0)
+		if n := etcdbackend.Idle(s); n > 10 {
+			t.Errorf("%d leases are kept", n)
+		}
 	}
 	if n := etcdbackend.Remembered(s); n != 0 {
 		t.Errorf("%d holds are remembered", n)
@@ -238,7 +249,7 @@ func TestLateRequest(t *testing.T) {
 	}
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
-	if n := leases(t, admin); n != 0 || etcdbackend.Remembered(s) != 0 {
+	if n := leases(t, admin, s); n != 0 || etcdbackend.Remembered(s) != 0 {
 		t.Errorf("%d leases are left, and %d holds remembered", n, etcdbackend.Remembered(s))
 	}
 }

@@ -270,3 +270,38 @@ func TestHandOver(t *testing.T) {
 		sent[i].mu.Unlock()
 	}
 }
+
+// TestAFollowerHangs: a member that says nothing, as one does whose disk is stuck, costs those who lock no
+// more than some patience. The majority is well.
+func TestAFollowerHangs(t *testing.T) {
+	members := testservers.EtcdCluster(t, 3)
+	var single []*clientv3.Client
+	for _, m := range members {
+		single = append(single, connect(t, m.Addr))
+	}
+	c := dlock.New(etcdbackend.New(connectAll(t, addrs(members))), dlock.WithLease(6*time.Second))
+	defer c.Close()
+	for i := range 6 { // there are connections to all members
+		if err := c.Locker(fmt.Sprint("warm", i)).Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var victim int
+	testservers.Until(t, "there is a leader", func() bool {
+		victim = leader(t, single)
+		return victim >= 0
+	})
+	victim = (victim + 1) % 3
+	members[victim].Stop()
+	defer members[victim].Cont()
+	for i := range 6 {
+		ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
+		l := c.Locker(fmt.Sprint("lock", i))
+		if err := l.LockContext(ctx); err != nil {
+			t.Error(err)
+		} else if err := l.UnlockContext(t.Context()); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	}
+}

@@ -3,6 +3,7 @@ package etcdbackend_test
 import (
 	"context"
 	"flag"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -60,22 +61,53 @@ func runContractParts(t *testing.T) {
 // store is what the suite needs, on an etcd without locks.
 func store(t *testing.T, addr string) contract.Store {
 	ctx := context.Background()
-	admin := connect(t, addr)
+	at := &address{now: addr}
+	admin := connect(t, addr, at.install)
 	var breaker watchBreaker
-	wipe := func() {
-		wiretest.Must[*clientv3.DeleteResponse](t)(admin.Delete(ctx, "", clientv3.WithPrefix()))
-	}
-	wipe()
+	wiretest.Must[*clientv3.DeleteResponse](t)(admin.Delete(ctx, "", clientv3.WithPrefix()))
 	return contract.Store{
-		Backend:    func() backend.Backend { return etcdbackend.New(connect(t, addr, breaker.install)) },
+		Backend:    func() backend.Backend { return etcdbackend.New(connect(t, addr, at.install, breaker.install)) },
 		PutForeign: func(name string) { wiretest.Must[*clientv3.PutResponse](t)(admin.Put(ctx, key(name), "foreign")) },
 		ForeignIntact: func(name string) bool {
 			res, err := admin.Get(ctx, key(name))
 			return err == nil && res.Count == 1 && string(res.Kvs[0].Value) == "foreign"
 		},
-		Wipe:               wipe,
+		// Deleting all keys is not enough: revisions would go on.
+		Wipe:               func() { at.move(testservers.Etcd(t).Addr) },
 		BreakSubscriptions: breaker.cut,
 	}
+}
+
+// An address is where the clients that it is installed in find etcd.
+type address struct {
+	mu    sync.Mutex
+	now   string
+	conns []net.Conn
+}
+
+func (a *address) install(c *clientv3.Config) {
+	c.DialOptions = append(c.DialOptions, grpc.WithContextDialer(a.dial))
+}
+
+func (a *address) dial(ctx context.Context, _ string) (net.Conn, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.now)
+	if err == nil {
+		a.conns = append(a.conns, conn)
+	}
+	return conn, err
+}
+
+// move takes all clients to another etcd.
+func (a *address) move(to string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.now = to
+	for _, conn := range a.conns {
+		conn.Close()
+	}
+	a.conns = nil
 }
 
 // A watchBreaker breaks the streams of watches of the clients that it is installed in, and nothing else.

@@ -9,10 +9,23 @@
 // Steps are linearizable. A lock has at most one owner while a majority of the members keeps its
 // data, whichever of them die, and no clocks of different machines are compared. An etcd without a
 // majority answers nothing: then nobody gets a lock, and holders lose theirs when their lease ends.
+// So do they when all data is lost, or set back to a snapshot: a former holder does not touch what
+// another has taken since, but is told only when it next renews.
+//
+// A member that hangs costs those who ask it a twelfth of their lease, from half a second to five, before
+// they ask another.
 //
 // As with every lock that ends by itself, a process that was stopped for longer than its lease
-// may act before it notices. Where that matters pass on the fencing token and let what the lock
-// guards compare it.
+// may act before it notices. What the lock guards has to bear that, or find it out by itself.
+//
+// # Which etcd
+//
+// 3.6.5, 3.5.23 or later. Before 3.5.13 and 3.4.31 a leader whose disk was stuck could revoke leases
+// that were renewed with its successor: a lock is lost then that was in order, and its holder told at
+// its next renewal, up to a third of a lease after another may have got it. Before 3.6.5 and 3.5.23
+// a lease could seem to be renewed in the moment in which it was revoked, and that is noticed a renewal later.
+//
+// A store that is full (NOSPACE) gives no locks, but renews and releases those that are held.
 //
 // # In etcd
 //
@@ -27,29 +40,53 @@
 // left alone, and reported as [backend.ErrConflict].
 //
 // Each hold has an etcd lease of its own, to which the key is attached. A process that dies leaves
-// its lease to run out, and the key with it. Whoever gives a hold back, or takes it away, revokes
-// the lease after it has deleted the key: a request of that hold that comes late then fails.
+// its lease to run out, and the key with it. When a hold is given back its lease serves the next one of
+// this client, if that comes within some seconds, and is revoked otherwise. It is revoked before the
+// release is answered if a request of that hold has no answer, and by whoever takes the lock away:
+// a request that comes late then fails. Ids of leases are chosen by the client, so that none is left
+// which nobody knows of.
 //
-// The fencing token is the revision in which the key was created.
+// A client that waits for a lock keeps an empty key beside it: the lock's key, a zero byte and a
+// number. It goes within some 15 s when the client dies.
 //
-// # Limits and costs
+// # When a lock is free
 //
-// etcd counts leases in whole seconds and keeps none for less than 2 s (with its default election
-// timeout; if a server keeps them longer, so are the locks of a process that has died). It deletes what has run out up
-// to a second late, and a leader that takes over begins all leases anew.
+// A lock that is released is free at once. That of a process that died is free when its lease has run
+// out, up to three seconds after the lock's own time: etcd counts leases in whole seconds, they are a
+// second longer than their locks, and what has run out is deleted up to a second late. It keeps none
+// for less than 2 s, with its default election timeout; where a server keeps them longer, so are the
+// locks of a process that died. A leader that takes over begins all leases anew, so that this can be
+// a whole lease later for every change of the leader.
 //
-// To lock takes three round trips, a read and two writes, to find a lock held two reads, to unlock
-// two writes. Waiting takes one stream and four goroutines for a client, whatever the number of names.
+// # Turns
+//
+// Those who wait are woken one at a time, in the order in which their clients began to wait: all are told of
+// a release, and each leaves the lock for some milliseconds to those who came before. Who died while it
+// waited, or can't be reached, costs the others these milliseconds. Who doesn't wait but asks when the
+// lock happens to be free may come in between.
+//
+// # Costs
+//
+// To lock what nobody else has takes one round trip, and to unlock it another; both are writes. The
+// first lock of a client after a pause of some seconds takes three: a look, a lease, and the lock.
+// Where the lease has served another lock before, and is older than a second, a keep-alive goes with
+// it. To find a lock held takes two round trips, both reads if it was held when last seen.
+//
+// Where many processes wait, a turn takes six to eight requests, however many they are: four of them are
+// writes. Each process that waits is sent two messages for each turn. Waiting takes one stream and four
+// goroutines for a client, whatever the number of names.
 //
 // Renewing takes a read for every 128 locks, and one message for each lock on a stream that all locks
 // of a client share, of which the server handles one after the other. A leader takes some 30 µs for
 // each; 10,000 locks are half a second every ten, at the default lease. A member that isn't the leader
 // passes each message on by itself, and takes a round trip between the members for it: where that is
-// 1 ms, 10,000 locks are 10 s, and need a longer lease.
+// 1 ms, 10,000 locks are 10 s, and need a longer lease. The stream is replaced if nothing is heard on
+// it for a twelfth of the shortest lease of those who wait for an answer, or five seconds.
 //
 // # Access
 //
 // The backend uses the client's connection directly: what is put in front of it, such as
 // clientv3/namespace, is not used; [WithPrefix] does the same. With authentication on, the
-// user needs permission to read and write the prefix.
+// user needs permission to read and write the prefix. Who has it for single locks only gets them, but waits out
+// of turn.
 package etcdbackend

@@ -15,7 +15,8 @@ var (
 	errKind   = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: no such kind of lock")}
 	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: session closed")}
 	errShape  = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: an answer to something else")}
-	errSilent = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: no answer on a stream")}
+	errShort  = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: the lease of a lock could not be prolonged")}
+	errSilent = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: no answer for too long")}
 )
 
 // withKind gives an error of a request its kind. sent says whether the request may have reached a
@@ -51,9 +52,10 @@ var refusals = []error{
 }
 
 // delays are answers to a request that was not carried out, and may be another time. The requests
-// ask for a leader, so ErrNoLeader is said before anything was proposed.
+// ask for a leader, so ErrNoLeader is said before anything was proposed. ErrNoSpace is none of them: the
+// transaction that fills a store is carried out, and answered with it.
 var delays = []error{
-	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrNoSpace, rpctypes.ErrLeaseNotFound,
+	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrLeaseNotFound,
 	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
 }
 

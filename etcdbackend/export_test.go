@@ -13,3 +13,34 @@ func CheckEvery(d time.Duration) Option {
 
 // Remembered returns how many holds a session remembers.
 func Remembered(s backend.Session) int { return s.(*session).holds.len() }
+
+// Idle returns how many leases a session keeps for the next holds.
+func Idle(s backend.Session) (n int) {
+	ls := s.(*session).leases
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, sh := range ls.shelves {
+		n += len(sh.idle)
+	}
+	return n
+}
+
+// Age makes the leases that a session keeps for the next holds older.
+func Age(s backend.Session, by time.Duration) {
+	ls := s.(*session).leases
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, sh := range ls.shelves {
+		for i := range sh.idle {
+			sh.idle[i].since = sh.idle[i].since.Add(-by)
+		}
+	}
+}
+
+// Turn makes a session leave a lock for so long to each who is ahead in the line.
+func Turn(s backend.Session, turn time.Duration) {
+	ln := s.(*session).line
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	ln.turn = turn
+}

@@ -76,9 +76,8 @@ func FuzzAnswers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, step byte, data []byte) {
 		etcd := &fuzzedEtcd{data: bytes.NewReader(data)}
-		st := &store{kv: etcd, lease: etcd}
-		s := &session{store: st, holds: newHolds(), keeper: newKeeper(etcd)}
-		defer s.keeper.close()
+		s := newSession(&store{kv: etcd, lease: etcd})
+		defer s.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		lease := 30 * time.Second

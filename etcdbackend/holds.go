@@ -27,8 +27,9 @@ type entry struct {
 }
 
 type leaseUse struct {
-	lease int64
-	step  context.Context // of the step that is just attaching the key to it, or nil
+	lease
+	step    context.Context // of the step that is just attaching the key to it, or nil
+	suspect bool            // a request that attaches the key to it has no answer
 }
 
 func newHolds() *holds {
@@ -54,29 +55,16 @@ func (h *holds) guess(id holdID) record {
 // use remembers a lease that a step is going to attach the key to. It returns false if the step must
 // not go on, since its context is over: then others may be giving back the hold already, and would
 // not know of this lease.
-func (h *holds) use(ctx context.Context, id holdID, lease, ttl int64) bool {
+func (h *holds) use(ctx context.Context, id holdID, l lease) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ctx.Err() != nil {
 		return false
 	}
 	e := h.get(id)
-	e.leases = append(e.leases, leaseUse{lease, ctx})
-	e.keep(ttl)
+	e.leases = append(e.leases, leaseUse{lease: l, step: ctx})
+	e.keep(l.ttl)
 	return true
-}
-
-// used notes that a step is through with a lease, which is to be revoked when the hold is given back.
-func (h *holds) used(id holdID, lease int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if e := h.entries[id]; e != nil {
-		for i := range e.leases {
-			if e.leases[i].lease == lease {
-				e.leases[i].step = nil
-			}
-		}
-	}
 }
 
 // forget drops a lease that nothing can be attached to any more.
@@ -87,36 +75,39 @@ func (h *holds) forget(id holdID, lease int64) {
 	if e == nil {
 		return
 	}
-	for i := range e.leases {
-		if e.leases[i].lease == lease {
-			e.leases = append(e.leases[:i], e.leases[i+1:]...)
-			break
-		}
-	}
+	e.remove(lease)
 	if len(e.leases) == 0 && e.key.free() {
 		delete(h.entries, id)
 	}
 }
 
-// wrote notes what a step has written.
-func (h *holds) wrote(id holdID, key record, ttl int64) {
+// wrote notes what a step has written, and the lease that it has attached it to.
+func (h *holds) wrote(id holdID, key record, l lease) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.get(id)
 	e.key = key
-	e.keep(ttl)
-}
-
-// renewed notes that the lease of a hold began anew.
-func (h *holds) renewed(id holdID, ttl int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if e := h.entries[id]; e != nil {
-		e.keep(ttl)
+	e.keep(l.ttl)
+	if use := e.find(l.id); use != nil {
+		use.lease, use.step = l, nil
 	}
 }
 
-// doubt drops the guess, since a request that may have changed the key has no answer.
+// renewed notes that the lease of a hold began anew.
+func (h *holds) renewed(id holdID, lease, ttl int64, since time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.entries[id]
+	if e == nil {
+		return
+	}
+	e.keep(ttl)
+	if use := e.find(lease); use != nil {
+		use.since = since
+	}
+}
+
+// doubt drops the guess: the key is not as this session wrote it last.
 func (h *holds) doubt(id holdID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,9 +116,43 @@ func (h *holds) doubt(id holdID) {
 	}
 }
 
-// take returns all leases of a hold that is given back, and forgets them: also lease, if it isn't 0.
+// suspect notes that a request which may yet attach the key to a lease has no answer. The lease is to be
+// revoked when the hold is given back.
+func (h *holds) suspect(id holdID, lease int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if e := h.entries[id]; e != nil {
+		if use := e.find(lease); use != nil {
+			use.step, use.suspect = nil, true
+		}
+	}
+}
+
+// spare returns the lease that the key of a hold was attached to when it was deleted, and forgets it, if it can
+// serve another hold: this session has granted it, and knows of all that it has done with it.
+func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.entries[id]
+	if e == nil {
+		return l, false
+	}
+	use := e.find(attached)
+	if use == nil || use.suspect || use.step != nil {
+		return l, false
+	}
+	l = use.lease
+	e.key = record{}
+	e.remove(attached)
+	if len(e.leases) == 0 {
+		delete(h.entries, id)
+	}
+	return l, true
+}
+
+// take returns all leases of a hold that is given back, and forgets them: also attached, if it isn't 0.
 // Those that a step is using which goes on at the same time are left to it.
-func (h *holds) take(id holdID, lease int64) []int64 {
+func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var taken []int64
@@ -137,8 +162,8 @@ func (h *holds) take(id holdID, lease int64) []int64 {
 			switch {
 			case use.step != nil && use.step.Err() == nil:
 				left = append(left, use)
-			case use.lease != lease:
-				taken = append(taken, use.lease)
+			case use.id != attached:
+				taken = append(taken, use.id)
 			}
 		}
 		e.key, e.leases = record{}, left
@@ -146,8 +171,8 @@ func (h *holds) take(id holdID, lease int64) []int64 {
 			delete(h.entries, id)
 		}
 	}
-	if lease != 0 {
-		taken = append(taken, lease)
+	if attached != 0 {
+		taken = append(taken, attached)
 	}
 	return taken
 }
@@ -157,8 +182,8 @@ func (h *holds) keepLeases(id holdID, leases []int64, ttl int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.get(id)
-	for _, lease := range leases {
-		e.leases = append(e.leases, leaseUse{lease: lease})
+	for _, l := range leases {
+		e.leases = append(e.leases, leaseUse{lease: lease{id: l, ttl: ttl}, suspect: true})
 	}
 	e.keep(ttl)
 }
@@ -199,5 +224,24 @@ func (h *holds) sweep() {
 func (e *entry) keep(ttl int64) {
 	if until := time.Now().Add(keptFor(ttl)); until.After(e.until) {
 		e.until = until
+	}
+}
+
+// find returns what is remembered of a lease, or nil.
+func (e *entry) find(lease int64) *leaseUse {
+	for i := range e.leases {
+		if e.leases[i].id == lease {
+			return &e.leases[i]
+		}
+	}
+	return nil
+}
+
+func (e *entry) remove(lease int64) {
+	for i := range e.leases {
+		if e.leases[i].id == lease {
+			e.leases = append(e.leases[:i], e.leases[i+1:]...)
+			return
+		}
 	}
 }

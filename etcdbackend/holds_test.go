@@ -13,20 +13,20 @@ func TestLeasesAreTakenOnce(t *testing.T) {
 	h := newHolds()
 	id := holdID{"n", "a"}
 	ctx, cancel := context.WithCancel(t.Context())
-	if !h.use(ctx, id, 1, 30) || !h.use(t.Context(), id, 2, 30) {
+	if !h.use(ctx, id, lease{id: 1, ttl: 30}) || !h.use(t.Context(), id, lease{id: 2, ttl: 30}) {
 		t.Fatal("a live step may not go on")
 	}
 	h.keepLeases(id, []int64{3}, 30)
 	cancel() // the first step was given up, and its request may come late
-	if h.use(ctx, id, 4, 30) {
+	if h.use(ctx, id, lease{id: 4, ttl: 30}) {
 		t.Error("a step goes on after its end: nobody would revoke its lease")
 	}
 	if got := h.take(id, 3); !slices.Equal(got, []int64{1, 3}) {
 		t.Errorf("took %v, want 1, which was given up, and 3 once", got)
 	}
-	h.used(id, 2)
+	h.suspect(id, 2)
 	if got := h.take(id, 0); !slices.Equal(got, []int64{2}) || h.len() != 0 {
-		t.Errorf("took %v, want 2, which is used no more; %d holds are left", got, h.len())
+		t.Errorf("took %v, want 2, whose step is over; %d holds are left", got, h.len())
 	}
 }
 
@@ -34,11 +34,11 @@ func TestForgottenHoldsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHolds()
 		kept := holdID{"kept", "a"}
-		h.wrote(kept, record{rev: 1}, 30)
+		h.wrote(kept, record{rev: 1}, lease{ttl: 30})
 		for i := range 10_000 {
 			h.keepLeases(holdID{"n", fmt.Sprint(i)}, []int64{int64(i)}, 30)
 			time.Sleep(time.Second) // virtual
-			h.renewed(kept, 30)
+			h.renewed(kept, 0, 30, time.Now())
 		}
 		// An entry is kept for 70 s after its lease began, and as many again may wait to be dropped.
 		if n := h.len(); n > 3*firstSweep {

@@ -37,8 +37,8 @@ type pulse struct {
 	pending  map[int64][]*message // without an answer, by lease, in the order of sending
 	waiting  int                  // how many these are
 	unread   int                  // those that were sent
-	patience time.Duration        // for how long nothing may be heard while somebody waits
-	timer    *time.Timer          // ends the stream then
+	patience time.Duration        // for how long nothing may be heard by those who wait
+	timer    *time.Timer          // ends the stream then: another may lead to a member that works
 }
 
 // A message is one message, and who waits for its answer. Who asks before it is sent may join.
@@ -58,14 +58,6 @@ type ask struct {
 // maxUnread is how many messages are sent ahead of the answers. The server works on one at a time. If it is slow, and
 // the renewals of the same leases come again, they join those that were not sent.
 const maxUnread = 256
-
-// A stream on which nothing is heard for a twelfth of a lease is replaced: another may lead to a member
-// that works, and there is still time.
-const (
-	patienceShare    = 12
-	shortestPatience = 500 * time.Millisecond
-	longestPatience  = 5 * time.Second
-)
 
 func newKeeper(client pb.LeaseClient) *keeper {
 	ctx, stop := context.WithCancel(context.Background())
@@ -114,16 +106,18 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 	p := k.pulse
 	if p == nil {
 		p = &pulse{
-			keeper:   k,
-			kick:     make(chan struct{}, 1),
-			pending:  make(map[int64][]*message),
-			patience: longestPatience,
+			keeper:  k,
+			kick:    make(chan struct{}, 1),
+			pending: make(map[int64][]*message),
 		}
 		p.ctx, p.cancel = context.WithCancelCause(clientv3.WithRequireLeader(k.ctx))
 		k.pulse = p
 		go p.run()
 	}
-	p.patience = min(p.patience, max(time.Duration(ttl)*time.Second/patienceShare, shortestPatience))
+	if p.waiting == 0 {
+		p.patience = longestPatience // whoever was in a hurry isn't there any more
+	}
+	p.patience = min(p.patience, patience(ttl))
 	for _, a := range asks {
 		p.add(a)
 	}

@@ -25,6 +25,7 @@ type batch struct {
 	answer  func(int, backend.RenewResult, error)
 	running sync.WaitGroup // requests without an answer
 	writes  chan struct{}  // limits how many writes go on
+	begin   time.Time
 
 	mu   sync.Mutex
 	asks []*ask // all that were sent
@@ -38,7 +39,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res back
 // RenewBatch looks who has the locks, and lets the leases of those begin anew to which they belong. So
 // it notices also that a key was deleted, though the hold's lease lives.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
-	b := &batch{session: s, ctx: ctx, reqs: reqs, answer: answer, writes: make(chan struct{}, writesAtOnce)}
+	b := &batch{session: s, ctx: ctx, reqs: reqs, answer: answer, writes: make(chan struct{}, writesAtOnce), begin: time.Now()}
 	b.running.Add(len(reqs))
 	all := make([]int, 0, len(reqs))
 	for i, req := range reqs {
@@ -74,7 +75,7 @@ func (b *batch) read(some []int) {
 	for i, r := range some {
 		names[i] = b.reqs[r].Name
 	}
-	kvs, err := b.look(names, b.reqs[some[0]].Lease/patienceShare)
+	kvs, err := b.store.readAll(b.ctx, names, b.store.ttl(b.reqs[some[0]].Lease))
 	switch {
 	case err == nil:
 		b.keep(some, kvs)
@@ -87,21 +88,6 @@ func (b *batch) read(some []int) {
 			b.done(r, false, err)
 		}
 	}
-}
-
-// look reads the locks' keys. The client asks one member after the other: where one is silent, it is
-// the next one's turn, so that a member that hangs doesn't cost the renewal.
-func (b *batch) look(names []string, patience time.Duration) (kvs []*mvccpb.KeyValue, err error) {
-	for range 2 {
-		ctx, cancel := context.WithTimeout(b.ctx, max(patience, shortestPatience))
-		kvs, err = b.store.readAll(ctx, names)
-		silent := ctx.Err() != nil
-		cancel()
-		if err == nil || !silent || b.ctx.Err() != nil {
-			return kvs, err
-		}
-	}
-	return b.store.readAll(b.ctx, names)
 }
 
 // keep lets leases begin anew.
@@ -139,7 +125,7 @@ func (b *batch) own(req *backend.RenewRequest, kv *mvccpb.KeyValue) (record, err
 	if kv == nil {
 		return record{}, nil
 	}
-	if guess := b.holds.guess(holdID{req.Name, req.Owner}); guess.rev == kv.ModRevision {
+	if guess := b.holds.guess(holdID{req.Name, req.Owner}); !guess.free() && guess.rev == kv.ModRevision && guess.lease == kv.Lease {
 		return guess, nil // what we wrote needn't be decoded
 	}
 	key, err := decode(kv)
@@ -157,7 +143,7 @@ func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
 	case granted != ttl:
 		b.rewrite(r, key, ttl)
 	default:
-		b.holds.renewed(holdID{b.reqs[r].Name, b.reqs[r].Owner}, ttl)
+		b.holds.renewed(holdID{b.reqs[r].Name, b.reqs[r].Owner}, key.lease, ttl, b.begin)
 		b.done(r, true, nil)
 	}
 }

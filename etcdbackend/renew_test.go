@@ -30,7 +30,7 @@ func (m *members) Txn(ctx context.Context, _ *pb.TxnRequest, _ ...grpc.CallOptio
 }
 
 func (m *members) session() *session {
-	return &session{store: &store{kv: m, lease: m}, holds: newHolds(), keeper: newKeeper(m)}
+	return newSession(&store{kv: m, lease: m})
 }
 
 // A read is sent to the next member if one is silent, and the last of them may take its time.
@@ -42,8 +42,7 @@ func TestRenewalsDoNotWaitForAMemberThatHangs(t *testing.T) {
 			defer cancel()
 			begin := time.Now()
 			m := &members{silent: silent, answer: answer}
-			b := &batch{session: m.session(), ctx: ctx}
-			_, err := b.look([]string{"n"}, time.Second)
+			_, err := m.session().store.readAll(ctx, []string{"n"}, 12)
 			if took := time.Since(begin); answered != (err == nil) || answered && took > 2*time.Second {
 				t.Errorf("%d members are silent: %v, after %v", silent, err, took)
 			}
@@ -63,9 +62,9 @@ func TestAnswersOfTheWrongShape(t *testing.T) {
 		if res.Held || err == nil {
 			t.Errorf("Renew: %v, %v", res, err)
 		}
-		if _, _, err := s.store.swap(t.Context(), "n", record{}, nil); backend.KindOf(err) != backend.Unknown || err == nil {
+		if _, _, err := s.store.swap(t.Context(), "n", 30, record{}, nil); backend.KindOf(err) != backend.Unknown || err == nil {
 			t.Errorf("swap: %v", err)
 		}
-		s.keeper.close()
+		s.Close()
 	}
 }

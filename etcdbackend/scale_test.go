@@ -59,6 +59,7 @@ const (
 	rpcTxn    = "/etcdserverpb.KV/Txn"
 	rpcGrant  = "/etcdserverpb.Lease/LeaseGrant"
 	rpcRevoke = "/etcdserverpb.Lease/LeaseRevoke"
+	rpcTTL    = "/etcdserverpb.Lease/LeaseTimeToLive"
 	rpcAlive  = "/etcdserverpb.Lease/LeaseKeepAlive"
 )
 
@@ -66,7 +67,7 @@ const (
 func TestRoundTrips(t *testing.T) {
 	var sent counts
 	server := testservers.Etcd(t)
-	s := open(t, connect(t, server.Addr, sent.install))
+	s, other := open(t, connect(t, server.Addr, sent.install)), open(t, connect(t, server.Addr))
 	ctx := t.Context()
 	check := func(what string, want map[string]int) {
 		t.Helper()
@@ -76,7 +77,7 @@ func TestRoundTrips(t *testing.T) {
 		sent.reset()
 	}
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
-	check("an acquisition", map[string]int{rpcRange: 1, rpcGrant: 1, rpcTxn: 1})
+	check("the first acquisition", map[string]int{rpcRange: 1, rpcGrant: 1, rpcTxn: 1})
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
 	check("a re-entry", map[string]int{rpcTxn: 1})
 	wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
@@ -84,7 +85,21 @@ func TestRoundTrips(t *testing.T) {
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 	check("a release of one of two", map[string]int{rpcTxn: 1})
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
-	check("a release", map[string]int{rpcTxn: 1, rpcRevoke: 1})
+	check("a release", map[string]int{rpcTxn: 1})
+	for range 3 {
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+		check("an acquisition", map[string]int{rpcTxn: 1})
+		wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
+		check("its release", map[string]int{rpcTxn: 1})
+	}
+	wiretest.Must[backend.AcquireResult](t)(other.Acquire(ctx, acquire(bob)))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+	check("an acquisition in vain", map[string]int{rpcTxn: 1, rpcTTL: 1})
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+	check("another", map[string]int{rpcRange: 1, rpcTTL: 1})
+	wiretest.Must[backend.ReleaseResult](t)(other.Release(ctx, release(bob)))
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+	check("an acquisition of what another had", map[string]int{rpcRange: 1, rpcTxn: 1})
 }
 
 // TestTenThousandHeldLocks are renewed over one stream.

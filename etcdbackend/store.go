@@ -30,6 +30,9 @@ type store struct {
 
 	// floor is the shortest lease that the server was seen to grant to one who asked for less.
 	floor atomic.Int64
+
+	// silences is how many transactions in a row had no answer in time.
+	silences atomic.Int32
 }
 
 func newStore(cli *clientv3.Client, o options) *store {
@@ -46,30 +49,91 @@ func (st *store) key(name string) []byte { return []byte(st.options.prefix + nam
 
 // ttl returns a lease in seconds, as the server will grant it.
 func (st *store) ttl(lease time.Duration) int64 {
-	return max(int64((lease+time.Second-1)/time.Second), st.floor.Load())
+	return max(int64((lease+time.Second-1)/time.Second)+spareTTL, st.floor.Load())
 }
+
+// Leases are a second longer than the locks that they are for, so that a lease which began within the
+// last second can serve a lock that begins now.
+const (
+	spareTTL  = 1 // seconds
+	spareTime = spareTTL * 9 * time.Second / 10
+)
 
 // send sends one request. The error that it returns has a kind.
 func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req) (Res, error) {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	cancelable, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	var to peer.Peer // is set as soon as there is a connection to send the request on
-	res, err := do(ctx, req, grpc.Peer(&to), grpc.OnFinish(func(err error) {
+	over := false
+	res, err := do(cancelable, req, grpc.Peer(&to), grpc.OnFinish(func(err error) {
 		// The client repeats what was cancelled or timed out without the context's doing, as if
 		// it could not have been carried out. It doesn't if the context is over.
 		if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded {
+			over = ctx.Err() != nil
 			cancel()
 		}
 	}))
-	if err != nil {
-		return res, withKind(err, to.Addr != nil)
+	if err == nil {
+		return res, nil
 	}
-	return res, nil
+	kinded := withKind(err, to.Addr != nil)
+	if over { // in whatever words
+		kinded = &backend.Error{Kind: kinded.Kind, Err: ctx.Err()}
+	}
+	return res, kinded
 }
 
+// insist sends a request that may be repeated, since it changes nothing or the second time nothing more. The
+// client asks one member after the other: where one says nothing for a while it is the next one's
+// turn, so that a member that hangs costs no more than that. The third may take its time.
+func insist[Req, Res any](ctx context.Context, patience time.Duration, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req) (Res, error) {
+	for range 2 {
+		limited, cancel := context.WithTimeout(ctx, patience)
+		res, err := send(limited, do, req)
+		silent := limited.Err() != nil
+		cancel()
+		if err == nil || !silent || ctx.Err() != nil {
+			return res, err
+		}
+	}
+	return send(ctx, do, req)
+}
+
+// once sends a transaction that changes something. If the member says nothing for a while, whether that was
+// done is unknown. Each time in a row that nobody had an answer it waits for longer: then it may be
+// that all are slow.
+func (st *store) once(ctx context.Context, patience time.Duration, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	limited, cancel := context.WithTimeout(ctx, patience<<min(st.silences.Load(), maxSilences))
+	defer cancel()
+	res, err := send(limited, st.kv.Txn, req)
+	switch {
+	case err == nil:
+		st.silences.Store(0)
+	case limited.Err() != nil && ctx.Err() == nil:
+		st.silences.Add(1)
+		return res, &backend.Error{Kind: backend.KindOf(err), Err: errSilent.Err}
+	}
+	return res, err
+}
+
+const maxSilences = 5
+
+// patience is how long a member may say nothing to a request about a lock with a lease of so many
+// seconds, or about any if that is 0, before another is asked: a twelfth of it.
+func patience(ttl int64) time.Duration {
+	share := time.Duration(ttl) * time.Second / patienceShare
+	return min(max(share, shortestPatience), longestPatience)
+}
+
+const (
+	patienceShare    = 12
+	shortestPatience = 500 * time.Millisecond
+	longestPatience  = 5 * time.Second
+)
+
 // read reads a lock's key.
-func (st *store) read(ctx context.Context, name string) (record, error) {
-	res, err := send(ctx, st.kv.Range, &pb.RangeRequest{Key: st.key(name)})
+func (st *store) read(ctx context.Context, name string, ttl int64) (record, error) {
+	res, err := insist(ctx, patience(ttl), st.kv.Range, &pb.RangeRequest{Key: st.key(name)})
 	if err != nil {
 		return record{}, notDone(err)
 	}
@@ -84,12 +148,12 @@ func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 }
 
 // readAll reads the keys of several locks at one moment. A nil element stands for none.
-func (st *store) readAll(ctx context.Context, names []string) ([]*mvccpb.KeyValue, error) {
+func (st *store) readAll(ctx context.Context, names []string, ttl int64) ([]*mvccpb.KeyValue, error) {
 	ops := make([]*pb.RequestOp, len(names))
 	for i, name := range names {
 		ops[i] = rangeOp(st.key(name))
 	}
-	res, err := send(ctx, st.kv.Txn, &pb.TxnRequest{Success: ops})
+	res, err := insist(ctx, patience(ttl), st.kv.Txn, &pb.TxnRequest{Success: ops})
 	if err != nil {
 		return nil, notDone(err)
 	}
@@ -110,32 +174,45 @@ func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
 	return first(res.Responses[i].GetResponseRange().Kvs), nil
 }
 
-// swap carries out op if the lock's key is still as old says. If it isn't, swap returns how it is,
-// and nothing else was done. Otherwise it returns the revision of the change.
-func (st *store) swap(ctx context.Context, name string, old record, op *pb.RequestOp) (rev int64, now record, err error) {
+// swap carries out ops if the lock's key is still as old says. If it isn't, swap returns how it is,
+// and nothing else was done. Otherwise it returns what was done.
+func (st *store) swap(ctx context.Context, name string, ttl int64, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, now record, err error) {
 	key := st.key(name)
-	// A key that does not exist has the revision 0.
-	same := &pb.Compare{
-		Key: key, Result: pb.Compare_EQUAL,
-		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: old.rev},
-	}
-	res, err := send(ctx, st.kv.Txn, &pb.TxnRequest{
-		Compare: []*pb.Compare{same},
-		Success: []*pb.RequestOp{op},
+	res, err := st.once(ctx, patience(ttl), &pb.TxnRequest{
+		Compare: same(key, old),
+		Success: ops,
 		Failure: []*pb.RequestOp{rangeOp(key)},
 	})
 	switch {
 	case err != nil:
-		return 0, record{}, err
+		return nil, record{}, err
 	case res.Succeeded:
-		return res.Header.Revision, record{}, nil
+		return res, record{}, nil
 	}
 	kv, err := ranged(res, 0)
 	if err != nil {
-		return 0, record{}, err
+		return nil, record{}, err
 	}
 	now, err = decode(kv)
-	return 0, now, err
+	return nil, now, err
+}
+
+// same says that a key is as it was read or written. The revision alone does not: an etcd that has lost
+// its data, or was set back, counts anew, and another's key may get the same one. No two holds have
+// a lease in common.
+func same(key []byte, old record) []*pb.Compare {
+	// A key that does not exist has the revision 0.
+	rev := &pb.Compare{
+		Key: key, Result: pb.Compare_EQUAL,
+		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: old.rev},
+	}
+	if old.free() {
+		return []*pb.Compare{rev}
+	}
+	return []*pb.Compare{rev, {
+		Key: key, Result: pb.Compare_EQUAL,
+		Target: pb.Compare_LEASE, TargetUnion: &pb.Compare_Lease{Lease: old.lease},
+	}}
 }
 
 func rangeOp(key []byte) *pb.RequestOp {
@@ -148,27 +225,28 @@ func (st *store) put(name string, r record) *pb.RequestOp {
 	}}}
 }
 
-func (st *store) del(name string) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{
-		Key: st.key(name),
-	}}}
+func del(key []byte) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key}}}
 }
 
-// grant makes a lease.
-func (st *store) grant(ctx context.Context, ttl int64) (int64, error) {
-	res, err := send(ctx, st.lease.LeaseGrant, &pb.LeaseGrantRequest{TTL: ttl})
-	if err != nil {
-		return 0, notDone(err) // a lease that nobody knows is attached to nothing, and runs out
+// grant makes a lease with this id, and returns its length.
+func (st *store) grant(ctx context.Context, id, ttl int64) (int64, error) {
+	res, err := insist(ctx, patience(ttl), st.lease.LeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl})
+	switch {
+	case is(err, rpctypes.ErrLeaseExist): // it was made, and nobody said so
+		return ttl, nil
+	case err != nil:
+		return 0, err
 	}
 	if res.TTL > ttl {
 		st.floor.Store(res.TTL)
 	}
-	return res.ID, nil
+	return res.TTL, nil
 }
 
 // revoke ends a lease. It is no error if there is none.
 func (st *store) revoke(ctx context.Context, lease int64) error {
-	_, err := send(ctx, st.lease.LeaseRevoke, &pb.LeaseRevokeRequest{ID: lease})
+	_, err := insist(ctx, patience(0), st.lease.LeaseRevoke, &pb.LeaseRevokeRequest{ID: lease})
 	if gone(err) {
 		return nil
 	}
@@ -177,7 +255,7 @@ func (st *store) revoke(ctx context.Context, lease int64) error {
 
 // remaining returns how many seconds of a lease are left, rounded down; -1 if there is no lease.
 func (st *store) remaining(ctx context.Context, lease int64) (int64, error) {
-	res, err := send(ctx, st.lease.LeaseTimeToLive, &pb.LeaseTimeToLiveRequest{ID: lease})
+	res, err := insist(ctx, patience(0), st.lease.LeaseTimeToLive, &pb.LeaseTimeToLiveRequest{ID: lease})
 	switch {
 	case gone(err):
 		return -1, nil
@@ -188,7 +266,10 @@ func (st *store) remaining(ctx context.Context, lease int64) (int64, error) {
 }
 
 // gone says whether a request failed because its lease does not exist any more.
-func gone(err error) bool {
+func gone(err error) bool { return is(err, rpctypes.ErrLeaseNotFound) }
+
+// is says whether the error of a request is what etcd calls so.
+func is(err, etcd error) bool {
 	kinded, ok := errors.AsType[*backend.Error](err)
-	return ok && errors.Is(rpctypes.Error(kinded.Err), rpctypes.ErrLeaseNotFound)
+	return ok && errors.Is(rpctypes.Error(kinded.Err), etcd)
 }

@@ -1,10 +1,8 @@
 package etcdbackend
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"unicode/utf8"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -48,13 +46,19 @@ func decode(kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil
 	}
-	var v value
-	d := json.NewDecoder(bytes.NewReader(kv.Value))
-	d.DisallowUnknownFields()
-	if d.Decode(&v) != nil {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(kv.Value, &fields) != nil {
 		return record{}, conflict(kv)
 	}
-	if _, err := d.Token(); err != io.EOF {
+	for name := range fields {
+		switch name {
+		case "owner", "owner_base64", "count":
+		default: // also OWNER, which package json would take for the same
+			return record{}, conflict(kv)
+		}
+	}
+	var v value
+	if json.Unmarshal(kv.Value, &v) != nil {
 		return record{}, conflict(kv)
 	}
 	if v.Count < 1 || (v.Owner == "") == (len(v.OwnerBase64) == 0) {

@@ -27,7 +27,9 @@ import (
 // received. A stream is used until its first error.
 type watcher struct {
 	client     pb.WatchClient
+	line       *line
 	checkEvery time.Duration
+	checked    func()          // is called as often while there is a stream
 	ctx        context.Context // ends with the session
 	stop       context.CancelFunc
 	kick       chan struct{} // tells run that there is something to do
@@ -47,13 +49,15 @@ type watcher struct {
 
 type subscription struct {
 	watcher *watcher
+	name    string
 	key     []byte
 	wake    func(backend.Wakeup)
 
 	// Guarded by the watcher's mutex.
-	watch  int64      // on the present stream; 0: none
-	stands bool       // Subscribe has its answer
-	answer chan error // what Subscribe returns
+	watch  int64       // on the present stream; 0: none
+	stands bool        // Subscribe has its answer
+	answer chan error  // what Subscribe returns
+	later  *time.Timer // wakes when those ahead have had their turns; nil if it never did
 }
 
 const (
@@ -61,11 +65,13 @@ const (
 	maxPause = 2 * time.Second
 )
 
-func newWatcher(client pb.WatchClient, checkEvery time.Duration) *watcher {
+func newWatcher(client pb.WatchClient, ln *line, checkEvery time.Duration, checked func()) *watcher {
 	ctx, stop := context.WithCancel(context.Background())
 	return &watcher{
 		client:     client,
+		line:       ln,
 		checkEvery: checkEvery,
+		checked:    checked,
 		ctx:        ctx,
 		stop:       stop,
 		kick:       make(chan struct{}, 1),
@@ -79,15 +85,20 @@ func newWatcher(client pb.WatchClient, checkEvery time.Duration) *watcher {
 func (w *watcher) close() { w.stop() }
 
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called when
-// the key is deleted, also when its lease has run out.
+// the key is deleted, also when its lease has run out: a little later for each who is ahead in the line, and
+// not if somebody takes the lock before.
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return nil, err
 	}
-	sub, err := s.watcher.add(s.store.key(req.Name), req.Wake)
+	sub, err := s.watcher.add(req.Name, s.store.key(req.Name), func(w backend.Wakeup) {
+		s.others.left(req.Name)
+		req.Wake(w)
+	})
 	if err != nil {
 		return nil, err
 	}
+	s.line.stand(ctx, req.Name)
 	select {
 	case err = <-sub.answer:
 	case <-ctx.Done():
@@ -103,14 +114,15 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 }
 
 // add returns a subscription that will be answered, or an error while no stream can be had.
-func (w *watcher) add(key []byte, wake func(backend.Wakeup)) (*subscription, error) {
+func (w *watcher) add(name string, key []byte, wake func(backend.Wakeup)) (*subscription, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failures > 0 && time.Now().Before(w.pause) {
 		return nil, w.failed
 	}
-	sub := &subscription{watcher: w, key: key, wake: wake, answer: make(chan error, 1)}
+	sub := &subscription{watcher: w, name: name, key: key, wake: wake, answer: make(chan error, 1)}
 	w.subs[sub] = struct{}{}
+	w.line.enter(name)
 	w.create(sub)
 	if !w.started {
 		w.started = true
@@ -128,7 +140,6 @@ func (w *watcher) create(sub *subscription) {
 	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
 		Key:     sub.key,
 		WatchId: sub.watch,
-		Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT},
 	}}})
 }
 
@@ -138,6 +149,10 @@ func (sub *subscription) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.subs, sub)
+	w.line.leave(sub.name)
+	if sub.later != nil {
+		sub.later.Stop()
+	}
 	if sub.watch == 0 {
 		return
 	}
@@ -250,6 +265,7 @@ func (w *watcher) check(ctx context.Context, cancel context.CancelCauseFunc) {
 				cancel(errSilent)
 				return
 			}
+			w.checked()
 		case <-ctx.Done():
 			return
 		}
@@ -310,23 +326,46 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 	case res.Created:
 		*served = true
 		if sub.stands {
+			w.line.unknown(sub.name)
 			return sub.wake, backend.WakeAll, nil // it has missed what happened meanwhile
 		}
 		sub.stands = true
 		sub.answer <- nil
-	case deletes(res.Events):
-		return sub.wake, backend.WakeOne, nil
+	default:
+		return w.changed(sub, res.Events), backend.WakeOne, nil
 	}
 	return nil, 0, nil
 }
 
-func deletes(events []*mvccpb.Event) bool {
+// changed notes what has become of a lock, and returns whom to wake now. w.mu is held.
+func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (wake func(backend.Wakeup)) {
+	var freed int64 // the revision
 	for _, e := range events {
-		if e.Type == mvccpb.DELETE {
-			return true
+		began := e.Kv.CreateRevision == e.Kv.ModRevision
+		if sub.later != nil && (began || e.Type == mvccpb.DELETE) {
+			sub.later.Stop()
+		}
+		switch {
+		case e.Type == mvccpb.DELETE:
+			wake, freed = sub.wake, e.Kv.ModRevision
+		case began:
+			wake = nil
+			w.line.moved(sub.name, e.Kv.ModRevision)
 		}
 	}
-	return false
+	if wake == nil {
+		return nil
+	}
+	wait := w.line.courtesy(sub.name, freed)
+	if wait == 0 {
+		return wake
+	}
+	sub.later = time.AfterFunc(wait, func() {
+		if w.ctx.Err() == nil {
+			sub.wake(backend.WakeOne)
+		}
+	})
+	return nil
 }
 
 // canceled notes that the server has ended a watch. w.mu is held.

@@ -9,6 +9,7 @@ func (b *Backend) Wipe() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.locks)
+	b.token = 0
 }
 
 // Size returns how many entries the tables have, and whether a timer is running.

@@ -1,0 +1,131 @@
+package etcdbackend
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A hangingEtcd has one key, and does not answer the first transactions that write it.
+type hangingEtcd struct {
+	pb.KVClient
+	granter
+	kv      *mvccpb.KeyValue
+	rev     int64
+	silent  int  // so many transactions are not answered
+	carried bool // those are carried out
+	sent    int
+}
+
+func (e *hangingEtcd) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*pb.RangeResponse, error) {
+	res := &pb.RangeResponse{}
+	if e.kv != nil {
+		res.Kvs = append(res.Kvs, e.kv)
+	}
+	return res, nil
+}
+
+func (e *hangingEtcd) DeleteRange(context.Context, *pb.DeleteRangeRequest, ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	return &pb.DeleteRangeResponse{}, nil // of whoever waits no more
+}
+
+func (e *hangingEtcd) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	e.sent++
+	if e.sent > e.silent {
+		return e.carryOut(req), nil
+	}
+	seemSent(opts)
+	if e.carried && e.sent == 1 {
+		e.carryOut(req)
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (e *hangingEtcd) carryOut(req *pb.TxnRequest) *pb.TxnResponse {
+	now := e.kv
+	if now == nil {
+		now = &mvccpb.KeyValue{}
+	}
+	for _, c := range req.Compare {
+		if c.Target == pb.Compare_MOD && c.GetModRevision() != now.ModRevision || c.Target == pb.Compare_LEASE && c.GetLease() != now.Lease {
+			res, _ := e.Range(context.Background(), nil)
+			return &pb.TxnResponse{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: res}}}}
+		}
+	}
+	e.rev++
+	if put := req.Success[0].GetRequestPut(); put != nil {
+		e.kv = &mvccpb.KeyValue{Value: put.Value, ModRevision: e.rev, CreateRevision: e.rev, Lease: put.Lease}
+	} else {
+		e.kv = nil
+	}
+	return &pb.TxnResponse{Succeeded: true, Header: &pb.ResponseHeader{Revision: e.rev}}
+}
+
+// An acquisition that a member says nothing to is sent to the next, which tells whether it was carried out. It
+// may yet be until its lease is revoked, so that is not used again.
+func TestRepeatedAcquisition(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		silent  int
+		carried bool
+		another bool // has the lock by then
+		kind    backend.ErrorKind
+		failed  bool
+	}{
+		{name: "no member is silent"},
+		{name: "one is", silent: 1},
+		{name: "one is, and did it", silent: 1, carried: true},
+		{name: "two are", silent: 2},
+		{name: "all are", silent: 3, failed: true},
+		{name: "all are, and one did it", silent: 3, carried: true, failed: true},
+		{name: "one is, and another was faster", silent: 1, another: true, failed: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			etcd := &hangingEtcd{silent: c.silent, carried: c.carried}
+			s := newSession(&store{kv: etcd, lease: etcd})
+			defer s.Close()
+			if c.another { // between the look and the write
+				l, err := s.leases.get(t.Context(), 31)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.leases.put(l)
+				etcd.rev, etcd.kv = 1, &mvccpb.KeyValue{Value: encode("another", 1), ModRevision: 1, CreateRevision: 1, Lease: 1}
+			}
+			s.line.enter("n")
+			s.line.places["n"].key = []byte("waits")
+			req := backend.AcquireRequest{Name: "n", Owner: "a", Lease: 30 * time.Second}
+			res, err := s.Acquire(t.Context(), req)
+			switch {
+			case c.failed:
+				if err == nil || backend.KindOf(err) != backend.Unknown {
+					t.Errorf("%s: %+v, %v", c.name, res, err)
+				}
+			case err != nil || !res.Acquired || res.Count != 1:
+				t.Errorf("%s: %+v, %v", c.name, res, err)
+			case s.line.own("n") != nil:
+				t.Errorf("%s: who has the lock still waits for it", c.name)
+			}
+			s.line.leave("n")
+			if _, err := s.Release(t.Context(), backend.ReleaseRequest{Name: "n", Owner: "a", Lease: 30 * time.Second}); err != nil {
+				t.Errorf("%s: release: %v", c.name, err)
+			}
+			synctest.Wait()
+			want := 0
+			if c.silent == 0 {
+				want = 1
+			}
+			if alive, _ := etcd.count(); alive != want || s.holds.len() != 0 {
+				t.Errorf("%s: %d leases are left, want %d; %d holds", c.name, alive, want, s.holds.len())
+			}
+		})
+	}
+}

@@ -1,0 +1,92 @@
+package etcdbackend
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A watched is an etcd that serves streams of watches. The test is the server.
+type watched struct {
+	pb.KVClient
+	pb.LeaseClient
+	pb.WatchClient
+	ctx  context.Context // of the last stream
+	sent chan *pb.WatchRequest
+	res  chan *pb.WatchResponse
+}
+
+type watches struct {
+	grpc.ClientStream
+	*watched
+	ctx context.Context
+}
+
+func (w *watched) Watch(ctx context.Context, _ ...grpc.CallOption) (pb.Watch_WatchClient, error) {
+	w.ctx = ctx
+	return watches{watched: w, ctx: ctx}, nil
+}
+
+func (w watches) Send(r *pb.WatchRequest) error {
+	select {
+	case w.sent <- r:
+		return nil
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+}
+
+func (w watches) Recv() (*pb.WatchResponse, error) {
+	select {
+	case r := <-w.res:
+		return r, nil
+	case <-w.ctx.Done():
+		return nil, w.ctx.Err()
+	}
+}
+
+// nextWatch returns the id of the next watch that is asked for.
+func (w *watched) nextWatch() int64 {
+	for {
+		if create := (<-w.sent).GetCreateRequest(); create != nil {
+			return create.WatchId
+		}
+	}
+}
+
+// A watch that was so slow that what it should be told is compacted begins anew, and wakes who has
+// missed something.
+func TestCompactedWatchBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := &watched{sent: make(chan *pb.WatchRequest), res: make(chan *pb.WatchResponse)}
+		ln := newLine(&store{}, nil)
+		w := newWatcher(etcd, ln, time.Hour, func() {})
+		defer w.close()
+		woken := make(chan backend.Wakeup, 10)
+		sub, err := w.add("n", []byte("n"), func(w backend.Wakeup) { woken <- w })
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := etcd.nextWatch()
+		etcd.res <- &pb.WatchResponse{WatchId: id, Created: true}
+		if err := <-sub.answer; err != nil {
+			t.Fatal(err)
+		}
+		if !requiresLeader(etcd.ctx) {
+			t.Error("the stream doesn't require a leader")
+		}
+		etcd.res <- &pb.WatchResponse{WatchId: id, Canceled: true, CompactRevision: 9, CancelReason: "compacted"}
+		again := etcd.nextWatch()
+		etcd.res <- &pb.WatchResponse{WatchId: again, Created: true}
+		synctest.Wait()
+		if again == id || len(woken) != 1 {
+			t.Errorf("watch %d follows %d; woken %d times", again, id, len(woken))
+		}
+	})
+}
