@@ -68,13 +68,16 @@ func (m *Move) Key() {
 	m.From.Do("MIGRATE", host, port, m.name, "0", "5000")
 }
 
-// Finish gives the slot to the new node.
+// Finish gives the slot to the new node, which is told so once: who is told again that a slot is its own
+// ends all subscriptions in it, and what is published before these are made anew is lost.
 func (m *Move) Finish() {
 	m.Key()
 	id := m.To.Do("CLUSTER", "MYID")
 	m.To.Do("CLUSTER", "SETSLOT", m.slot, "NODE", id)
 	for _, node := range m.nodes {
-		node.Do("CLUSTER", "SETSLOT", m.slot, "NODE", id)
+		if node != m.To {
+			node.Do("CLUSTER", "SETSLOT", m.slot, "NODE", id)
+		}
 	}
 }
 
