@@ -31,6 +31,10 @@ func TestShardedPubSubOnOneServer(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.ShardedOnOneServer(t, this, server) })
 }
 
+func TestShardedPubSubTogether(t *testing.T) {
+	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.ShardedTogether(t, this, server) })
+}
+
 // Servers before Redis 7 know no sharded channels; miniredis answers as they do.
 func TestShardedPubSubOnOldServer(t *testing.T) {
 	addr := miniredis.RunT(t).Addr()

@@ -93,25 +93,35 @@ func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Con
 func (c *connection) Lost() <-chan error { return c.lost }
 func (c *connection) Close()             { c.client.Close() }
 
-const replyTimeout = 10 * time.Second // to connect and to answer a command
+const replyTimeout = 10 * time.Second // to connect and to answer what goes together
 
-// Tell sends one command and waits for its answer. The answer says whether the server does it for
-// any of the channels; for which, and when, it confirms for each.
-func (c *connection) Tell(ctx context.Context, verb pubsub.Verb, channels []string) (refusal, err error) {
+// Tell sends commands and waits for their answers. The answer to one says whether the server does it
+// for any of the channels; for which, and when, it confirms for each.
+func (c *connection) Tell(ctx context.Context, verb pubsub.Verb, orders [][]string) (refusals []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	err = c.client.Do(ctx, c.command(verb, channels)).Error()
-	if err == nil || valkey.IsValkeyNil(err) {
-		return nil, nil
+	cmds := make([]valkey.Completed, len(orders))
+	for i, channels := range orders {
+		cmds[i] = c.command(verb, channels)
 	}
-	reply, ok := valkey.IsValkeyErr(err)
-	if !ok {
-		return nil, err
+	refusals = make([]error, len(orders))
+	for i, result := range c.client.DoMulti(ctx, cmds...) {
+		if err := result.NonValkeyError(); err != nil {
+			return nil, err
+		}
+		if reply, ok := valkey.IsValkeyErr(result.Error()); ok {
+			refusals[i] = withMoved(reply)
+		}
 	}
+	return refusals, nil
+}
+
+// withMoved marks an error reply that says that another server has the channel.
+func withMoved(reply *valkey.ValkeyError) error {
 	if _, moved := reply.IsMoved(); moved {
-		return fmt.Errorf("%w: %w", pubsub.ErrMoved, err), nil
+		return fmt.Errorf("%w: %w", pubsub.ErrMoved, reply)
 	}
-	return err, nil
+	return reply
 }
 
 func (c *connection) command(verb pubsub.Verb, channels []string) valkey.Completed {
