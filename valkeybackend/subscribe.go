@@ -2,8 +2,8 @@ package valkeybackend
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/valkey-io/valkey-go"
@@ -62,7 +62,20 @@ func (l *listening) Reload(context.Context) {
 
 // Kind gives an error of a connection its kind. It may ask the server.
 func (l *listening) Kind(err error) error {
-	return withKind(err, sync.OnceValue(func() bool { return isClosed(context.Background(), l.client) }))
+	if reply, ok := errors.AsType[*valkey.ValkeyError](err); ok {
+		return redisson.ServerError(replyText(reply), err)
+	}
+	if errors.Is(err, valkey.ErrClosing) && isClosed(l.client) {
+		return &backend.Error{Kind: backend.Refused, Err: err}
+	}
+	return &backend.Error{Kind: clientError(err), Err: err}
+}
+
+// isClosed says whether a client was closed for good. valkey-go reports with the same error that it
+// has closed a single connection, say to a server that is no master any more.
+func isClosed(client valkey.Client) bool {
+	err := client.Do(context.Background(), client.B().Arbitrary("PING").Build()).NonValkeyError()
+	return errors.Is(err, valkey.ErrClosing)
 }
 
 // A connection is one to a server that carries nothing but subscriptions.
