@@ -120,7 +120,7 @@ func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, erro
 		}
 		a.fail(ctx.Err() != nil, err)
 		c.report(a, err)
-		if !c.pause(ctx, a.tries.next(firstBackoff, a.o.lease/3)) {
+		if !c.pause(ctx, a.tries.next(firstBackoff, longestPause(a.o.lease))) {
 			return nil, a.giveUp(c.over(ctx))
 		}
 	}
@@ -432,7 +432,7 @@ func (c *Client) confirm(ctx context.Context, cl *claim) {
 	defer c.unlock()
 	c.backgroundLocked(func() {
 		var tries backoff
-		for c.pause(c.ctx, tries.next(firstBackoff, c.lease/3)) && !c.confirmed(c.ctx, cl) {
+		for c.pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) && !c.confirmed(c.ctx, cl) {
 		}
 	})
 }
@@ -462,12 +462,13 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 
 // abandon ends what an acquisition asked for without having it: no attempt for it follows.
 func (c *Client) abandon(a *acquisition) {
-	if a.h == nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.unlock()
-	if a.h.claim.unsure {
+	c.abandonLocked(a)
+}
+
+func (c *Client) abandonLocked(a *acquisition) {
+	if a.h != nil && a.h.claim.unsure {
 		c.takeBackLocked(a.h.claim)
 	}
 	a.h = nil

@@ -949,3 +949,112 @@ func TestUnlockOfAReentryTakesAsLongAsItsContextAllows(t *testing.T) {
 		})
 	})
 }
+
+// Who asks the store is deposed while it does, by one that came earlier and whose Locker is unlocked
+// by now. If its reply is lost then, it neither repeats nor takes back: the lock is nobody's for all
+// of its lease, and everybody waits.
+func TestALeadWhoseReplyIsLostAsItIsDeposed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		b := &hooked{Backend: membackend.New()}
+		c := New(b, quiet(), WithHandover(0))
+		defer c.Close()
+
+		l := c.Locker("x")
+		mustTry(t, l)
+		first := wait(ctx, l)                                  // parked
+		second := wait(ctx, c.Locker("x"), Lease(time.Minute)) // asks
+		once := true
+		b.mu.Lock()
+		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			if !once {
+				return do(ctx)
+			}
+			defer time.Sleep(10 * time.Millisecond) // the answer is slow
+			return do(ctx)
+		}
+		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if !once {
+				return do(ctx)
+			}
+			once = false
+			do(ctx)
+			time.Sleep(10 * time.Millisecond)
+			return backend.AcquireResult{}, errors.New("the reply is lost")
+		}
+		b.mu.Unlock()
+		began := time.Now()
+		mustUnlock(t, ctx, l)
+		select {
+		case <-first.in:
+			first.leave()
+		case <-second.in:
+			second.leave()
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the lock was nobody's, and two waited for it, for %v", took)
+		}
+		if first.isIn(t) {
+			first.leave()
+		}
+		if second.isIn(t) {
+			second.leave()
+		}
+	})
+}
+
+// Pauses between attempts grow up to a third of the lease that is asked for: with a long one a waiter
+// sleeps for as long as the outage took, though the store is back and the lock is free.
+func TestAWaiterWithALongLeaseAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		up := time.Now().Add(time.Hour)
+		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if time.Now().Before(up) {
+				return backend.AcquireResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("connection refused")}
+			}
+			return do(ctx)
+		}
+		c := New(b, quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		if err := l.LockContext(t.Context(), Lease(24*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if late := time.Since(up); late > time.Minute {
+			t.Errorf("the store was back, and the lock free, for %v before it was asked", late)
+		}
+		mustUnlock(t, t.Context(), l)
+	})
+}
+
+// The same for what is taken back: it is nobody's for as long again as the outage took.
+func TestATakeBackOfALongLeaseAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		b := &hooked{Backend: mem}
+		up := time.Now().Add(time.Hour)
+		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			if time.Now().Before(up) {
+				return backend.ReleaseResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("connection refused")}
+			}
+			return do(ctx)
+		}
+		c, other := New(b, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		l := c.Locker("x")
+		mustTry(t, l, Lease(24*time.Hour))
+		if err := l.UnlockContext(t.Context()); err == nil {
+			t.Fatal("unlocked during an outage")
+		}
+		o := other.Locker("x")
+		if err := o.LockContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if late := time.Since(up); late > time.Minute {
+			t.Errorf("the store was back for %v before a lock that had been unlocked was released", late)
+		}
+		mustUnlock(t, t.Context(), o)
+	})
+}

@@ -93,8 +93,7 @@ func (l *Locker) mayHaveLost() bool {
 // until it is unlocked, unless [Lease] is given.
 //
 // Its errors are that of ctx, and its cause if it has another; [ErrNotAcquired] after the wait;
-// [ErrLost] if the caller's owner held the lock and lost it before the call or while it re-entered it,
-// or if the wait ends on a Locker whose last hold was lost and nobody has unlocked it; [ErrNotHeld]
+// [ErrLost] if the hold that the call re-enters is lost, that of its context or of its owner, or if the wait ends on a Locker whose last hold was lost and nobody has unlocked it; [ErrNotHeld]
 // with the context of a Do that has given its hold back; [ErrClosed]; [ErrConflict]. One that ended a
 // wait also wraps [ErrHeld] if another had the lock, or [ErrUnavailable], and what the store said, if
 // the store couldn't say. What the store refuses for good is ErrUnavailable at once. A call that

@@ -279,7 +279,7 @@ func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration, ask bo
 		switch {
 		case c.prompt: // nothing is gained by waiting
 			return freed, unavailable(err)
-		case c.pause(ctx, tries.next(firstBackoff, lease/3)):
+		case c.pause(ctx, tries.next(firstBackoff, longestPause(lease))):
 		case ctx.Err() == nil: // closed
 			return c.releaseOnce(ctx, h, lease, sent)
 		default:

@@ -150,6 +150,10 @@ func (c *Client) pause(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
+// longestPause returns for how long nothing is asked of the store by one who waits with that lease: long
+// leases are no reason to notice late that it is back, or that a message was lost.
+func longestPause(lease time.Duration) time.Duration { return min(lease, DefaultLease) / 3 }
+
 // A backoff doubles from a first delay up to a limit.
 type backoff struct{ delay time.Duration }
 

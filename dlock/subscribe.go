@@ -40,7 +40,7 @@ func (c *Client) subscribeLocked(q *queue) {
 				c.subscribed(ctx, q, sub)
 				return
 			}
-			if !c.unsubscribed(ctx, q, err) || !c.pause(ctx, b.next(firstBackoff, c.lease/3)) {
+			if !c.unsubscribed(ctx, q, err) || !c.pause(ctx, b.next(firstBackoff, longestPause(c.lease))) {
 				return
 			}
 		}

@@ -118,7 +118,7 @@ func (c *Client) tookBackLocked(t *takeBack, sent instant, res backend.ReleaseRe
 		cl.back = false
 		return
 	}
-	next := now + t.tries.next(firstBackoff, c.stored(cl.lease)/3)
+	next := now + t.tries.next(firstBackoff, longestPause(c.stored(cl.lease)))
 	if sent < cl.horizon {
 		next = min(next, max(cl.horizon, now))
 	}

@@ -159,6 +159,9 @@ func (c *Client) dequeueLocked(a *acquisition) {
 // leadLocked finds who is to talk to the store, and tells whoever hasn't so far. Every new lead tries
 // before it waits, but for one that is likely to be handed the lock, or is to let others have a turn.
 func (c *Client) leadLocked(q *queue) {
+	if q.lead != nil && q.lead.committed() {
+		return
+	}
 	a := q.firstInLocked()
 	if a == q.lead {
 		return
@@ -183,6 +186,12 @@ func (q *queue) nextLocked(h *hold) *acquisition {
 		}
 	}
 	return nil
+}
+
+// committed says whether a lead must go on: it is asking, or may have got what it asked for, and nobody
+// else would ask for that again.
+func (a *acquisition) committed() bool {
+	return !a.parked() && (a.trying || a.h != nil && a.h.claim.unsure)
 }
 
 // firstInLocked returns who is to talk to the store: the first, or else whoever does, or the first
@@ -415,12 +424,13 @@ func (c *Client) failed(a *acquisition, cut bool, err error) {
 	defer c.unlock()
 	q := c.queues[a.name]
 	if q == nil || q.lead != a {
-		return // it was joined meanwhile, and will be told
+		c.abandonLocked(a) // it was joined meanwhile, or its Locker was locked
+		return
 	}
 	a.answered = a.answered || q.refused > a.seen
 	a.fail(cut, err)
 	q.failure = a.failure
-	c.scheduleLocked(&a.alarm, c.now()+a.tries.next(firstBackoff, a.o.lease/3))
+	c.scheduleLocked(&a.alarm, c.now()+a.tries.next(firstBackoff, longestPause(a.o.lease)))
 }
 
 // attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.
@@ -460,7 +470,7 @@ func (c *Client) held(a *acquisition, remaining time.Duration) {
 // again if it isn't woken.
 func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Duration) instant {
 	now := c.now()
-	wait, jitter := a.o.lease/3, longestJitter
+	wait, jitter := longestPause(a.o.lease), longestJitter
 	if c.notifier == nil || q.subscribed == failing || q.subscribed == refused {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
