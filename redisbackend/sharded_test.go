@@ -31,6 +31,10 @@ func TestShardedPubSubOnOneServer(t *testing.T) {
 	wiretest.ShardedOnOneServer(t, this, testservers.Redis(t))
 }
 
+func TestShardedPubSubTogether(t *testing.T) {
+	wiretest.ShardedTogether(t, this, testservers.Redis(t))
+}
+
 // Servers before Redis 7 know no sharded channels; miniredis answers as they do.
 func TestShardedPubSubOnOldServer(t *testing.T) {
 	addr := miniredis.RunT(t).Addr()

@@ -81,7 +81,7 @@ func (l *listening) Reload(ctx context.Context) {
 func (l *listening) Kind(err error) error { return withKind(err) }
 
 // A connection is one to the server that carries subscriptions. Its commands don't wait for their
-// answers, which come among what is published: receive, a goroutine, reads all that.
+// answers, which come in their order among what is published: receive, a goroutine, reads all that.
 type connection struct {
 	options  options
 	receiver *pubsub.Receiver
@@ -90,7 +90,7 @@ type connection struct {
 	read     chan struct{} // closed when receive has ended; nil until it begins
 
 	mu   sync.Mutex
-	sent *order // what the server has not wholly answered yet, or nil
+	sent []*order // what the server has not wholly answered yet, the oldest first
 }
 
 // An order is a command to the server.
@@ -113,29 +113,35 @@ func (c *connection) Close() {
 	}
 }
 
-// Tell sends a command and waits for its answer, but not for longer than a connection may be silent.
-func (c *connection) Tell(ctx context.Context, verb pubsub.Verb, channels []string) (refusal, err error) {
-	o := &order{verb, channels, make(chan error, 1)}
-	c.mu.Lock()
-	c.sent = o
-	c.mu.Unlock()
-	if err := c.send(ctx, verb, channels); err != nil {
-		return nil, err
+// Tell sends commands and waits for their answers, but for none longer than a connection may be silent.
+func (c *connection) Tell(ctx context.Context, verb pubsub.Verb, orders [][]string) (refusals []error, err error) {
+	told := make([]*order, len(orders))
+	for i, channels := range orders {
+		told[i] = &order{verb, channels, make(chan error, 1)}
+		c.mu.Lock()
+		c.sent = append(c.sent, told[i])
+		c.mu.Unlock()
+		if err := c.send(ctx, verb, channels); err != nil {
+			return nil, err
+		}
+		if c.read == nil {
+			c.read = make(chan struct{})
+			go c.receive(ctx)
+		}
 	}
-	if c.read == nil {
-		c.read = make(chan struct{})
-		go c.receive(ctx)
+	refusals = make([]error, len(orders))
+	for i, o := range told {
+		select {
+		case refusals[i] = <-o.answered:
+		case err := <-c.lost:
+			return nil, err
+		case <-time.After(c.options.checkEvery):
+			return nil, errSilent
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	select {
-	case refusal := <-o.answered:
-		return refusal, nil
-	case err := <-c.lost:
-		return nil, err
-	case <-time.After(c.options.checkEvery):
-		return nil, errSilent
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return refusals, nil
 }
 
 // send writes a command. On a connection that stands it must not make go-redis connect again, which
@@ -239,11 +245,15 @@ func (c *connection) confirmed(verb pubsub.Verb, channel string) error {
 }
 
 // told says whether the server was told this, and whether nothing of the command is left to confirm.
+// It confirms in the order in which it was told.
 func (c *connection) told(verb pubsub.Verb, channel string) (told, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o := c.sent
-	if o == nil || o.verb != verb || verb != pubsub.Ping && o.channels[0] != channel {
+	if len(c.sent) == 0 {
+		return false, false
+	}
+	o := c.sent[0]
+	if o.verb != verb || verb != pubsub.Ping && o.channels[0] != channel {
 		return false, false
 	}
 	if verb != pubsub.Ping {
@@ -252,14 +262,14 @@ func (c *connection) told(verb pubsub.Verb, channel string) (told, done bool) {
 	return true, len(o.channels) == 0
 }
 
-// answer ends the order that waits for it, if there is one.
+// answer ends the oldest order, if there is one.
 func (c *connection) answer(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sent == nil {
+	if len(c.sent) == 0 {
 		return false
 	}
-	c.sent.answered <- err
-	c.sent = nil
+	c.sent[0].answered <- err
+	c.sent = c.sent[1:]
 	return true
 }

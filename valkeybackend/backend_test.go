@@ -74,40 +74,67 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// Who waits for a connection that another caller is making does not fail because that one leaves.
+// Who waits for a connection that another caller is making does not fail because that one leaves, be it
+// that its time is over.
 func TestConnectionOfAnother(t *testing.T) {
-	server := testservers.Valkey(t)
-	var dials atomic.Int32
-	s := open(t, connectLater(t, server.Addr, func(o *valkey.ClientOption) {
-		o.PipelineMultiplex = -1 // one connection for all
-		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			switch dials.Add(1) {
-			case 1: // that of the constructor
-				return nil, errors.New("not yet")
-			case 2:
-				<-ctx.Done()
+	for _, reason := range []error{context.Canceled, context.DeadlineExceeded} {
+		t.Run(reason.Error(), func(t *testing.T) {
+			server := testservers.Valkey(t)
+			var dials atomic.Int32
+			s := open(t, connectLater(t, server.Addr, func(o *valkey.ClientOption) {
+				o.PipelineMultiplex = -1 // one connection for all
+				o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+					switch dials.Add(1) {
+					case 1: // that of the constructor
+						return nil, errors.New("not yet")
+					case 2:
+						<-ctx.Done()
+					}
+					return d.DialContext(ctx, "tcp", addr)
+				}
+			}))
+			leaving := &ending{t.Context(), make(chan struct{}), reason}
+			left, stays := make(chan error, 1), make(chan error, 1)
+			acquire := func(ctx context.Context, owner string, errs chan<- error) {
+				_, err := s.Acquire(ctx, wiretest.Acquire(owner))
+				errs <- err
 			}
-			return d.DialContext(ctx, "tcp", addr)
-		}
-	}))
-	leaving, leave := context.WithCancel(t.Context())
-	left, stays := make(chan error, 1), make(chan error, 1)
-	acquire := func(ctx context.Context, owner string, errs chan<- error) {
-		_, err := s.Acquire(ctx, wiretest.Acquire(owner))
-		errs <- err
+			go acquire(leaving, "a:1", left)
+			testservers.Until(t, "one dials", func() bool { return dials.Load() == 2 })
+			go acquire(t.Context(), "b:1", stays)
+			testservers.Until(t, "another waits for it", func() bool {
+				return strings.Count(stacks(), "valkey-go.(*mux)._pipe(") == 2
+			})
+			close(leaving.done)
+			if err := <-left; !errors.Is(err, reason) {
+				t.Errorf("the one that left: %v", err)
+			}
+			if err := <-stays; err != nil {
+				t.Errorf("the one that stayed: %v", err)
+			}
+		})
 	}
-	go acquire(leaving, "a:1", left)
-	testservers.Until(t, "one dials", func() bool { return dials.Load() == 2 })
-	go acquire(t.Context(), "b:1", stays)
-	testservers.Until(t, "another waits for it", func() bool {
-		return strings.Count(stacks(), "valkey-go.(*mux)._pipe(") == 2
-	})
-	leave()
-	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("the one that left: %v", err)
-	}
-	if err := <-stays; err != nil {
-		t.Errorf("the one that stayed: %v", err)
+}
+
+// ending is a context that ends when the test says so, for a reason.
+type ending struct {
+	context.Context
+	done   chan struct{}
+	reason error
+}
+
+func (c *ending) Done() <-chan struct{} { return c.done }
+
+func (c *ending) Deadline() (time.Time, bool) {
+	return time.Now().Add(time.Hour), c.reason == context.DeadlineExceeded
+}
+
+func (c *ending) Err() error {
+	select {
+	case <-c.done:
+		return c.reason
+	default:
+		return nil
 	}
 }
 
@@ -366,11 +393,35 @@ func TestContextsOfOthers(t *testing.T) {
 	}
 }
 
+// A dialer that has one and the same error for every failure doesn't make its client a closed one.
+func TestDialerRepeatsItself(t *testing.T) {
+	var up atomic.Bool
+	down := &net.OpError{Op: "dial", Err: errors.New("down")}
+	s := open(t, connectLater(t, testservers.Valkey(t).Addr, func(o *valkey.ClientOption) {
+		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			if !up.Load() {
+				return nil, down
+			}
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}))
+	for range 2 {
+		_, err := s.Acquire(t.Context(), acquire(alice))
+		wantKind(t, err, backend.Retry)
+	}
+	up.Store(true)
+	for _, step := range steps {
+		if err := step.Run(t.Context(), s); err != nil {
+			t.Errorf("%s: %v", step.Name, err)
+		}
+	}
+}
+
 // Replies are read as the server has sent them, which is not how valkey-go passes them on.
 func TestErrorReplies(t *testing.T) {
 	const inScript = "ERR Error running script (call to f_0123456789012345678901234567890123456789): "
 	server := miniredis.RunT(t)
-	s := open(t, connectSimply(t, server.Addr()))
+	s := open(t, connectSimply(t, server.Addr(), func(o *valkey.ClientOption) { o.PipelineMultiplex = -1 }))
 	for _, test := range []struct {
 		reply string
 		kind  backend.ErrorKind
@@ -392,6 +443,78 @@ func TestErrorReplies(t *testing.T) {
 	server.SetError("")
 }
 
+// It is asked whether the server is there when a connection broke, and no more than once; a step that its
+// caller gave up is no reason.
+func TestAsksOnce(t *testing.T) {
+	server := testservers.Valkey(t)
+	s := open(t, connect(t, server.Addr, func(o *valkey.ClientOption) {
+		o.PipelineMultiplex = -1
+		o.Dialer.KeepAlive = time.Hour // how often valkey-go asks
+	}))
+	pings := func() string {
+		for line := range strings.Lines(server.Do("INFO", "commandstats")) {
+			if calls, ok := strings.CutPrefix(line, "cmdstat_ping:calls="); ok {
+				calls, _, _ = strings.Cut(calls, ",")
+				return calls
+			}
+		}
+		return "0"
+	}
+	run := func(want string) {
+		t.Helper()
+		server.Do("CONFIG", "RESETSTAT")
+		for _, step := range steps {
+			if err := step.Run(t.Context(), s); err != nil {
+				t.Errorf("%s: %v", step.Name, err)
+			}
+		}
+		if got := pings(); got != want {
+			t.Errorf("%s pings, want %s", got, want)
+		}
+	}
+	run("0")
+
+	server.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := s.Acquire(ctx, acquire(alice))
+	wantKind(t, err, backend.Unknown)
+	server.Cont()
+	run("0")
+
+	server.Stop() // so that the step below is on its way when it breaks
+	errs := make(chan error)
+	go func() {
+		_, err := s.Acquire(t.Context(), acquire(alice))
+		errs <- err
+	}()
+	testservers.Until(t, "it is sent", func() bool { return strings.Contains(stacks(), "valkey-go.(*pipe).Do(") })
+	server.Kill()
+	wantKind(t, <-errs, backend.Unknown)
+	server.Restart()
+	run("1")
+}
+
+// Where they are answers to what makes a connection, nothing else is sent.
+func TestErrorRepliesToConnect(t *testing.T) {
+	server := miniredis.RunT(t)
+	for reply, kind := range map[string]backend.ErrorKind{
+		"ERR max number of clients reached": backend.Retry,
+		"ERR anything else":                 backend.Retry,
+		"NOAUTH Authentication required.":   backend.Refused,
+	} {
+		server.SetError(reply)
+		s := open(t, connectLater(t, server.Addr(), func(o *valkey.ClientOption) { o.DisableCache = true }))
+		_, err := s.Acquire(t.Context(), acquire(alice))
+		wantKind(t, err, backend.Unknown) // see TestErrorsOfOthers
+		for _, step := range steps {
+			wantKind(t, step.Run(t.Context(), s), kind)
+		}
+		server.SetError("")
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+	}
+}
+
 func TestErrorsOfTheClient(t *testing.T) {
 	t.Run("nobody listens", func(t *testing.T) {
 		s := open(t, connectLater(t, fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t))))
@@ -405,6 +528,8 @@ func TestErrorsOfTheClient(t *testing.T) {
 		client := connectSimply(t, testservers.Valkey(t).Addr)
 		s := open(t, client)
 		client.Close()
+		_, err := s.Acquire(t.Context(), acquire(alice))
+		wantKind(t, err, backend.Unknown) // it might have been sent before
 		for _, step := range steps {
 			err := step.Run(t.Context(), s)
 			wantKind(t, err, backend.Refused)
@@ -412,7 +537,7 @@ func TestErrorsOfTheClient(t *testing.T) {
 				t.Errorf("%s: %v, want ErrClosing in it", step.Name, err)
 			}
 		}
-		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		_, err = s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
 		wantKind(t, err, backend.Refused)
 	})
 	t.Run("a connection closed", func(t *testing.T) {
@@ -466,12 +591,151 @@ func TestServerHangs(t *testing.T) {
 	}
 	server.Stop()
 	defer server.Cont()
+	_, err := s.Acquire(t.Context(), acquire(alice))
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		wantKind(t, err, backend.Retry) // a busy machine is too slow even to connect
+	} else {
+		wantKind(t, err, backend.Unknown)
+	}
+	// From now on it is asked whether it is there, and nothing else.
 	for _, step := range steps {
-		err, want := step.Run(t.Context(), s), backend.Unknown
-		if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
-			want = backend.Retry // a busy machine is too slow even to connect
+		wantKind(t, step.Run(t.Context(), s), backend.Retry)
+	}
+}
+
+// Nothing that a dialer or a source of credentials says is a reply of the server's, though they ask a
+// Valkey of their own. Nothing is sent then, which is known when the next step asks first.
+func TestErrorsOfOthers(t *testing.T) {
+	server := testservers.Valkey(t)
+	client := connect(t, server.Addr)
+	server.Do("SET", "text", "")
+	ask := func(words ...string) error {
+		return client.Do(t.Context(), client.B().Arbitrary(words...).Build()).Error()
+	}
+	for name, theirs := range map[string]error{
+		"null":            ask("GET", "nothing"),
+		"script":          ask("EVALSHA", strings.Repeat("0", 40), "0"),
+		"moved":           ask("EVAL", "return redis.error_reply('MOVED 1 127.0.0.1:1')", "0"),
+		"anything":        errors.New("no idea"),
+		"of another dial": fmt.Errorf("vault: %w", &net.OpError{Op: "dial", Err: errors.New("connection refused")}),
+	} {
+		if theirs == nil {
+			t.Fatalf("%s: no error", name)
 		}
-		wantKind(t, err, want)
+		for who, change := range map[string]option{
+			"dialer": func(o *valkey.ClientOption) {
+				o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, theirs }
+			},
+			"credentials": func(o *valkey.ClientOption) {
+				o.AuthCredentialsFn = func(valkey.AuthCredentialsContext) (valkey.AuthCredentials, error) {
+					return valkey.AuthCredentials{}, theirs
+				}
+			},
+		} {
+			t.Run(who+"/"+name, func(t *testing.T) {
+				s := open(t, connectLater(t, server.Addr, change))
+				if res, err := s.Acquire(t.Context(), acquire(alice)); !errors.Is(err, theirs) || backend.KindOf(err) != backend.Unknown {
+					t.Errorf("acquire: %+v, %v of kind %d", res, err, backend.KindOf(err))
+				}
+				for _, step := range steps {
+					err := step.Run(t.Context(), s)
+					wantKind(t, err, backend.Retry)
+					if !errors.Is(err, theirs) {
+						t.Errorf("%s: %v", step.Name, err)
+					}
+				}
+				_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+				wantKind(t, err, backend.Retry)
+			})
+		}
+
+		// A connection whose credentials can't be renewed is closed. What it was sent before may have
+		// been carried out, and was here, once.
+		t.Run("renewed credentials/"+name, func(t *testing.T) {
+			p := wiretest.NewProxy(t, server.Addr, faults.RESP)
+			fail := make(chan struct{})
+			var asked atomic.Int32
+			s := open(t, connect(t, p.Addr(), func(o *valkey.ClientOption) {
+				o.PipelineMultiplex = -1
+				o.AuthCredentialsFn = func(valkey.AuthCredentialsContext) (valkey.AuthCredentials, error) {
+					if asked.Add(1) != 2 {
+						return valkey.AuthCredentials{RefreshAfter: time.Now().Add(time.Millisecond)}, nil
+					}
+					<-fail
+					return valkey.AuthCredentials{}, theirs
+				}
+			}))
+			server.Do("DEL", "n")
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+			p.Block(faults.ToClient)
+			errs := make(chan error)
+			go func() {
+				_, err := s.Acquire(t.Context(), acquire(alice))
+				errs <- err
+			}()
+			testservers.Until(t, "it is acquired", func() bool { return server.Do("HGET", "n", alice) == "2" })
+			close(fail)
+			wantKind(t, <-errs, backend.Unknown)
+			p.Unblock(faults.ToClient)
+			testservers.Until(t, "there is a connection", func() bool {
+				_, err := s.Look(t.Context(), backend.LookRequest{Name: "n"})
+				return err == nil
+			})
+			if got := server.Do("HGET", "n", alice); got != "2" {
+				t.Errorf("%s holds, want 2", got)
+			}
+		})
+	}
+}
+
+// When the client is closed nobody knows of what has no answer yet, and nothing is sent after that.
+func TestClosedInFlight(t *testing.T) {
+	server := testservers.Valkey(t)
+	p := wiretest.NewProxy(t, server.Addr, faults.RESP)
+	client := connect(t, p.Addr(), func(o *valkey.ClientOption) { o.PipelineMultiplex = -1 })
+	s := open(t, client)
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
+	p.Block(faults.ToClient)
+	errs := make(chan error)
+	for range 2 {
+		go func() {
+			_, err := s.Acquire(t.Context(), acquire(alice))
+			errs <- err
+		}()
+	}
+	testservers.Until(t, "both are carried out", func() bool { return server.Do("HGET", "n", alice) == "3" })
+	client.Close()
+	for range 2 {
+		wantKind(t, <-errs, backend.Unknown)
+	}
+	for _, step := range steps {
+		wantKind(t, step.Run(t.Context(), s), backend.Refused)
+	}
+}
+
+// A client that could not connect, and is closed then, is refused like any other that was.
+func TestClosedAfterFailedDial(t *testing.T) {
+	server := testservers.Valkey(t)
+	client := connect(t, server.Addr)
+	s := open(t, client)
+	server.Kill()
+	testservers.Until(t, "nobody can connect", func() bool {
+		_, err := s.Acquire(t.Context(), acquire(alice))
+		return wiretest.IsKind(err, backend.Retry)
+	})
+	server.Restart()
+	client.Close()
+	_, err := s.Acquire(t.Context(), acquire(alice))
+	wantKind(t, err, backend.Retry) // still that it can't connect
+	for _, step := range steps {
+		err := step.Run(t.Context(), s)
+		wantKind(t, err, backend.Refused)
+		if !errors.Is(err, valkey.ErrClosing) {
+			t.Errorf("%s: %v, want ErrClosing in it", step.Name, err)
+		}
+	}
+	if list := server.Do("CLIENT", "LIST"); strings.Count(list, "\n") > 1 {
+		t.Errorf("connections of a closed client:\n%s", list)
 	}
 }
 
@@ -562,15 +826,19 @@ func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
 			t.Errorf("a new client: %v", err)
 		}
 		s := open(t, connectLater(t, server.Addr, as("nobody")))
+		_, err := s.Acquire(ctx, acquire(alice))
+		wantKind(t, err, backend.Unknown) // see TestErrorsOfOthers
 		for _, step := range steps {
 			wantKind(t, step.Run(ctx, s), backend.Refused)
 		}
-		_, err := s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		_, err = s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
 		wantKind(t, err, backend.Refused)
 	})
 	t.Run("no password", func(t *testing.T) {
 		server.Do("CONFIG", "SET", "requirepass", "secret")
 		s := open(t, connectLater(t, server.Addr))
+		_, err := s.Acquire(ctx, acquire(alice))
+		wantKind(t, err, backend.Unknown)
 		for _, step := range steps {
 			wantKind(t, step.Run(ctx, s), backend.Refused)
 		}

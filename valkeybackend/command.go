@@ -6,11 +6,10 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"sync"
-	"time"
 
 	"github.com/valkey-io/valkey-go"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
@@ -40,9 +39,11 @@ func (s *session) question(verb, key string, args ...string) valkey.Completed {
 
 // An answer is what a command was answered: a reply, nil for a null one, or an error with its kind.
 type answer struct {
-	reply any
-	err   error
-	again bool // the server did not know the script, and did nothing
+	reply  any
+	err    error
+	read   bool         // the server has said it
+	again  bool         // the server did not know the script, and did nothing
+	noDial *net.OpError // why there was no connection to send anything over
 }
 
 // parse returns what a parser makes of an answer.
@@ -83,8 +84,10 @@ func (s *session) send(ctx context.Context, cmds ...valkey.Completed) []answer {
 // and we try again: a few times, since a dialer may have a context of its own that has ended.
 func (s *session) sendNow(ctx context.Context, cmds []valkey.Completed) (answers []answer) {
 	for range 3 {
-		answers = s.sendOnce(withoutDeadline{ctx}, cmds)
-		if ctx.Err() != nil || slices.ContainsFunc(answers, answer.dialed) {
+		known := s.noDial.Load()
+		answers = s.sendOnce(ctx, cmds)
+		s.notice(ctx, known, answers)
+		if ctx.Err() != nil || slices.ContainsFunc(answers, func(a answer) bool { return !a.left() }) {
 			break
 		}
 	}
@@ -92,18 +95,16 @@ func (s *session) sendNow(ctx context.Context, cmds []valkey.Completed) (answers
 }
 
 func (s *session) sendOnce(ctx context.Context, cmds []valkey.Completed) []answer {
+	shared, done := share(ctx)
+	defer done()
 	if len(cmds) == 1 {
-		return s.answers(ctx, s.client.Do(ctx, cmds[0]))
+		return answers(ctx, s.client.Do(shared, cmds[0]))
 	}
-	return s.answers(ctx, s.client.DoMulti(ctx, cmds...)...)
+	return answers(ctx, s.client.DoMulti(shared, cmds...)...)
 }
 
-// dialed says whether there was a connection for a command, or none for another reason than that a
-// context has ended.
-func (a answer) dialed() bool {
-	op, ok := errors.AsType[*net.OpError](a.err)
-	return !ok || op.Op != "dial" || !errors.Is(op, context.Canceled)
-}
+// left says whether there was no connection because somebody who made one has left.
+func (a answer) left() bool { return a.noDial != nil && errors.Is(a.noDial, context.Canceled) }
 
 // sendApart is send over a connection that carries nothing else meanwhile, and ends when all is
 // answered or the connection broken. A slot that has moved is followed, once, for all commands: by
@@ -112,10 +113,12 @@ func (s *session) sendApart(ctx context.Context, cmds ...valkey.Completed) []ans
 	for i := range cmds {
 		cmds[i] = cmds[i].Pin() // it may be sent twice
 	}
+	known := s.noDial.Load()
 	answers := s.sendOver(ctx, s.client, cmds)
 	if node := s.moved(answers[0]); node != nil {
 		answers = s.sendOver(ctx, node, cmds)
 	}
+	s.notice(ctx, known, answers)
 	return answers
 }
 
@@ -123,14 +126,14 @@ func (s *session) sendOver(ctx context.Context, client valkey.Client, cmds []val
 	ctx = context.WithoutCancel(ctx) // else the client cleans up the connection with more commands
 	conn, release := client.Dedicate()
 	defer release()
-	return s.answers(ctx, conn.DoMulti(ctx, cmds...)...)
+	return answers(ctx, conn.DoMulti(ctx, cmds...)...)
 }
 
 // moved returns the node that has the key of a command, if another answered that, and the client
 // knows it already: it asks for the nodes when it hears of such an answer.
 func (s *session) moved(a answer) valkey.Client {
 	reply, ok := errors.AsType[*valkey.ValkeyError](a.err)
-	if !ok {
+	if !ok || !a.read {
 		return nil
 	}
 	addr, ok := reply.IsMoved()
@@ -141,28 +144,51 @@ func (s *session) moved(a answer) valkey.Client {
 }
 
 // answers reads results.
-func (s *session) answers(ctx context.Context, results ...valkey.ValkeyResult) []answer {
-	var clientClosed func() bool // asked only once
-	answers := make([]answer, len(results))
+func answers(ctx context.Context, results ...valkey.ValkeyResult) []answer {
+	all := make([]answer, len(results))
 	for i, result := range results {
-		reply, err := result.ToAny()
-		switch {
-		case err == nil:
-			answers[i].reply = reply
-		case !valkey.IsValkeyNil(err):
-			if clientClosed == nil {
-				clientClosed = sync.OnceValue(func() bool { return isClosed(ctx, s.client) })
-			}
-			refusal, ok := valkey.IsValkeyErr(err)
-			answers[i].err = withKind(err, clientClosed)
-			answers[i].again = ok && refusal.IsNoScript()
+		if err := result.NonValkeyError(); err != nil {
+			all[i] = unanswered(ctx, err)
+		} else {
+			all[i] = answered(result)
 		}
 	}
-	return answers
+	return all
 }
 
-// withoutDeadline hides when a context will end, though not that it has. valkey-go would wait on
-// the connection itself until then and close it, and with it fail what others have sent there.
-type withoutDeadline struct{ context.Context }
+// answered is the answer of a result that the server has sent.
+func answered(result valkey.ValkeyResult) answer {
+	reply, err := result.ToAny()
+	if err == nil || valkey.IsValkeyNil(err) {
+		return answer{reply: reply, read: true}
+	}
+	if refusal, ok := valkey.IsValkeyErr(err); ok {
+		return answer{err: replyError(refusal), read: true, again: refusal.IsNoScript()}
+	}
+	return answer{err: asUnknown(err), read: true}
+}
 
-func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
+// unanswered is the answer where there was no reply. The error may be anybody's, a dialer's or that of a
+// source of credentials, who may have asked a Valkey of their own: one of valkey-go's for a null or
+// for an error reply says nothing of our command.
+func unanswered(ctx context.Context, err error) answer {
+	kind, noDial := clientError(err), dialError(err)
+	if ended := ctx.Err(); ended != nil && errors.Is(err, context.Canceled) {
+		err = ended // see share
+	}
+	return answer{err: &backend.Error{Kind: kind, Err: err}, noDial: noDial}
+}
+
+// share returns a context for a connection that others use, too, and what to call when it is not needed
+// any more. It has no deadline: valkey-go would wait on the connection itself until then and close
+// it, and with it fail what others have sent there. And it is canceled when the deadline passes, so
+// that whoever waits for a connection that is made under it can tell that from one that can't be had
+// in time.
+func share(ctx context.Context) (shared context.Context, done func()) {
+	if _, ok := ctx.Deadline(); !ok {
+		return ctx, func() {}
+	}
+	shared, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	return shared, func() { stop(); cancel() }
+}

@@ -87,6 +87,7 @@
 //
 // Steps share the client's connections with everything else that it is used for; valkey-go sends
 // together what is asked at once. Each dlock.Client that waits for a lock adds one connection, which
-// carries all its subscriptions, or with WithShardedPubSub one to each master of a cluster. That it has fallen silent is noticed by the client's own pings,
+// carries all its subscriptions, or with WithShardedPubSub one to each master of a cluster; one that
+// carries none for a minute is closed. That it has fallen silent is noticed by the client's own pings,
 // which its Dialer.KeepAlive and ConnWriteTimeout control.
 package valkeybackend

@@ -14,13 +14,9 @@ import (
 
 var errKind = &backend.Error{Kind: backend.Refused, Err: errors.New("valkey: no such kind of lock")}
 
-// withKind gives an error of valkey-go its kind. If it is about a connection that was closed,
-// clientClosed is asked whether the client was, too.
-func withKind(err error, clientClosed func() bool) error {
-	if reply, ok := errors.AsType[*valkey.ValkeyError](err); ok {
-		return redisson.ServerError(replyText(reply), err)
-	}
-	return &backend.Error{Kind: clientError(err, clientClosed), Err: err}
+// replyError gives an error reply its kind.
+func replyError(reply *valkey.ValkeyError) error {
+	return redisson.ServerError(replyText(reply), reply)
 }
 
 // replyText is an error reply as the server has sent it: valkey-go takes the code of those away
@@ -34,28 +30,40 @@ func replyText(reply *valkey.ValkeyError) string {
 }
 
 // clientError is the kind of an error that is no reply of the server's. What valkey-go met before it
-// wrote the command is harmless; of everything else nobody knows.
-func clientError(err error, clientClosed func() bool) backend.ErrorKind {
-	var op *net.OpError
+// wrote the command is harmless. Of everything else nobody knows, also where a client was closed: the
+// command may have been sent before.
+func clientError(err error) backend.ErrorKind {
 	switch {
-	case errors.As(err, &op) && op.Op == "dial",
-		errors.Is(err, valkey.ErrNoSlot):
+	case dialError(err) != nil, errors.Is(err, valkey.ErrNoSlot):
 		return backend.Retry
 	case errors.Is(err, valkey.ErrNoCache): // a connection cannot be set up as the client's options ask
-		return backend.Refused
-	case errors.Is(err, valkey.ErrClosing) && clientClosed():
 		return backend.Refused
 	default:
 		return backend.Unknown
 	}
 }
 
-// isClosed says whether a client was closed for good. valkey-go reports with the same error that it
-// has closed a single connection, say to a server that is no master any more, and then the commands
-// on that connection may have been carried out.
-func isClosed(ctx context.Context, client valkey.Client) bool {
-	err := client.Do(ctx, client.B().Arbitrary("PING").Build()).NonValkeyError()
-	return errors.Is(err, valkey.ErrClosing)
+// dialError returns an error of valkey-go's dialer, or nil. One that is wrapped is somebody else's: that of
+// a source of credentials, say, which could not be reached when those of a connection had to be
+// renewed. That connection is closed then, and what was sent over it has this error, too.
+func dialError(err error) *net.OpError {
+	if op, ok := err.(*net.OpError); ok && op.Op == "dial" {
+		return op
+	}
+	return nil
+}
+
+// unsent is the kind of a client's error because of which a command was certainly not sent.
+func unsent(err error) backend.ErrorKind {
+	reply, ok := errors.AsType[*valkey.ValkeyError](err) // to what sets up a connection
+	switch {
+	case errors.Is(err, valkey.ErrClosing), errors.Is(err, valkey.ErrNoCache):
+		return backend.Refused
+	case ok && backend.KindOf(replyError(reply)) == backend.Refused:
+		return backend.Refused
+	default:
+		return backend.Retry
+	}
 }
 
 // asUnknown returns the error with kind Unknown, for a step that was carried out in part.

@@ -1,8 +1,8 @@
 package valkeybackend
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"sync"
 
@@ -30,8 +30,12 @@ type renewal struct {
 // one server, most of them share a script.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
 	reqs = redisson.Prefixed(s.prefix, reqs)
+	var down error // of the only server
+	if s.slots == nil && len(reqs) > 0 {
+		down = s.reach(ctx, reqs[0].Name)
+	}
 	chosen := redisson.Renewable(reqs, answer, func(req backend.RenewRequest) error {
-		return s.check(ctx, req.Kind, req.Name)
+		return cmp.Or(s.fits(ctx, req.Kind, req.Name), down)
 	})
 	if s.slots == nil && len(chosen) > 1 {
 		chosen = s.renewTogether(ctx, reqs, chosen, answer)
@@ -59,8 +63,7 @@ func (s *session) renewTogether(ctx context.Context, reqs []backend.RenewRequest
 			calls[i] = g.Call
 		}
 		for i, a := range s.scripts(ctx, calls) {
-			_, refused := errors.AsType[*valkey.ValkeyError](a.err)
-			rest = append(rest, groups[i].Answer(a.reply, a.err, refused, answer)...)
+			rest = append(rest, groups[i].Answer(a.reply, a.err, a.read, answer)...)
 		}
 	}
 	return rest

@@ -2,6 +2,7 @@ package valkeybackend
 
 import (
 	"context"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -20,7 +21,10 @@ type session struct {
 	dialect    redisson.Dialect
 	prefix     string // of keys: names are without it until a step adds it
 	replicas   replicas
-	probed     atomic.Bool // see probe
+	probed     atomic.Bool                 // see probe
+	noDial     atomic.Pointer[net.OpError] // the last error of a dialer
+	stale      atomic.Bool                 // it came again
+	unanswered atomic.Bool                 // a command was; see reach
 	subscriber *pubsub.Subscriber
 	sender     *gather.Sender[valkey.Completed, answer] // nil: every step sends for itself
 }
@@ -31,8 +35,16 @@ var (
 	_ backend.BatchRenewer = (*session)(nil)
 )
 
-// check returns an error if a request must not be sent.
+// check returns an error if a request must not be sent, or need not.
 func (s *session) check(ctx context.Context, kind backend.Kind, name string) error {
+	if err := s.fits(ctx, kind, name); err != nil {
+		return err
+	}
+	return s.reach(ctx, name)
+}
+
+// fits returns an error if a request must not be sent.
+func (s *session) fits(ctx context.Context, kind backend.Kind, name string) error {
 	if kind != backend.Exclusive {
 		return errKind
 	}

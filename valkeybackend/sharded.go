@@ -35,12 +35,12 @@ func (s *session) probe(ctx context.Context) error {
 	if !s.dialect.Sharded || s.probed.Load() {
 		return nil
 	}
-	err := s.send(ctx, s.client.B().Arbitrary("PUBSUB", "SHARDNUMSUB").Build())[0].err
+	a := s.send(ctx, s.client.B().Arbitrary("PUBSUB", "SHARDNUMSUB").Build())[0]
 	var text string
-	if reply, ok := errors.AsType[*valkey.ValkeyError](err); ok {
+	if reply, ok := errors.AsType[*valkey.ValkeyError](a.err); ok && a.read {
 		text = replyText(reply)
 	}
-	if err := redisson.CheckSharded(text, err); err != nil {
+	if err := redisson.CheckSharded(text, a.err); err != nil {
 		if backend.KindOf(err) == backend.Unknown { // nothing was done that matters
 			err = &backend.Error{Kind: backend.Retry, Err: err}
 		}

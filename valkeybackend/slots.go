@@ -95,7 +95,9 @@ func (s *slots) ask(ctx context.Context) (*owners, error) {
 		owners *owners
 		err    error
 	}
-	ctx, cancel := context.WithCancel(withoutDeadline{ctx})
+	ctx, done := share(ctx)
+	defer done()
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answers, asked := make(chan answer, witnesses), 0
 	for addr, node := range s.client.Nodes() {

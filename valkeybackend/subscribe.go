@@ -2,8 +2,8 @@ package valkeybackend
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/valkey-io/valkey-go"
@@ -63,7 +63,20 @@ func (l *listening) Reload(context.Context) {
 
 // Kind gives an error of a connection its kind. It may ask the server.
 func (l *listening) Kind(err error) error {
-	return withKind(err, sync.OnceValue(func() bool { return isClosed(context.Background(), l.client) }))
+	if reply, ok := errors.AsType[*valkey.ValkeyError](err); ok {
+		return redisson.ServerError(replyText(reply), err)
+	}
+	if errors.Is(err, valkey.ErrClosing) && isClosed(l.client) {
+		return &backend.Error{Kind: backend.Refused, Err: err}
+	}
+	return &backend.Error{Kind: clientError(err), Err: err}
+}
+
+// isClosed says whether a client was closed for good. valkey-go reports with the same error that it
+// has closed a single connection, say to a server that is no master any more.
+func isClosed(client valkey.Client) bool {
+	err := client.Do(context.Background(), client.B().Arbitrary("PING").Build()).NonValkeyError()
+	return errors.Is(err, valkey.ErrClosing)
 }
 
 // A connection is one to a server that carries nothing but subscriptions.
@@ -94,25 +107,35 @@ func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Con
 func (c *connection) Lost() <-chan error { return c.lost }
 func (c *connection) Close()             { c.client.Close() }
 
-const replyTimeout = 10 * time.Second // to connect and to answer a command
+const replyTimeout = 10 * time.Second // to connect and to answer what goes together
 
-// Tell sends one command and waits for its answer. The answer says whether the server does it for
-// any of the channels; for which, and when, it confirms for each.
-func (c *connection) Tell(ctx context.Context, verb pubsub.Verb, channels []string) (refusal, err error) {
+// Tell sends commands and waits for their answers. The answer to one says whether the server does it
+// for any of the channels; for which, and when, it confirms for each.
+func (c *connection) Tell(ctx context.Context, verb pubsub.Verb, orders [][]string) (refusals []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	err = c.client.Do(ctx, c.command(verb, channels)).Error()
-	if err == nil || valkey.IsValkeyNil(err) {
-		return nil, nil
+	cmds := make([]valkey.Completed, len(orders))
+	for i, channels := range orders {
+		cmds[i] = c.command(verb, channels)
 	}
-	reply, ok := valkey.IsValkeyErr(err)
-	if !ok {
-		return nil, err
+	refusals = make([]error, len(orders))
+	for i, result := range c.client.DoMulti(ctx, cmds...) {
+		if err := result.NonValkeyError(); err != nil {
+			return nil, err
+		}
+		if reply, ok := valkey.IsValkeyErr(result.Error()); ok {
+			refusals[i] = withMoved(reply)
+		}
 	}
+	return refusals, nil
+}
+
+// withMoved marks an error reply that says that another server has the channel.
+func withMoved(reply *valkey.ValkeyError) error {
 	if _, moved := reply.IsMoved(); moved {
-		return fmt.Errorf("%w: %w", pubsub.ErrMoved, err), nil
+		return fmt.Errorf("%w: %w", pubsub.ErrMoved, reply)
 	}
-	return err, nil
+	return reply
 }
 
 func (c *connection) command(verb pubsub.Verb, channels []string) valkey.Completed {

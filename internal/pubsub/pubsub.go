@@ -37,11 +37,13 @@ type Server struct {
 
 // A Conn is a connection to a server that carries nothing but subscriptions.
 type Conn interface {
-	// Tell sends one command and returns when the server has answered it. That the server does as
-	// it was told is confirmed to the receiver, channel by channel, perhaps a little later. If it
-	// refuses, refusal is its reply; if another server has the channel, that wraps [ErrMoved]. After
-	// err the connection is of no use any more. Ping has no channels.
-	Tell(ctx context.Context, verb Verb, channels []string) (refusal, err error)
+	// Tell sends a command for each of the orders, which are the channels that it is about, all in
+	// one go, and returns when the server has answered them. That the server does as it was told is
+	// confirmed to the receiver, channel by channel, perhaps a little later. If it refuses any,
+	// refusals has its reply to each order, nil where it doesn't; if another server has the channel,
+	// the reply wraps [ErrMoved]. After err the connection is of no use any more. Ping is one order
+	// without channels.
+	Tell(ctx context.Context, verb Verb, orders [][]string) (refusals []error, err error)
 
 	// Lost returns a channel that gets the reason when the connection breaks, or is closed then.
 	Lost() <-chan error
@@ -70,8 +72,8 @@ var (
 
 // Options say how to subscribe. The zero value is for one server and the plain commands.
 type Options struct {
-	// Sharded says that the commands for sharded channels are used. These share no command: the
-	// channels of one command would have to be in one slot.
+	// Sharded says that the commands for sharded channels are used. Each channel has its own: those
+	// of one command would have to be in one slot.
 	Sharded bool
 
 	// Spread says that each channel is at a server of its own, and may move to another.
@@ -86,12 +88,12 @@ type Options struct {
 // each other what is published, so that one connection is enough there, too.
 //
 // One goroutine per server, run, owns the connection and does all that may block: it connects, and
-// tells the server what to subscribe to and what not any more, one command at a time. So it is always
-// clear which command an error reply belongs to, which names no channel. What the server publishes and
-// confirms comes from a goroutine of the client's.
+// tells the server what to subscribe to and what not any more. What the server publishes and confirms
+// comes from a goroutine of the client's.
 //
 // A connection is used until its first error and then replaced as a whole: clients that reconnect by
-// themselves don't tell since when.
+// themselves don't tell since when. One that nobody needs any more is closed after a while, and its
+// server forgotten: the next may have another address.
 type Subscriber struct {
 	client  Client
 	options Options

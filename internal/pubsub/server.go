@@ -8,11 +8,17 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// maxOrder is how many channels go into one command.
-const maxOrder = 1000
+const (
+	// maxOrder is how many channels the server is told about at once.
+	maxOrder = 1000
+
+	// maxIdle is how long a connection is kept that carries no subscription.
+	maxIdle = time.Minute
+)
 
 // A server is where channels are subscribed: over one connection at a time.
 type server struct {
+	addr string
 	kick chan struct{} // tells run that there is something to do
 
 	// Guarded by the subscriber's mutex.
@@ -28,7 +34,7 @@ type server struct {
 func (s *Subscriber) server(located Server) *server {
 	srv := s.servers[located.Addr]
 	if srv == nil {
-		srv = &server{kick: make(chan struct{}, 1), todo: make(map[string]*channel)}
+		srv = &server{addr: located.Addr, kick: make(chan struct{}, 1), todo: make(map[string]*channel)}
 		s.servers[located.Addr] = srv
 		go s.run(srv)
 	}
@@ -44,7 +50,7 @@ func (srv *server) wake() {
 	}
 }
 
-// run makes connections to a server, one after the other.
+// run makes connections to a server, one after the other, until it is dropped or the session closed.
 func (s *Subscriber) run(srv *server) {
 	for s.needed(srv) {
 		receiver := &Receiver{subscriber: s, server: srv}
@@ -54,13 +60,41 @@ func (s *Subscriber) run(srv *server) {
 		s.mu.Unlock()
 		conn := connect(receiver)
 		err := s.serve(srv, conn)
-		s.lost(receiver, s.client.Kind(err))
+		if err != nil {
+			s.lost(receiver, s.client.Kind(err))
+		}
 		conn.Close() // may take its time if the server hangs
+		if err == nil {
+			return
+		}
 	}
 }
 
-// needed waits until a connection is needed and may be made. It returns false when the session is
-// closed.
+// drop forgets a server that nobody needs. It returns false if somebody does.
+func (s *Subscriber) drop(srv *server) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var left []*channel // that it took for subscribed
+	for _, ch := range s.channels {
+		if ch.server != srv {
+			continue
+		}
+		if len(ch.subs) > 0 {
+			return false
+		}
+		left = append(left, ch)
+	}
+	for _, ch := range left {
+		ch.become(off)
+		ch.server, ch.alone, ch.refused, ch.stuck = nil, false, false, false
+		s.settle(ch)
+	}
+	delete(s.servers, srv.addr)
+	return true
+}
+
+// needed waits until a connection is needed and may be made. It returns false when the server is
+// dropped or the session closed.
 func (s *Subscriber) needed(srv *server) bool {
 	for {
 		s.mu.Lock()
@@ -72,20 +106,26 @@ func (s *Subscriber) needed(srv *server) bool {
 		if wanted && pause <= 0 {
 			return true
 		}
-		var timer <-chan time.Time
+		wait := maxIdle
 		if wanted {
-			timer = time.After(pause)
+			wait = pause
 		}
 		select {
-		case <-timer:
+		case <-time.After(wait):
+			if !wanted && s.drop(srv) {
+				return false
+			}
 		case <-srv.kick:
 		case <-s.ctx.Done():
 		}
 	}
 }
 
-// serve sends what is to be sent, until the connection is lost or the session closed.
+// serve sends what is to be sent, until the connection is lost or the session closed. It returns nil
+// when the server is dropped.
 func (s *Subscriber) serve(srv *server, conn Conn) error {
+	idle := time.NewTimer(maxIdle)
+	defer idle.Stop()
 	var check <-chan time.Time
 	if s.options.CheckEvery > 0 {
 		ticker := time.NewTicker(s.options.CheckEvery)
@@ -93,20 +133,26 @@ func (s *Subscriber) serve(srv *server, conn Conn) error {
 		check = ticker.C
 	}
 	for {
-		for verb, channels := s.next(srv); verb != ""; verb, channels = s.next(srv) {
-			if err := s.tell(conn, verb, channels); err != nil {
+		for verb, orders := s.next(srv); verb != ""; verb, orders = s.next(srv) {
+			if err := s.tell(conn, verb, orders); err != nil {
 				return err
 			}
 		}
 		select {
 		case <-srv.kick:
+			idle.Reset(maxIdle)
+		case <-idle.C:
+			if s.drop(srv) {
+				return nil
+			}
+			idle.Reset(maxIdle)
 		case err, ok := <-conn.Lost():
 			if !ok {
 				return errLost
 			}
 			return err
 		case <-check:
-			if err := s.tell(conn, Ping, nil); err != nil {
+			if err := s.tell(conn, Ping, make([][]*channel, 1)); err != nil {
 				return err
 			}
 		case <-s.ctx.Done():
@@ -117,58 +163,74 @@ func (s *Subscriber) serve(srv *server, conn Conn) error {
 
 // next returns what to tell the server next, if there is anything. It is noted as told before it
 // is, since it may be done at any time after.
-func (s *Subscriber) next(srv *server) (verb Verb, channels []*channel) {
+func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	channels = s.together(srv)
-	if len(channels) == 0 {
-		return "", nil
-	}
-	verb = channels[0].wants()
-	for _, ch := range channels {
-		delete(srv.todo, ch.name)
-		if verb == Unsubscribe {
-			ch.become(leaving)
-		} else {
-			ch.become(asked)
-		}
-	}
-	return verb, channels
-}
-
-// together picks channels that want the same.
-func (s *Subscriber) together(srv *server) (channels []*channel) {
-	limit := maxOrder
-	if s.options.Sharded {
-		limit = 1
-	}
-	for _, ch := range srv.todo {
-		switch {
-		case len(channels) == limit:
-			return channels
-		case len(channels) == 0:
-			channels = append(channels, ch)
-			if ch.alone {
-				return channels
+	verb, orders = s.together(srv)
+	for _, channels := range orders {
+		for _, ch := range channels {
+			delete(srv.todo, ch.name)
+			if verb == Unsubscribe {
+				ch.become(leaving)
+			} else {
+				ch.become(asked)
 			}
-		case !ch.alone && ch.wants() == channels[0].wants():
-			channels = append(channels, ch)
 		}
 	}
-	return channels
+	return verb, orders
 }
 
-// tell sends one command and does what is to be done when the server refuses it. It returns an error
-// if the connection cannot be used further.
-func (s *Subscriber) tell(conn Conn, verb Verb, channels []*channel) error {
-	names := make([]string, len(channels))
-	for i, ch := range channels {
-		names[i] = ch.name
+// together picks channels that want the same: those that may share a command, and others.
+func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
+	var shared []*channel
+	for _, ch := range srv.todo {
+		if verb == "" {
+			verb = ch.wants()
+		}
+		switch {
+		case ch.wants() != verb:
+		case s.options.Sharded || ch.alone:
+			orders = append(orders, []*channel{ch})
+		default:
+			shared = append(shared, ch)
+		}
+		if len(orders)+len(shared) == maxOrder {
+			break
+		}
 	}
-	refusal, err := conn.Tell(s.ctx, verb, names)
-	if err != nil || refusal == nil {
+	if len(shared) > 0 {
+		orders = append(orders, shared)
+	}
+	return verb, orders
+}
+
+// tell sends commands and does what is to be done about those that the server refuses. It returns an
+// error if the connection cannot be used further.
+func (s *Subscriber) tell(conn Conn, verb Verb, orders [][]*channel) error {
+	names := make([][]string, len(orders))
+	for i, channels := range orders {
+		for _, ch := range channels {
+			names[i] = append(names[i], ch.name)
+		}
+	}
+	refusals, err := conn.Tell(s.ctx, verb, names)
+	if err != nil {
 		return err
 	}
+	for i, refusal := range refusals {
+		if refusal == nil {
+			continue
+		}
+		if err := s.refused(verb, orders[i], refusal); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refused does what is to be done when the server refuses a command. It returns the refusal if the
+// connection cannot be used further.
+func (s *Subscriber) refused(verb Verb, channels []*channel, refusal error) error {
 	kinded := s.client.Kind(refusal)
 	switch {
 	case verb == Subscribe && s.options.Spread && errors.Is(refusal, ErrMoved):

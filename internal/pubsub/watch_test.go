@@ -10,9 +10,13 @@ import (
 
 // A watch says how often the session itself listens only where that is sure.
 func TestWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := New(new(single), Options{})
-		defer s.Close()
+	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
+		defer close(c.conns)
+		go func() {
+			for server := range c.conns {
+				server.obeys(0)
+			}
+		}()
 		var sub backend.Subscription
 		subscribe := func() {
 			var err error
@@ -49,10 +53,35 @@ func TestWatch(t *testing.T) {
 
 // Nothing is left of a channel that was only watched.
 func TestWatchEnds(t *testing.T) {
-	s := New(new(single), Options{})
+	s := New(newStage(), Options{})
 	defer s.Close()
 	s.Watch("channel")()
 	if len(s.channels) != 0 {
 		t.Errorf("%d channels are left", len(s.channels))
 	}
+}
+
+// A channel that is watched while its server is forgotten is as new afterwards.
+func TestWatchOfForgottenServer(t *testing.T) {
+	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
+		p, server := standing(t, c, s, "a")
+		p.sub.Close()
+		server.refuses(t, errRefused, Unsubscribe, "a")
+		watch := s.Watch("a")
+		<-server.closed // nobody needs it
+		if least, most := watch(); least != 0 || most != 1 {
+			t.Errorf("%d to %d listen, want 0 to 1", least, most)
+		}
+		watch = s.Watch("a")
+		p, server = standing(t, c, s, "a")
+		watch()
+		watch = s.Watch("a")
+		p.sub.Close()
+		server.does(t, Unsubscribe, "a")
+		<-server.closed
+		p, server = standing(t, c, s, "a") // although it was watched all the time
+		watch()
+		server.Published("a", "0")
+		p.woken(t, backend.WakeOne)
+	})
 }

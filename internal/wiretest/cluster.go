@@ -68,13 +68,19 @@ func (m *Move) Key() {
 	m.From.Do("MIGRATE", host, port, m.name, "0", "5000")
 }
 
-// Finish gives the slot to the new node.
+// Finish gives the slot to the new node, in an epoch of its own: else it may believe what the old one
+// has said of itself a moment before, and none would have the slot. It is told once. Who is told again
+// that a slot is its own ends all subscriptions in it, and what is published before these are made
+// anew is lost.
 func (m *Move) Finish() {
 	m.Key()
+	m.To.Do("CLUSTER", "BUMPEPOCH")
 	id := m.To.Do("CLUSTER", "MYID")
 	m.To.Do("CLUSTER", "SETSLOT", m.slot, "NODE", id)
 	for _, node := range m.nodes {
-		node.Do("CLUSTER", "SETSLOT", m.slot, "NODE", id)
+		if node != m.To {
+			node.Do("CLUSTER", "SETSLOT", m.slot, "NODE", id)
+		}
 	}
 }
 

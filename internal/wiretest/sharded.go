@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
 
@@ -187,6 +188,33 @@ func ShardedOnOneServer(t *testing.T, p Package, server *testservers.Server) {
 	l.Wait()
 	server.Do("CLIENT", "KILL", "TYPE", "pubsub")
 	l.Wait()
+}
+
+// ShardedTogether tests that many sharded channels, of which each takes a command of its own, are
+// subscribed in one round trip.
+func ShardedTogether(t *testing.T, p Package, server *testservers.Server) {
+	proxy := NewProxy(t, server.Addr, faults.RESP)
+	s := open(t, p.Server(t, proxy.Addr(), sharded))
+	const n = 50
+	var listeners []*Listener
+	for i := range n {
+		listeners = append(listeners, Subscribe(t, s, fmt.Sprint("name", i)))
+	}
+	held, deliver := proxy.Hold(func(r faults.Request) bool { return strings.EqualFold(r.Words[0], "SSUBSCRIBE") })
+	proxy.Cut() // the next connection is asked for all of them
+	<-held
+	proxy.Block(faults.ToClient)
+	deliver()
+	testservers.Until(t, "all are subscribed while the client has no answer", func() bool {
+		channels, _ := shardChannels(t, server)
+		return channels == n
+	})
+	proxy.Unblock(faults.ToClient)
+	for _, l := range listeners {
+		if l.Wait() != backend.WakeAll {
+			t.Error("a new connection wakes one")
+		}
+	}
 }
 
 // ShardedRefused tests in a cluster of three masters that who is refused a sharded channel is told so,
