@@ -9,6 +9,7 @@ var lockerCases = slices.Concat(
 	reentryCases,
 	waitCases,
 	replyCases,
+	fragileLockerCases,
 	lossCases,
 	closingCases,
 	loadCases,
