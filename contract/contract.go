@@ -13,6 +13,9 @@
 //		})
 //	}
 //
+// What a store can be made to do beside, such as losing its data or its connections, the fields of
+// [Store] say; cases that need what is not there are skipped, and say so.
+//
 // The suite has these parts. "steps" checks each step of a session on its own, sentence by sentence
 // of the comments in package backend. "model" runs random steps by several owners and compares every
 // answer with a plain model of a lock. "locker" checks that what users get, a dlock.Locker, keeps
@@ -80,7 +83,8 @@ type Store struct {
 
 	// Fragile returns a backend as Backend does, and what harms its connection to the store. Only
 	// with it can the suite tell a backend that repeats what may have been carried out, or says that
-	// it was not. Where the store is a server, put a proxy in between; see the example.
+	// it was not. Where the store is a server, put a proxy in between, of package faults; see the
+	// example.
 	Fragile func() (backend.Backend, Strike)
 }
 
