@@ -10,6 +10,7 @@ var lockerCases = slices.Concat(
 	waitCases,
 	replyCases,
 	fragileLockerCases,
+	backgroundCases,
 	lossCases,
 	closingCases,
 	loadCases,

@@ -335,11 +335,12 @@ func randomCancel(l *lab) {
 	var calls []*call
 	for c, p := range clients {
 		p.plain = true
+		shared := p.Locker("a")
 		for w := range waiters {
 			who := fmt.Sprintf("client %d, waiter %d", c, w)
-			lk := p.Locker("a")
+			lk := shared
 			if w%2 == 0 {
-				lk = clients[c].Locker("a") // some share, some don't
+				lk = p.Locker("a")
 			}
 			patient := w%4 == 3
 			calls = append(calls, l.start(who, func() error {
