@@ -249,6 +249,16 @@ func (f *faultyBackend) count(w which) int {
 	return n
 }
 
+// underWay returns how many of the steps that were sent are not answered.
+func (f *faultyBackend) underWay(w which) (n int) {
+	for _, s := range f.steps(w) {
+		if !s.answered {
+			n++
+		}
+	}
+	return n
+}
+
 // kinds returns the kinds of all steps that were sent, in order.
 func (f *faultyBackend) kinds() []stepKind {
 	var kinds []stepKind

@@ -65,3 +65,30 @@ func TestSlowStore(t *testing.T) {
 	}}
 	runCases(t, h, loadCases)
 }
+
+// A farStore is one that requests to acquire take a while to reach, and no others.
+type farStore struct{ backend.Backend }
+
+func (st farStore) Open() backend.Session {
+	s := st.Backend.Open()
+	return farSession{s, s.(backend.Notifier)}
+}
+
+type farSession struct {
+	backend.Session
+	backend.Notifier
+}
+
+func (s farSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	time.Sleep(60 * time.Millisecond)
+	return s.Session.Acquire(context.WithoutCancel(ctx), req)
+}
+
+// What is sent before a case goes on may come after what it does then.
+func TestFarStore(t *testing.T) {
+	h := Harness{NewStore: func(*testing.T) Store {
+		st := farStore{membackend.New()}
+		return Store{Backend: func() backend.Backend { return st }}
+	}}
+	runCases(t, h, waitCases)
+}

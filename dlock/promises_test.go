@@ -432,3 +432,17 @@ func TestDoTellsOfALossBeforeItBegan(t *testing.T) {
 		}
 	})
 }
+
+// Whether or not there was time to ask the store.
+func TestAWaitBehindTheClientsOwnHoldEndsWithFalse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dlock.New(membackend.New())
+		defer c.Close()
+		c.Locker("x").Lock()
+		for _, wait := range []time.Duration{time.Microsecond, time.Millisecond, time.Second} {
+			if ok, err := c.Locker("x").TryLock(t.Context(), dlock.Wait(wait)); ok || err != nil {
+				t.Errorf("TryLock with a wait of %v = %v, %v", wait, ok, err)
+			}
+		}
+	})
+}
