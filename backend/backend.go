@@ -125,7 +125,7 @@ type ReleaseRequest struct {
 	Owner string
 	Lease time.Duration // as in AcquireRequest; for the holds that are left
 
-	// AskWaiting asks for ReleaseResult.Waiting. It is asked where this client has had the lock for
+	// AskWaiting asks for ReleaseResult.Waiting. That is done where this client has had the lock for
 	// a while and may want it again, and must not cost a round trip: a store that can't answer
 	// on the way doesn't.
 	AskWaiting bool
@@ -156,20 +156,12 @@ func (o ReleaseOutcome) String() string {
 // ReleaseResult is the answer to a [ReleaseRequest].
 type ReleaseResult struct {
 	Outcome ReleaseOutcome
-	// Waiting says, where the request asked for it and the lock was freed, whether clients other
-	// than this one wait for the lock, so that this one can let them come first.
-	Waiting Waiting
+	// Counted says that Waiting is known. It may be false whatever the request asked for.
+	Counted bool
+	// Waiting is how many clients other than this one wait for the lock now that it is free, so that
+	// this one can let them come first.
+	Waiting int
 }
-
-// Waiting says whether other clients wait for a lock.
-type Waiting uint8
-
-// What a store can know of other clients that wait.
-const (
-	MayWait    Waiting = iota // the store doesn't know, or wasn't asked
-	NobodyElse                // no other client waits
-	OthersWait                // at least one other client does
-)
 
 // RenewRequest prolongs a hold.
 type RenewRequest struct {

@@ -19,6 +19,20 @@ import (
 type dlockSystem struct {
 	client     *dlock.Client
 	closeStore func()
+	acquire    []dlock.AcquireOption
+}
+
+// withFixedLeases has a client's locks end after a lease instead of being renewed.
+func withFixedLeases(open func(place) (system, error)) func(place) (system, error) {
+	return func(p place) (system, error) {
+		sys, err := open(p)
+		if err != nil {
+			return nil, err
+		}
+		s := sys.(*dlockSystem)
+		s.acquire = []dlock.AcquireOption{dlock.Lease(p.lease)}
+		return s, nil
+	}
 }
 
 // withRedis, withValkey, withEtcd and withMemory make clients of ours.
@@ -56,11 +70,11 @@ func withMemory(opts ...dlock.Option) func(place) (system, error) {
 
 func newDlock(b backend.Backend, p place, closeStore func(), opts []dlock.Option) system {
 	opts = append([]dlock.Option{dlock.WithLease(p.lease)}, opts...)
-	return &dlockSystem{dlock.New(b, opts...), closeStore}
+	return &dlockSystem{client: dlock.New(b, opts...), closeStore: closeStore}
 }
 
 func (s *dlockSystem) locker(name string, _ int) (locker, error) {
-	return dlockLocker{s.client.Locker(name)}, nil
+	return dlockLocker{s.client.Locker(name), s.acquire}, nil
 }
 
 func (s *dlockSystem) close() {
@@ -68,7 +82,10 @@ func (s *dlockSystem) close() {
 	s.closeStore()
 }
 
-type dlockLocker struct{ l *dlock.Locker }
+type dlockLocker struct {
+	l    *dlock.Locker
+	opts []dlock.AcquireOption
+}
 
-func (l dlockLocker) Lock(ctx context.Context) error { return l.l.LockContext(ctx) }
+func (l dlockLocker) Lock(ctx context.Context) error { return l.l.LockContext(ctx, l.opts...) }
 func (l dlockLocker) Unlock() error                  { return l.l.UnlockContext(context.Background()) }

@@ -26,6 +26,7 @@ type lab struct {
 	profiles             string // a folder for them; "": none
 
 	servers  map[store]string // addresses
+	java     string           // the class path of Java programs; "": they can't take part
 	versions map[string]bool  // of all servers so far
 	cleanups []func()
 	names    int // that were given out
@@ -89,10 +90,10 @@ func (l *lab) startServer(s store) error {
 	})
 }
 
-// has says whether contenders on a store can be measured.
-func (l *lab) has(s store) bool {
-	_, ok := l.servers[s]
-	return ok
+// has says whether a contender can be measured.
+func (l *lab) has(c contender) bool {
+	_, ok := l.servers[c.store]
+	return ok && (l.java != "" || c.name != redissonName)
 }
 
 // newName returns a name that no lock had before.

@@ -118,6 +118,11 @@ func runContended(l *lab, c contender, p point) (values, error) {
 	for i := range trials {
 		trials[i] = p.trial
 	}
+	for range p.jvms {
+		java := p.trial
+		java.Contender = string(c.store) + "/" + redissonName
+		trials = append(trials, java)
+	}
 	var commands float64
 	reps, err := l.perform(trials, func(f func() error) error {
 		before, err := look(c, p.trial.Server)
@@ -164,7 +169,7 @@ func summary(reps []measured, p point, commands float64, shared string) (values,
 	if err := section.unmap(); err != nil {
 		return nil, err
 	}
-	return values{
+	v := values{
 		"rate":      float64(total(byGoroutine)) / p.trial.Duration.Seconds(),
 		"jain":      jain(byGoroutine),
 		"processes": jain(byProcess),
@@ -173,7 +178,12 @@ func summary(reps []measured, p point, commands float64, shared string) (values,
 		"longest":   micros(longest) / 1000,
 		"commands":  commands / float64(entries),
 		"clashes":   float64(clashes),
-	}, nil
+	}
+	for i, rep := range reps {
+		v["share"+strconv.Itoa(i+1)] = 100 * float64(byProcess[i]) / float64(total(byProcess))
+		v["longest"+strconv.Itoa(i+1)] = micros(rep.Longest) / 1000
+	}
+	return v, nil
 }
 
 // loop has goroutines lock and unlock until the time is over.
@@ -312,11 +322,13 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 	return nil
 }
 
-// nap stays in the critical section for a moment, now and then: on one CPU, two who are in it for
-// nanoseconds would hardly ever meet.
+// nap stays in the critical section for as long as a turn takes or, if that is nothing, for a moment,
+// now and then: on one CPU, two who are in it for nanoseconds would hardly ever meet.
 func (t *turner) nap(now time.Duration) {
 	const every = 100 * time.Millisecond
-	if t.trial.Naming == oneName && now > time.Duration(t.napped.Load())+every {
+	if t.trial.Inside > 0 {
+		time.Sleep(t.trial.Inside)
+	} else if t.trial.Naming == oneName && now > time.Duration(t.napped.Load())+every {
 		t.napped.Store(int64(now))
 		time.Sleep(100 * time.Microsecond)
 	}

@@ -3,8 +3,8 @@
 //
 //	go -C bench run . [-only W1,W3] [-rounds 3] [-quick] [-json FILE] [-out DIR] [-profile DIR]
 //
-// It needs redis-server, valkey-server and etcd, and leaves out what isn't there. README.md says
-// what is measured, and how to read it.
+// It needs redis-server, valkey-server, etcd and, for Redisson, Java, and leaves out what isn't there.
+// README.md says what is measured, and how to read it.
 package main
 
 import (

@@ -55,7 +55,7 @@ var workload7 = workload{
 		{label: "8 goroutines", x: 8, quick: true, trial: trial{Goroutines: 8}},
 		{label: "64 goroutines", x: 64, trial: trial{Goroutines: 64}},
 	},
-	common: trial{Job: jobMemory, Duration: time.Second, Lease: 30 * time.Second},
+	common: trial{Job: jobMemory, Unpinned: true, Duration: time.Second, Lease: 30 * time.Second},
 	run:    runOne,
 	charts: []chart{{name: "w7", title: "W7: membackend, one key", metric: "ns", x: "goroutines", logX: true, logY: true}},
 }

@@ -37,11 +37,14 @@ type trial struct {
 	Goroutines int
 	Naming     naming
 	Endless    bool   // the contexts never end
+	Unpinned   bool   // on any CPU: those who race need more than one
 	Shared     string // the file that the critical section of several processes is in
 
 	Count int // of locks, or of those who wait
 	Pairs int // of holder and waiter, who talk over pipes
 	Holds [2]time.Duration
+
+	Inside time.Duration // what each turn in the critical section takes; 0: nothing
 }
 
 // measured is what a process has measured.
@@ -53,6 +56,7 @@ type measured struct {
 	Waits   histogram
 	Pairs   histogram // lock and unlock
 	Longest time.Duration
+	Inside  []time.Time // when each of the locks was had
 	Values  values
 }
 
@@ -72,7 +76,8 @@ type process struct {
 	expired atomic.Bool
 }
 
-// launch starts a process on the CPU for clients, with files that it finds from descriptor 3 on.
+// launch starts a process, on the CPU for clients if it is to be pinned, with files that it finds from
+// descriptor 3 on.
 func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 	if t.Profile != "" {
 		l.launched++ // some trials have several processes
@@ -82,11 +87,11 @@ func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
+	cmd, err := l.command(t)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(self)}
+	p := &process{cmd: cmd}
 	p.cmd.Env = append(os.Environ(), trialVariable+"="+string(spec))
 	p.cmd.Stderr = &p.errs
 	p.cmd.ExtraFiles = files
@@ -99,7 +104,7 @@ func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 	}
 	p.out = bufio.NewReader(out)
 	cpu := l.clientCPU
-	if t.Job == jobMemory {
+	if t.Unpinned {
 		cpu = noCPU
 	}
 	if err := pinned(cpu, p.cmd.Start); err != nil {
@@ -110,6 +115,15 @@ func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 		p.cmd.Process.Kill()
 	})
 	return p, nil
+}
+
+// command returns the command that carries out a trial.
+func (l *lab) command(t trial) (*exec.Cmd, error) {
+	if contenderBy(t.Contender).name == redissonName {
+		return l.javaCommand(t)
+	}
+	self, err := os.Executable()
+	return exec.Command(self), err
 }
 
 // ready waits until the process has set up all.

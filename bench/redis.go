@@ -34,8 +34,10 @@ var redisContenders = []contender{
 	{name: "our scripts, message", store: onRedis, in: []string{"W4"}, role: twin, open: openRedisScriptsNotice, scripted: dlockScripts},
 	{name: "redsync", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedsync, scripted: compareAndDelete},
 	{name: "redislock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedislock, scripted: redislockScripts},
-	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, role: ours, open: withRedis(), scripted: dlockScripts},
-	{name: "dlock, no hand-over", store: onRedis, in: []string{"W2", "W3"}, role: ours, open: withRedis(dlock.WithHandover(0)), scripted: dlockScripts},
+	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10"}, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock, no hand-over", store: onRedis, in: []string{"W2", "W3", "W9"}, role: ours, open: withRedis(dlock.WithHandover(0)), scripted: dlockScripts},
+	{name: "dlock, fixed leases", store: onRedis, in: []string{"W9"}, role: ours, open: withFixedLeases(withRedis()), scripted: dlockScripts},
+	{name: redissonName, store: onRedis, in: []string{"W8", "W10"}, scripted: dlockScripts},
 }
 
 // bareRedis takes a lock with SET NX and gives it back with compare-and-delete. While the lock is

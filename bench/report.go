@@ -41,7 +41,22 @@ func (r result) rows(p pointResult) (rows [][]string) {
 
 // format returns a figure as text, with commas between thousands.
 func (m metric) format(v values) string {
-	x, ok := v[m.key]
+	all := []string{m.text(v, m.numbered(1))}
+	for n := 2; m.numbered(n) != m.key; n++ {
+		if _, ok := v[m.numbered(n)]; !ok {
+			break
+		}
+		all = append(all, m.text(v, m.numbered(n)))
+	}
+	return strings.Join(all, " / ")
+}
+
+// numbered returns the key of one of several figures, or the only one.
+func (m metric) numbered(n int) string { return strings.Replace(m.key, "#", strconv.Itoa(n), 1) }
+
+// text is format for one key.
+func (m metric) text(v values, key string) string {
+	x, ok := v[key]
 	if !ok {
 		return "–"
 	}
@@ -84,6 +99,10 @@ func (r result) print(to io.Writer) {
 func (r result) markdown(folder string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", r.About)
+	for _, missing := range r.Missing {
+		text, _, _ := strings.Cut(missing, "\n")
+		fmt.Fprintf(&b, "\nLeft out: %s\n", text)
+	}
 	for _, p := range r.Points {
 		fmt.Fprintf(&b, "\n**%s**\n\n| | | %s |\n|---|---|%s\n", p.Label, strings.Join(r.Metrics, " | "), strings.Repeat("---:|", len(r.Metrics)))
 		for _, row := range r.rows(p) {

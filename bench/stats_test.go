@@ -171,6 +171,13 @@ func TestFormat(t *testing.T) {
 	if got := (metric{key: "x"}).format(values{"x": -1234567}); got != "-1,234,567" {
 		t.Errorf("got %q", got)
 	}
+	of := metric{key: "share#"}
+	if got := of.format(values{"share": 9, "share1": 60, "share2": 40, "share4": 1}); got != "60 / 40" {
+		t.Errorf("several are written %q", got)
+	}
+	if got := of.format(values{}); got != "–" {
+		t.Errorf("none of several is written %q", got)
+	}
 	if got := m.format(values{}); got != "–" {
 		t.Errorf("nothing is written %q", got)
 	}

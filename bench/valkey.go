@@ -24,8 +24,10 @@ var valkeyContenders = []contender{
 	{name: "our scripts, bare", store: onValkey, in: []string{"W1"}, role: twin, open: openValkeyScripts, scripted: dlockScripts},
 	{name: "message, round trip", store: onValkey, in: []string{"W4"}, role: floor, open: openValkeyNotice, scripted: noticeScripts},
 	{name: "valkeylock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, open: openValkeylock, scripted: valkeylockScripts},
-	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, role: ours, open: withValkey(), scripted: dlockScripts},
-	{name: "dlock, no hand-over", store: onValkey, in: []string{"W2", "W3"}, role: ours, open: withValkey(dlock.WithHandover(0)), scripted: dlockScripts},
+	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10"}, role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "dlock, no hand-over", store: onValkey, in: []string{"W2", "W3", "W9"}, role: ours, open: withValkey(dlock.WithHandover(0)), scripted: dlockScripts},
+	{name: "dlock, fixed leases", store: onValkey, in: []string{"W9"}, role: ours, open: withFixedLeases(withValkey()), scripted: dlockScripts},
+	{name: redissonName, store: onValkey, in: []string{"W8", "W10"}, scripted: dlockScripts},
 }
 
 // bareValkey is bareRedis by way of valkey-go.

@@ -16,6 +16,7 @@ type workload struct {
 	about     string
 	metrics   []metric // the columns of its table
 	stores    []store
+	java      bool          // Java programs take part
 	common    trial         // what is so at all points
 	atLeast   time.Duration // that a trial takes, even if there is little time
 	points    []point
@@ -26,7 +27,7 @@ type workload struct {
 
 // A metric is something that is measured.
 type metric struct {
-	key      string
+	key      string // among values; with a # for a number: one of each process
 	title    string
 	decimals int
 }
@@ -38,11 +39,12 @@ type point struct {
 	quick bool    // it is measured even if there is little time
 	trial trial
 
-	processes int
+	processes int           // of the contender
+	jvms      int           // beside them, with Redisson
 	roundTrip time.Duration // injected
 }
 
-var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7}
+var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10}
 
 // jobs are what processes can do.
 var jobs map[string]func(*child) (measured, error)
@@ -55,6 +57,7 @@ const (
 	jobCrowd   = "crowd"
 	jobHolding = "holding"
 	jobMemory  = "memory"
+	jobAwait   = "await"
 )
 
 func init() { // not at the declaration: the jobs use what uses them
@@ -66,6 +69,7 @@ func init() { // not at the declaration: the jobs use what uses them
 		jobCrowd:   crowd,
 		jobHolding: holding,
 		jobMemory:  inMemory,
+		jobAwait:   await,
 	}
 }
 
@@ -74,7 +78,7 @@ type result struct {
 	ID, Title, About string
 	Metrics          []string
 	Points           []pointResult
-	Missing          []string // servers
+	Missing          []string // servers, or Redisson
 	Failures         []string
 
 	workload workload
@@ -106,8 +110,13 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 	}
 	defer l.stop()
 	res.Missing = l.start(w.stores...)
+	if w.java {
+		if err := l.findJava(); err != nil {
+			res.Missing = append(res.Missing, err.Error())
+		}
+	}
 	for _, p := range w.points {
-		if quick && !p.quick {
+		if quick && !p.quick || p.jvms > 0 && l.java == "" {
 			continue
 		}
 		p.trial = p.trial.or(w.common)
@@ -116,7 +125,7 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 		}
 		at := pointResult{Label: p.label, point: p}
 		for _, c := range contenders {
-			if l.has(c.store) && slices.Contains(c.in, w.id) {
+			if l.has(c) && slices.Contains(c.in, w.id) {
 				at.Contenders = append(at.Contenders, standing{Store: c.store, Name: c.name, contender: c})
 			}
 		}
@@ -206,7 +215,7 @@ func medians(rounds []values) values {
 
 // or returns the trial with what it leaves open taken from another.
 func (t trial) or(common trial) trial {
-	t.Job = common.Job
+	t.Job, t.Unpinned = common.Job, common.Unpinned
 	if t.Duration == 0 {
 		t.Duration = common.Duration
 	}
@@ -218,6 +227,9 @@ func (t trial) or(common trial) trial {
 	}
 	if t.Goroutines == 0 {
 		t.Goroutines = common.Goroutines
+	}
+	if t.Inside == 0 {
+		t.Inside = common.Inside
 	}
 	return t
 }

@@ -67,7 +67,8 @@ type Store struct {
 	// The fields below are optional. Where one is nil the tests that need it are skipped, and say
 	// so.
 
-	// PutForeign puts something that is no lock where the lock of this name would be.
+	// PutForeign puts something that is no lock where the lock of this name would be. It is called
+	// for several names, and may put something else each time.
 	PutForeign func(name string)
 
 	// ForeignIntact says whether what PutForeign put there is still there, unchanged.

@@ -31,6 +31,7 @@ type fakeStore struct {
 	subs    []*fakeSub
 	limits  int
 	batches int
+	waited  bool // whether anybody has waited, when a release was asked that
 	busy    atomic.Int32
 }
 
@@ -213,6 +214,8 @@ func (st *fakeStore) check(name string) error {
 		return nil
 	case st.fault == "foreign: kind is Unknown":
 		return backend.ErrConflict
+	case st.fault == "foreign: one kind counts as a lock" && strings.HasSuffix(name, "1"):
+		return nil
 	}
 	return &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
 }
@@ -450,7 +453,45 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 	if res.Outcome == backend.Freed && st.fault == "counts outlive the lease" {
 		st.with(func() { delete(st.owners, req.Name) })
 	}
+	if res.Outcome == backend.Freed && (req.AskWaiting || st.fault == "waiting is said unasked") {
+		res.Counted, res.Waiting = true, s.waiting(req.Name)
+	}
 	return res, err
+}
+
+// waiting is what a release says of those who wait.
+func (s *fake) waiting(name string) int {
+	all, own, elsewhere := 0, 0, 0
+	for _, sub := range s.st.standing() {
+		switch {
+		case sub.name != name:
+			elsewhere++
+		case sub.s == s:
+			own++
+			fallthrough
+		default:
+			all++
+		}
+	}
+	s.st.with(func() { s.st.waited = s.st.waited || all > own })
+	others := all - own
+	switch s.st.fault {
+	case "waiting counts the session itself":
+		others = all
+	case "waiting counts one of the session's own":
+		others = all - min(own, 1)
+	case "waiting overlooks one":
+		others = all - 1
+	case "waiting looks at all names":
+		others += elsewhere
+	case "waiting never ends":
+		s.st.with(func() {
+			if s.st.waited {
+				others++
+			}
+		})
+	}
+	return max(others, 0)
 }
 
 // releaseBadly releases the last hold, but wakes in its own way.

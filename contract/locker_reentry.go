@@ -18,7 +18,7 @@ var reentryCases = []testCase{
 	{"WithOwner", "a context's owner is one party in any goroutine, and excludes every other", locker(withOwner)},
 	{"For", "l.For(o) is the same lock, whose plain calls are the owner's", locker(forOwner)},
 	{"unlocks pair last in, first out", "an owner's latest hold is unlocked first, lost or not", locker(lifo)},
-	{"Do and re-entry", "the context of Do carries this hold of this name and nothing else, until fn returns", locker(doOwns)},
+	{"Do and re-entry", "the context of Do carries this hold of this name, until fn returns, and what the context outside says of others", locker(doOwns)},
 	{"Do in the name of an owner", "Do with an owner's context holds in that owner's name", locker(doWithOwner)},
 	{"goroutine owners", "with that option a goroutine re-enters, excludes other goroutines, and alone unlocks", locker(goroutines)},
 	{"the key vanishes between lock and re-entry", "the re-entry is told that the lock was lost, and leaves nothing behind", locker(vanishedReentry)},
@@ -28,7 +28,7 @@ var reentryCases = []testCase{
 	{"a re-entry behind a queue of waiters", "re-entries never queue", locker(reentryBehindQueue)},
 	{"an owner's waiters re-enter together", "when an owner gets in, what else waits in its name re-enters at once", locker(joins)},
 	{"one lease per hold", "a watched hold stays watched; a fixed one is prolonged, never shortened, by re-entries", locker(oneLease)},
-	{"a watched re-entry into a fixed hold", "from then on the hold is renewed", locker(watchedReentry)},
+	{"a watched re-entry into a fixed hold", "the hold is renewed until that is unlocked, and then ends by itself", locker(watchedReentry)},
 }
 
 // ctxOf returns a context of the case in the name of a new owner.
@@ -225,14 +225,12 @@ func doOwns(l *lab) {
 	if kept.Err() == nil {
 		l.Error("the context of Do goes on after Do")
 	}
-	// What is left of the context is nobody.
+	// What is left of the context is a hold that is over: it locks and unlocks nothing.
 	after := context.WithoutCancel(kept)
 	l.wantError(lk.UnlockContext(after), "an unlock with the context of a Do that is over", dlock.ErrNotHeld)
-	l.take("a", "other:1")
-	if ok, err := lk.TryLock(after); ok || err != nil {
-		l.Errorf("TryLock with the context of a Do that is over: %v, %v", ok, err)
-	}
-	l.noError(l.give("a", "other:1"), "release")
+	_, err = lk.TryLock(after)
+	l.wantError(err, "TryLock with the context of a Do that is over", dlock.ErrNotHeld)
+	l.wantFree("a", "after that")
 }
 
 func doWithOwner(l *lab) {
@@ -257,8 +255,16 @@ func doWithOwner(l *lab) {
 	}
 	l.noError(p.Locker("b").LockContext(ctx), "LockContext")
 	l.noError(lk.Do(ctx, func(inside context.Context) error {
-		if ok, err := p.Locker("b").TryLock(inside); err != nil || ok {
-			l.Errorf("the context of Do re-entered what its owner holds of another name: %v, %v", ok, err)
+		// For other names the context of Do says what the one outside does.
+		if ok, err := p.Locker("b").TryLock(inside); err != nil || !ok {
+			l.Errorf("TryLock of what the owner holds of another name, with the context of Do: %v, %v", ok, err)
+		}
+		if err := p.Locker("b").UnlockContext(inside); err != nil {
+			return err
+		}
+		// And an owner that is named inside goes before the hold of the Do.
+		if ok, err := lk.TryLock(dlock.WithOwner(inside, dlock.NewOwner())); err != nil || ok {
+			l.Errorf("TryLock of another owner inside Do: %v, %v", ok, err)
 		}
 		return nil
 	}), "Do")
@@ -595,13 +601,14 @@ func watchedReentry(l *lab) {
 	lk := p.Locker("a")
 	l.noError(lk.LockContext(ctx, dlock.Lease(l.brisk())), "the fixed lock")
 	l.noError(lk.LockContext(ctx), "the watched re-entry")
-	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	lost := lk.Lost(ctx)
 	l.sleep(l.brisk() * 5 / 4)
 	if isOver(lost) {
 		l.Fatal("the hold was lost, although it was re-entered without a lease")
 	}
 	l.wantHeld("a", "after the fixed lease")
-	l.noError(lk.UnlockContext(ctx), "UnlockContext")
-	l.wantFree("a", "after the last unlock")
+	l.noError(lk.UnlockContext(ctx), "UnlockContext of the re-entry")
+	l.eventuallyOver("what is left of a fixed lease ends", lost)
+	l.wantError(lk.UnlockContext(ctx), "UnlockContext of what had a fixed lease", dlock.ErrLost)
+	l.eventuallyFree("a")
 }

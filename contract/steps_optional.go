@@ -137,6 +137,58 @@ var notifierCases = []testCase{
 				e.Fatalf("Wake of a closed subscription was called %d times", n)
 			}
 		}},
+	{"notifier/waiting", "Release says, if it is asked and says anything, how many sessions other than its own are subscribed",
+		func(e *env) {
+			e.needNotifier()
+			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
+			waiting := func(ask bool) backend.ReleaseResult {
+				e.Helper()
+				a.acquires("lock", lease)
+				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: "a", Lease: lease, AskWaiting: ask})
+				if err != nil || res.Outcome != backend.Freed {
+					e.Fatalf("Release: %v, %v; want freed", res.Outcome, err)
+				}
+				return res
+			}
+			others := func(when string) {
+				e.Helper()
+				if res := waiting(true); res.Counted && res.Waiting < 1 {
+					e.Fatalf("%s: Release says that nobody else waits", when)
+				}
+				if res := waiting(false); res.Counted {
+					e.Fatalf("%s: Release says that %d others wait, and was not asked", when, res.Waiting)
+				}
+			}
+			nobody := func(when string) {
+				e.Helper()
+				if res := waiting(true); res.Waiting > 0 {
+					e.Fatalf("%s: Release says that %d others wait", when, res.Waiting)
+				}
+			}
+			_, elsewhere := b.subscribe("another lock")
+			defer elsewhere.Close()
+			nobody("nobody is subscribed")
+			_, own := a.subscribe("lock")
+			_, again := a.subscribe("lock")
+			nobody("only the session itself is subscribed")
+			_, subB := b.subscribe("lock")
+			others("the session itself and another are subscribed")
+			own.Close()
+			again.Close()
+			others("another session is subscribed")
+			_, subC := c.subscribe("lock")
+			subB.Close()
+			others("another session is subscribed, and one was")
+			subC.Close()
+			e.eventually("nobody else waits when the others have closed their subscriptions", func() bool {
+				return waiting(true).Waiting == 0
+			})
+			_, own = a.subscribe("lock")
+			defer own.Close()
+			e.eventually("nobody else waits when only the session itself is subscribed again", func() bool {
+				return waiting(true).Waiting == 0
+			})
+		}},
 	{"notifier/context", "A subscription outlives the context of the call that made it",
 		func(e *env) {
 			e.needNotifier()
@@ -636,53 +688,10 @@ var mishapCases = []testCase{
 	{"conflict", "Every step that finds something that is no lock answers ErrConflict, of kind Refused, and leaves it",
 		func(e *env) {
 			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
-			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			const name = "foreign"
-			e.store.PutForeign(name)
-			if !e.store.ForeignIntact(name) {
-				e.Fatal("the harness is wrong: ForeignIntact is false right after PutForeign")
+			for kind := range 4 { // of data, if the harness has several
+				e.conflicts(fmt.Sprint("foreign", kind))
 			}
-			check := func(step string, err error) {
-				e.Helper()
-				if !errors.Is(err, backend.ErrConflict) {
-					e.Errorf("%s: error %v; want ErrConflict", step, err)
-				} else if kind := backend.KindOf(err); kind != backend.Refused {
-					e.Errorf("%s: error %q is of kind %d; want Refused", step, err, kind)
-				}
-				if !e.store.ForeignIntact(name) {
-					e.Fatalf("%s has changed what is no lock", step)
-				}
-			}
-			for range 2 {
-				_, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: lease})
-				check("Acquire", err)
-				_, err = a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: lease, Reentry: true})
-				check("Acquire, a re-entry", err)
-				_, err = a.s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: "a", Lease: lease})
-				check("Release", err)
-				_, err = a.s.Renew(e.ctx, backend.RenewRequest{Name: name, Owner: "a", Lease: lease})
-				check("Renew", err)
-				_, err = a.s.ForceRelease(e.ctx, backend.ForceReleaseRequest{Name: name})
-				check("ForceRelease", err)
-				_, err = a.s.Look(e.ctx, backend.LookRequest{Name: name, Owner: "a"})
-				check("Look", err)
-				_, err = a.s.Look(e.ctx, backend.LookRequest{Name: name})
-				check("Look without an owner", err)
-			}
-			if _, ok := a.s.(backend.BatchRenewer); ok {
-				a.acquires("lock", lease)
-				start := time.Now()
-				results, errs := renewBatch(e, e.ctx, a.s, []backend.RenewRequest{
-					{Name: name, Owner: "a", Lease: lease},
-					{Name: "lock", Owner: "a", Lease: 2 * lease},
-				})
-				check("RenewBatch", errs[0])
-				if errs[1] != nil || !results[1].Held {
-					e.Fatalf("RenewBatch, the request beside the conflict: held %v, %v; want held", results[1].Held, errs[1])
-				}
-				a.lasts("lock", 2*lease, start)
-			}
-			b.acquires("another name", lease)
+			e.party("b").acquires("another name", e.longLease())
 		}},
 	{"wipe", "After the store has lost its data every lock is free, and former holders start from nothing",
 		func(e *env) {
@@ -736,4 +745,54 @@ var mishapCases = []testCase{
 				}
 			})
 		}},
+}
+
+// conflicts puts something that is no lock under a name and checks every step.
+func (e *env) conflicts(name string) {
+	e.Helper()
+	a, lease := e.party("a"), e.longLease()
+	e.store.PutForeign(name)
+	if !e.store.ForeignIntact(name) {
+		e.Fatal("the harness is wrong: ForeignIntact is false right after PutForeign")
+	}
+	check := func(step string, err error) {
+		e.Helper()
+		if !errors.Is(err, backend.ErrConflict) {
+			e.Errorf("%s: error %v; want ErrConflict", step, err)
+		} else if kind := backend.KindOf(err); kind != backend.Refused {
+			e.Errorf("%s: error %q is of kind %d; want Refused", step, err, kind)
+		}
+		if !e.store.ForeignIntact(name) {
+			e.Fatalf("%s has changed what is no lock", step)
+		}
+	}
+	for range 2 {
+		_, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: lease})
+		check("Acquire", err)
+		_, err = a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: lease, Reentry: true})
+		check("Acquire, a re-entry", err)
+		_, err = a.s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: "a", Lease: lease})
+		check("Release", err)
+		_, err = a.s.Renew(e.ctx, backend.RenewRequest{Name: name, Owner: "a", Lease: lease})
+		check("Renew", err)
+		_, err = a.s.ForceRelease(e.ctx, backend.ForceReleaseRequest{Name: name})
+		check("ForceRelease", err)
+		_, err = a.s.Look(e.ctx, backend.LookRequest{Name: name, Owner: "a"})
+		check("Look", err)
+		_, err = a.s.Look(e.ctx, backend.LookRequest{Name: name})
+		check("Look without an owner", err)
+	}
+	if _, ok := a.s.(backend.BatchRenewer); ok {
+		a.acquires(name+" lock", lease)
+		start := time.Now()
+		results, errs := renewBatch(e, e.ctx, a.s, []backend.RenewRequest{
+			{Name: name, Owner: "a", Lease: lease},
+			{Name: name + " lock", Owner: "a", Lease: 2 * lease},
+		})
+		check("RenewBatch", errs[0])
+		if errs[1] != nil || !results[1].Held {
+			e.Fatalf("RenewBatch, the request beside the conflict: held %v, %v; want held", results[1].Held, errs[1])
+		}
+		a.lasts(name+" lock", 2*lease, start)
+	}
 }

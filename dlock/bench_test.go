@@ -2,7 +2,10 @@ package dlock_test
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/membackend"
@@ -34,6 +37,40 @@ func BenchmarkLockContext(b *testing.B) {
 		}
 		if err := l.UnlockContext(ctx); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// A hand-over takes as long among many who wait as among few.
+func BenchmarkHandover(b *testing.B) {
+	for name, lock := range map[string]func(c *dlock.Client, shared *dlock.Locker){
+		"own Lockers": func(c *dlock.Client, _ *dlock.Locker) { l := c.Locker("x"); l.Lock(); l.Unlock() },
+		"Do": func(c *dlock.Client, _ *dlock.Locker) {
+			c.Locker("x").Do(context.Background(), func(context.Context) error { return nil })
+		},
+		"shared Locker": func(_ *dlock.Client, l *dlock.Locker) { l.Lock(); l.Unlock() },
+	} {
+		for _, waiters := range []int{500, 20_000} {
+			b.Run(fmt.Sprint(name, ", waiters ", waiters), func(b *testing.B) {
+				for b.Loop() {
+					b.StopTimer()
+					c := dlock.New(membackend.New(), dlock.WithHandover(time.Hour))
+					l := c.Locker("x")
+					l.Lock()
+					var all sync.WaitGroup
+					for range waiters {
+						all.Go(func() { lock(c, l) })
+					}
+					time.Sleep(50 * time.Millisecond) // most of them wait by then
+					b.StartTimer()
+					l.Unlock()
+					all.Wait()
+					b.StopTimer()
+					c.Close()
+					b.StartTimer()
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*waiters), "ns/hand-over")
+			})
 		}
 	}
 }

@@ -26,7 +26,7 @@ type Client struct {
 	id              string
 	lease           time.Duration
 	handover        time.Duration
-	logger          *slog.Logger
+	log             logbook
 	goroutineOwners bool
 
 	epoch   time.Time       // instants count from here, on the monotonic clock
@@ -35,23 +35,29 @@ type Client struct {
 	running sync.WaitGroup // goroutines of ours
 
 	acquisitions sync.Pool // of those that are over
-	entrants     sync.Pool // the same
 	patient      atomic.Pointer[patience]
 
-	mu      sync.Mutex // never held across I/O or a wait
-	closed  bool
-	number  uint64              // of the last outermost acquisition
-	asked   uint64              // how many attempts to acquire were sent
-	holds   map[string]*hold    // by name: the hold that this client has
-	lost    map[lostKey][]*hold // of owners, not yet unlocked
-	losses  []*hold             // the same, oldest first
-	queues  map[string]*queue   // by name: who waits for it
-	spare   *queue              // for the next that is needed
-	alarms  alarms              // by time: what is due
-	timer   *time.Timer         // runs ring at the first of these
-	armed   instant             // when that will be
-	polls   bool                // a subscription was refused, and that was logged
-	delayed []func()            // what is to be done once mu is free
+	// The mutex is never held across I/O or a wait, nor while anything of a caller's is called, its
+	// contexts among it. Functions that need it end in Locked.
+	mu        sync.Mutex
+	closed    bool
+	number    uint64              // of the last outermost acquisition
+	asked     uint64              // how many attempts to acquire were sent
+	forced    uint64              // how many locks were forced by this client
+	holds     map[string]*hold    // by name: the hold that this client has
+	lost      map[lostKey][]*hold // of owners, not yet unlocked
+	losses    []*hold             // the same, oldest first
+	forgot    bool                // some of these were dropped
+	queues    map[string]*queue   // by name: who waits for it
+	spare     *queue              // for the next that is needed
+	crowds    map[string]*crowd   // by name: other clients that are to come first
+	takeBacks takeBacks
+	alarms    alarms      // by time: what is due
+	timer     *time.Timer // runs ring at the first of these
+	armed     instant     // when that will be
+	polls     bool        // a subscription was refused, and that was logged
+	ends      []func()    // of contexts and subscriptions: to be called once mu is free
+	records   []record    // to be logged after these
 }
 
 // An instant is a time on the client's monotonic clock.
@@ -69,12 +75,13 @@ func New(b backend.Backend, opts ...Option) *Client {
 		id:       newID(),
 		lease:    DefaultLease,
 		handover: DefaultHandover,
-		logger:   slog.Default(),
+		log:      logbook{logger: slog.Default()},
 		epoch:    time.Now(),
 		number:   mathrand.Uint64N(1 << 62), // so that two clients that share an id by mistake don't share holds
 		holds:    make(map[string]*hold),
 		lost:     make(map[lostKey][]*hold),
 		queues:   make(map[string]*queue),
+		crowds:   make(map[string]*crowd),
 	}
 	for _, opt := range opts {
 		if opt == nil {
@@ -110,10 +117,10 @@ func (c *Client) Locker(name string) *Locker {
 // Close ends the client: whoever waits gets [ErrClosed], [Locker.Lost] channels are closed,
 // contexts of [Locker.Do] end with that cause, and nothing is renewed any more. What is held is not
 // released, since its holder may still be in its critical section; it ends with its lease, or when
-// its holder unlocks it, which still works. The store's client stays open, and may be closed after
-// this. An error is the session's. Close returns once the goroutines of this client have ended; one
-// that is stuck in the store's client ends with that client's own timeout, and isn't waited for
-// longer than a second. Further calls do nothing.
+// its holder unlocks it, which still works, and it is logged. The store's client stays open, and may
+// be closed after this. An error is the session's. Close returns once the goroutines of this client
+// have ended; one that is stuck in the store's client ends with that client's own timeout, and isn't
+// waited for longer than a second. Further calls do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -121,8 +128,9 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
+	c.reportHeldLocked()
 	for _, h := range c.holds {
-		c.forsake(h)
+		c.forsakeLocked(h)
 	}
 	if c.timer != nil {
 		c.timer.Stop()
@@ -135,18 +143,33 @@ func (c *Client) Close() error {
 	return err
 }
 
+// reportHeldLocked logs what is held still.
+func (c *Client) reportHeldLocked() {
+	const most = 10
+	var names []string
+	for name, h := range c.holds {
+		if h.valid(c.now()) && len(names) < most {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		c.warnLocked("closed while locks are held: each ends with its lease, or when it is unlocked", "locks", len(c.holds), "names", names)
+	}
+}
+
 // dismiss lets everybody who waits look that the client is closed.
 func (c *Client) dismiss() {
 	c.mu.Lock()
 	defer c.unlock()
 	for _, q := range c.queues {
-		for a := q.head; a != nil; a = a.next {
+		for a := q.first; a != nil; a = a.next {
 			a.notify()
 		}
 	}
 }
 
-// closePatience is how long Close waits for steps that are stuck in the store's client.
+// closePatience is how long Close waits for steps that are stuck in the store's client, or for a
+// logger.
 const closePatience = time.Second
 
 // settle waits for our goroutines.
@@ -157,6 +180,7 @@ func (c *Client) settle() {
 		if c.leavable != nil {
 			c.leavable.Settle()
 		}
+		<-c.log.written()
 		close(done)
 	}()
 	patience := time.NewTimer(closePatience)
@@ -167,38 +191,33 @@ func (c *Client) settle() {
 	}
 }
 
-// background runs f in a goroutine that Close waits for. c.mu is held. It does nothing if the
-// client is closed.
-func (c *Client) background(f func()) {
+// backgroundLocked runs f in a goroutine that Close waits for. It does nothing if the client is
+// closed.
+func (c *Client) backgroundLocked(f func()) {
 	if !c.closed {
 		c.running.Go(f)
 	}
 }
 
-// unlock unlocks c.mu and does what had to wait for that.
+// unlock unlocks c.mu and does what had to wait for that: first whoever is told that something is
+// over, all of them, then what is to be logged.
 func (c *Client) unlock() {
-	delayed := c.delayed
-	c.delayed = nil
+	ends, records := c.ends, c.records
+	c.ends, c.records = nil, nil
 	c.mu.Unlock()
-	for _, f := range delayed {
-		f()
+	for _, end := range ends {
+		end()
 	}
+	c.log.add(records...)
 }
 
-// later does f once c.mu, which is held, is free: c.mu is never held while code that isn't ours
-// runs.
-func (c *Client) later(f func()) { c.delayed = append(c.delayed, f) }
-
-// warn logs once c.mu, which is held, is free.
-func (c *Client) warn(msg string, args ...any) {
-	c.later(func() { c.logger.Warn("dlock: "+msg, args...) })
-}
+// laterLocked calls end once c.mu is free.
+func (c *Client) laterLocked(end func()) { c.ends = append(c.ends, end) }
 
 func (c *Client) now() instant { return time.Since(c.epoch) }
 
-// nextOwner returns who the next outermost acquisition is, on the wire. No two are the same. c.mu
-// is held.
-func (c *Client) nextOwner() string {
+// nextOwnerLocked returns who the next outermost acquisition is, on the wire. No two are the same.
+func (c *Client) nextOwnerLocked() string {
 	c.number++
 	owner := make([]byte, 0, 64)
 	owner = append(append(owner, c.id...), ':')

@@ -44,12 +44,17 @@
 // thousand times faster; [WithHandover] says for how long that may go on before other processes get
 // their turn, and what it means for a lock that is forced elsewhere.
 //
+// A client that has given the lock back, and wants it again, lets the other clients that wait come
+// first, each once, where the store can count them. It asks how many there are along with the
+// release; if there are none it doesn't wait, and if they don't come, for a few milliseconds only.
+//
 // # Who owns a lock
 //
 // By default a Locker is like a mutex variable: one hold at a time, a second Lock waits, any
 // goroutine may unlock. To re-enter a lock that you hold, say who you are: [WithOwner] and
 // [NewOwner] make everything that is done with a context one party; [Locker.For] does it for code
-// that takes a sync.Locker; and the context of a Do re-enters that lock. [WithGoroutineOwners] is
+// that takes a sync.Locker; and the context of a Do re-enters that lock. Of what a context says the
+// innermost counts, an owner or the hold of a Do of this lock. [WithGoroutineOwners] is
 // for code that was written for locks owned by threads.
 //
 // # When things go wrong
@@ -60,7 +65,8 @@
 // confirms. A call returns when its context ends, even while the store hangs.
 //
 // Errors are an [*Error] that wraps [ErrNotAcquired], [ErrNotHeld], [ErrLost], [ErrClosed],
-// [ErrConflict], the error and cause of the context, or what the store said: use [errors.Is]. Two
-// methods have no error to return. Lock goes on trying, and panics only where that can't help;
-// Unlock panics if the lock was never held, and logs if it was lost.
+// [ErrConflict], the error and cause of the context, or what the store said: use [errors.Is]. A wait
+// that ended also says which it was: [ErrHeld], another has the lock, or [ErrUnavailable], the store
+// couldn't say. Two methods have no error to return. Lock goes on trying, and panics only where that
+// can't help; Unlock panics if the lock was never held, and logs if it was lost.
 package dlock

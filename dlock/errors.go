@@ -13,6 +13,15 @@ var (
 	// ErrNotAcquired says that the lock was not acquired within the time given with [Wait].
 	ErrNotAcquired = errors.New("not acquired in time")
 
+	// ErrHeld says that another has the lock, or had it when the store was last heard of. It comes
+	// with the reason why the call didn't wait any longer: [ErrNotAcquired], or the error of the
+	// context.
+	ErrHeld = errors.New("held by another")
+
+	// ErrUnavailable says that the store didn't answer, or refused: nothing is known of who has the
+	// lock. It comes with what the store, or its client, said.
+	ErrUnavailable = errors.New("store unavailable")
+
 	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
 	ErrNotHeld = errors.New("not held")
 
@@ -46,9 +55,18 @@ var (
 	errEmptyName   = errors.New("the name is empty")
 	errLate        = errors.New("the answer came after the lease that it promised had passed")
 	errUnanswered  = errors.New("the store has not answered")
-	errBusy        = errors.New("another goroutine is locking or unlocking this Locker")
-	errNotUnlocked = errors.New("the last hold of this Locker is over, but not unlocked")
+	errNotUnlocked = fmt.Errorf("the last hold of this Locker is over, but not unlocked: %w", ErrLost)
+	errElsewhere   = fmt.Errorf("%w by this Locker; another Locker of this client has it", ErrNotHeld)
 )
+
+// unavailable returns an error of the store as one that says so. What the store found under the
+// name, and that the client is closed, says nothing against the store.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrClosed) || errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
 
 // both returns an error that is each of two, one of which may be nil, in one line.
 func both(a, b error) error {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"time"
 
@@ -320,4 +322,42 @@ func ExampleWithGoroutineOwners() {
 	// false <nil>
 	// dlock: unlock "orders:42": not held
 	// false <nil>
+}
+
+// An HTTP handler that tells a lock that another has, 423 Locked, from a store that doesn't answer, 503
+// Service Unavailable.
+func ExampleErrHeld() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
+		defer cancel()
+		err := client.Locker("lock:orders:42").Do(ctx, func(ctx context.Context) error {
+			fmt.Fprintln(w, "shipped")
+			return nil
+		})
+		switch {
+		case errors.Is(err, dlock.ErrHeld):
+			http.Error(w, "somebody else is at it", http.StatusLocked)
+		case errors.Is(err, dlock.ErrUnavailable):
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+
+	ship := func() {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("POST", "/orders/42/ship", nil))
+		fmt.Print(w.Code, " ", w.Body)
+	}
+	ship()
+	other := client.Locker("lock:orders:42")
+	other.Lock()
+	ship()
+	other.Unlock()
+	// Output:
+	// 200 shipped
+	// 423 somebody else is at it
 }

@@ -97,7 +97,7 @@ func FuzzBackend(f *testing.F) {
 				case 8:
 					var n int
 					n, err = l.HoldCount(ctx)
-					if n < 0 || n > 0 && c.current("n", o) == nil {
+					if n < 0 || n > 0 && l.present(caller{party: o}) == nil {
 						t.Errorf("%d holds", n)
 					}
 				case 9:
@@ -126,7 +126,7 @@ func checkHolds(t *testing.T, c *Client, most int, lease time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
 	for _, h := range c.holds {
-		if left := instant(h.deadline.Load()) - c.now(); left > max(lease, c.lease) {
+		if left := h.claim.until() - c.now(); left > max(lease, c.lease) {
 			t.Errorf("a hold is relied on for another %v", left)
 		}
 		if h.count < 1 || h.count > max(most, 1) {

@@ -547,7 +547,7 @@ func TestHandedAndLost(t *testing.T) {
 		}
 		c.mu.Lock()
 		h := c.holds["x"]
-		c.lose(h, ErrLost)
+		c.loseLocked(h, ErrLost)
 		c.unlock()
 		if _, err := c.take(ctx, &acquisition{name: "x", party: h.party, handed: h}); err != errAgain {
 			t.Errorf("taking what is lost: %v", err)
@@ -559,36 +559,6 @@ func TestHandedAndLost(t *testing.T) {
 		if held, err := l.IsLocked(ctx); held || err != nil {
 			t.Errorf("not taken back: IsLocked = %v, %v", held, err)
 		}
-		empty(t, c)
-	})
-}
-
-// A hold that a plain call was handed, and declines, is still there when the Locker is used again: it
-// is no hold that the next call could re-enter.
-func TestALockerWhoseHoldIsBeingGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx := t.Context()
-		store := newCounted(membackend.New())
-		c := New(store, quiet())
-		defer c.Close()
-		l := c.Locker("x")
-		l.Lock()
-		h := l.hold
-		l.hold = nil
-		l.openGate()
-		if ok, err := l.TryLock(ctx); ok || err != nil {
-			t.Errorf("TryLock = %v, %v", ok, err)
-		}
-		store.wantSteps(t, 1, 0) // this client has it, whatever the store says
-		w := wait(ctx, l)
-		if w.isIn(t) {
-			t.Fatal("two are in")
-		}
-		if err := c.release(ctx, h); err != nil {
-			t.Error(err)
-		}
-		w.mustBeIn(t)
-		mustUnlock(t, ctx, l)
 		empty(t, c)
 	})
 }

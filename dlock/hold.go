@@ -11,20 +11,22 @@ import (
 // A hold is what one party has: from the moment that it gets the lock until its last unlock begins,
 // or the lock is lost.
 type hold struct {
-	*claim // on which it rests
-	party  party
-	slot   chan struct{} // taken by the one who has a counting step under way; nil where there is only one such step
+	claim *claim // on which it rests
+	party party
+	slot  chan struct{} // taken by the one who has a counting step under way; nil where there is only one such step
 
 	// The rest is guarded by Client.mu.
-	state  holdState
-	count  int           // at most what the store counts
-	over   chan struct{} // closed when it is lost; made when somebody asks
-	inside map[*doContext]struct{}
+	state       holdState
+	offered     bool          // to a waiter that has not taken it yet: nobody's to unlock
+	count       int           // at most what the store counts
+	renewedFrom int           // the count from which on it is renewed; 0: never
+	over        chan struct{} // closed when it is lost; made when somebody asks
+	inside      map[*doContext]struct{}
 }
 
 // A claim is what the store has granted to one owner string. Each outermost acquisition has a claim
 // of its own, so that no late request of an earlier one can touch a later one. Holds of several
-// parties may rest on it, one after the other: see [Client.handOver].
+// parties may rest on it, one after the other: see [Client.handOn].
 type claim struct {
 	name  string
 	owner string // in the store
@@ -65,14 +67,17 @@ const (
 func promised(lease time.Duration) time.Duration { return lease - lease/driftShare }
 
 // valid says whether the hold can be relied on at this instant.
-func (h *hold) valid(now instant) bool { return h.state == live && now < instant(h.deadline.Load()) }
+func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.until() }
+
+// until returns the instant until which the store has promised the claim.
+func (cl *claim) until() instant { return instant(cl.deadline.Load()) }
 
 // extend notes that the store granted lease to a request that was sent at that instant.
 func (cl *claim) extend(sent instant, lease time.Duration) {
 	if cl.doubt > 0 {
 		lease = min(lease, cl.doubt) // a late request may yet shorten it to that
 	}
-	if until := sent + promised(lease); until > instant(cl.deadline.Load()) {
+	if until := sent + promised(lease); until > cl.until() {
 		cl.deadline.Store(int64(until))
 	}
 }
@@ -89,31 +94,56 @@ func (cl *claim) doubted(lease time.Duration) {
 	}
 }
 
-// rest makes h a party's hold on a claim, which has no other holder.
+// newHold returns a party's hold on a claim, which has no other holder.
+func newHold(p party, cl *claim) *hold {
+	h := new(hold)
+	h.rest(p, cl)
+	return h
+}
+
 func (h *hold) rest(p party, cl *claim) {
 	h.claim, h.party = cl, p
-	if _, plain := p.(*Locker); !plain {
+	if h.locker() == nil {
 		h.slot = make(chan struct{}, 1)
 	}
 	cl.holder = h
 }
 
-// grant makes a hold of an acquisition that the store has just answered. c.mu is held.
-func (c *Client) grant(h *hold, sent instant) {
-	if old := c.holds[h.name]; old != nil {
-		c.lose(old, ErrLost) // the store says that it is ours now, in another name
-	}
-	c.holds[h.name] = h
-	h.began = sent
-	h.alarm.task = h.claim
-	c.schedule(&h.alarm, c.nextLook(h.claim, sent))
-	c.join(h)
+// locker returns the Locker whose plain calls the hold is for, or nil.
+func (h *hold) locker() *Locker {
+	l, _ := h.party.(*Locker)
+	return l
 }
 
-// current returns the hold that p has, or nil. c.mu is held.
-func (c *Client) current(name string, p party) *hold {
+// grantLocked makes a hold of an acquisition that the store has just answered.
+func (c *Client) grantLocked(h *hold, sent instant) {
+	cl := h.claim
+	if old := c.holds[cl.name]; old != nil {
+		c.loseLocked(old, ErrLost) // the store says that it is ours now, in another name
+	}
+	h.count = 1
+	if cl.watched {
+		h.renewedFrom = 1
+	}
+	cl.began = sent
+	cl.alarm.task = cl
+	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
+	c.installLocked(h)
+}
+
+// installLocked makes h what this client has.
+func (c *Client) installLocked(h *hold) {
+	c.holds[h.claim.name] = h
+	if l := h.locker(); l != nil {
+		l.hold = h
+	}
+	c.joinLocked(h)
+}
+
+// currentLocked returns the hold that p has, or nil.
+func (c *Client) currentLocked(name string, p party) *hold {
 	h := c.holds[name]
-	if h == nil || h.party != p || !c.check(h) {
+	if h == nil || h.party != p || !c.checkLocked(h) {
 		return nil
 	}
 	return h
@@ -123,68 +153,78 @@ func (c *Client) current(name string, p party) *hold {
 func (c *Client) isLost(h *hold) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return !c.check(h) && h.state == lost
+	return !c.checkLocked(h) && h.state == lost
 }
 
-// check says whether a hold can be relied on now, and ends it if its time is over. c.mu is held.
-func (c *Client) check(h *hold) bool { return c.checkAt(h, c.now()) }
-
-func (c *Client) checkAt(h *hold, now instant) bool {
-	if h.valid(now) {
+// checkLocked says whether a hold can be relied on now, and ends it if its time is over.
+func (c *Client) checkLocked(h *hold) bool {
+	if h.valid(c.now()) {
 		return true
 	}
-	c.lose(h, ErrLost)
+	c.loseLocked(h, ErrLost)
 	return false
 }
 
-// lose ends a hold for good before it was released, and tells whoever wants to know. c.mu is held.
-func (c *Client) lose(h *hold, cause error) {
+// loseLocked ends a hold for good before it was released, and tells whoever wants to know.
+func (c *Client) loseLocked(h *hold, cause error) {
 	if h.state != live {
 		return
 	}
 	h.state = lost
-	c.drop(h)
-	c.tell(h, cause)
-	if _, plain := h.party.(*Locker); !plain {
-		c.remember(h)
+	c.dropLocked(h)
+	c.tellLocked(h, cause)
+	if h.locker() == nil {
+		c.rememberLocked(h)
 	}
-	if c.stored(h.lease) > h.lease {
-		c.takeBack(h.claim) // the store keeps it for longer than it was asked for
+	cl := h.claim
+	if c.stored(cl.lease) > cl.lease {
+		c.takeBackLocked(cl) // the store keeps it for longer than it was asked for
 	}
-	c.wake(h.name)
-	if h.watched {
-		c.warn("lock lost", "name", h.name, "owner", h.owner)
+	c.wakeLocked(cl.name)
+	if cl.watched {
+		c.warnLocked("lock lost", "name", cl.name, "owner", cl.owner)
 	} // a fixed lease is meant to end
 }
 
-// forsake ends a hold because the client is closed. c.mu is held.
-func (c *Client) forsake(h *hold) {
+// forsakeLocked ends a hold because the client is closed.
+func (c *Client) forsakeLocked(h *hold) {
 	h.state = forsaken
-	c.tell(h, ErrClosed)
-	c.unschedule(&h.alarm)
+	c.tellLocked(h, ErrClosed)
+	c.unscheduleLocked(&h.claim.alarm)
 }
 
-// drop takes a hold out of the tables. c.mu is held.
-func (c *Client) drop(h *hold) {
-	if c.holds[h.name] == h {
-		delete(c.holds, h.name)
+// dropLocked takes a hold out of the tables.
+func (c *Client) dropLocked(h *hold) {
+	if c.holds[h.claim.name] == h {
+		delete(c.holds, h.claim.name)
 	}
-	c.unschedule(&h.alarm)
+	c.unscheduleLocked(&h.claim.alarm)
 }
 
-// tell ends what hangs on a hold. c.mu is held.
-func (c *Client) tell(h *hold, cause error) {
+// vacateLocked lets the next plain call have the Locker of a hold that is given back.
+func (c *Client) vacateLocked(h *hold) {
+	l := h.locker()
+	if l == nil || l.hold != h {
+		return
+	}
+	l.hold = nil
+	if q := c.queues[l.name]; q != nil {
+		c.leadLocked(q)
+	}
+}
+
+// tellLocked ends what hangs on a hold.
+func (c *Client) tellLocked(h *hold, cause error) {
 	if h.over != nil {
 		close(h.over)
 	}
-	c.endContexts(h, cause)
+	c.endContextsLocked(h, cause)
 }
 
-// endContexts ends the contexts of the Dos that a hold is for. c.mu is held, and contexts call code
-// that isn't ours.
-func (c *Client) endContexts(h *hold, cause error) {
+// endContextsLocked ends the contexts of the Dos that a hold is for.
+func (c *Client) endContextsLocked(h *hold, cause error) {
 	for d := range h.inside {
-		c.later(func() { d.cancel(cause) })
+		c.laterLocked(func() { d.cancel(cause) })
 	}
 	h.inside = nil
 }
@@ -195,24 +235,26 @@ type lostKey struct {
 	party party
 }
 
-// remember keeps a lost hold, so that its unlocks are told that it was lost. c.mu is held.
-func (c *Client) remember(h *hold) {
-	key := lostKey{h.name, h.party}
+// rememberLocked keeps a lost hold, so that its unlocks are told that it was lost.
+func (c *Client) rememberLocked(h *hold) {
+	key := lostKey{h.claim.name, h.party}
 	c.lost[key] = append(c.lost[key], h)
 	c.losses = append(c.losses, h)
 	if len(c.losses) > maxLosses {
-		c.forget(c.losses[0])
+		c.forgot = true
+		c.forgetLocked(c.losses[0])
 	}
-	c.schedule(&h.alarm, c.now()+lossMemory*c.lease)
+	c.scheduleLocked(&h.claim.alarm, c.now()+lossMemory*c.lease)
 }
 
-// forget drops what remember kept. c.mu is held.
-func (c *Client) forget(h *hold) {
-	c.unschedule(&h.alarm)
+// forgetLocked drops what rememberLocked kept. If that isn't because it was unlocked, its unlock will
+// find nothing: c.forgot.
+func (c *Client) forgetLocked(h *hold) {
+	c.unscheduleLocked(&h.claim.alarm)
 	if i := slices.Index(c.losses, h); i >= 0 {
 		c.losses = slices.Delete(c.losses, i, i+1)
 	}
-	key := lostKey{h.name, h.party}
+	key := lostKey{h.claim.name, h.party}
 	left := slices.DeleteFunc(c.lost[key], func(x *hold) bool { return x == h })
 	if len(left) == 0 {
 		delete(c.lost, key)
@@ -221,8 +263,8 @@ func (c *Client) forget(h *hold) {
 	}
 }
 
-// lastLoss returns the latest lost hold of p that isn't unlocked, or nil. c.mu is held.
-func (c *Client) lastLoss(name string, p party) *hold {
+// lastLossLocked returns the latest lost hold of p that isn't unlocked, or nil.
+func (c *Client) lastLossLocked(name string, p party) *hold {
 	holds := c.lost[lostKey{name, p}]
 	if len(holds) == 0 {
 		return nil

@@ -30,7 +30,7 @@ func empty(t *testing.T, c *Client) {
 	defer c.mu.Unlock()
 	for table, n := range map[string]int{
 		"holds": len(c.holds), "queues": len(c.queues), "alarms": len(c.alarms.heap),
-		"lost": len(c.lost), "losses": len(c.losses), "delayed": len(c.delayed),
+		"lost": len(c.lost), "losses": len(c.losses), "ends": len(c.ends), "records": len(c.records),
 	} {
 		if n != 0 {
 			t.Errorf("%d entries in the table of %s of an idle client", n, table)
@@ -162,7 +162,7 @@ func TestErrOfDoContextLooksAtTheClock(t *testing.T) {
 		}
 		// As after a pause of the process: the deadline has passed, and no timer has run yet.
 		c.mu.Lock()
-		c.holds["x"].deadline.Store(1)
+		c.holds["x"].claim.deadline.Store(1)
 		c.mu.Unlock()
 		if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrLost) {
 			t.Errorf("after the deadline: Err() = %v, cause %v", ctx.Err(), context.Cause(ctx))

@@ -3,7 +3,6 @@ package dlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -22,7 +21,7 @@ import (
 //
 // Calls whose context names an owner (see [WithOwner]), or comes from a [Locker.Do] of the same
 // lock, are made in that owner's name, and re-enter what it holds. Unlock with the context that you
-// locked with.
+// locked with. With the context of a Do whose hold is over neither works: [ErrLost] or [ErrNotHeld].
 //
 // A Locker is safe for concurrent use. It must not be copied.
 type Locker struct {
@@ -31,9 +30,8 @@ type Locker struct {
 	owner  Owner // whose the plain calls are; zero: the Locker's
 
 	// Guarded by Client.mu.
-	gate   gate    // shut from a plain lock to its unlock
-	hold   *hold   // of plain calls
-	yields instant // until when the next is to let other clients have a turn
+	hold    *hold // of plain calls, from a lock to its unlock
+	waiting int   // plain calls in the queue
 }
 
 // Name returns the lock's name.
@@ -49,22 +47,23 @@ func (l *Locker) For(o Owner) *Locker {
 }
 
 // Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store
-// can't be reached or returns errors, it keeps trying and logs. It panics where waiting can't help,
-// with an [*Error]: one that wraps [ErrClosed] if the client is or gets closed, [ErrConflict] if
-// the lock's name holds something that is not a lock, or one that says that the name is empty.
+// can't be reached or returns errors, it keeps trying and logs that now and then. It panics where
+// waiting can't help, with an [*Error]: one that wraps [ErrClosed] if the client is or gets closed,
+// [ErrConflict] if the lock's name holds something that is not a lock, or one that says that the
+// name is empty.
 func (l *Locker) Lock() {
-	var tries backoff
 	ctx := context.Background()
+	var tries backoff
 	for {
-		_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{patient: true}, nil)
+		_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{}, nil)
 		if err == nil {
 			return
 		}
 		if errors.Is(err, ErrClosed) || errors.Is(err, ErrConflict) || errors.Is(err, errEmptyName) {
 			panic(l.wrap("lock", err))
 		}
-		l.client.logger.Warn("dlock: cannot lock yet", "name", l.name, "err", err)
-		l.client.pause(ctx, tries.next(firstBackoff, l.client.lease/3))
+		l.client.warn("cannot lock yet", "name", l.name, "err", err)
+		l.client.pause(ctx, tries.next(firstReport, longestReport))
 	}
 }
 
@@ -74,21 +73,32 @@ func (l *Locker) Lock() {
 func (l *Locker) Unlock() {
 	err := l.unlock(context.Background())
 	switch {
-	case errors.Is(err, ErrNotHeld):
+	case errors.Is(err, ErrNotHeld) && !l.mayHaveLost():
 		panic(l.wrap("unlock", err))
 	case err != nil:
-		l.client.logger.Warn("dlock: unlock", "name", l.name, "err", err)
+		l.client.warn("unlock", "name", l.name, "err", err)
 	}
+}
+
+// mayHaveLost says whether the plain calls' owner may have had a hold that was lost so long ago, or
+// with so many others, that nothing is known of it any more.
+func (l *Locker) mayHaveLost() bool {
+	c := l.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.forgot && l.self() != party(l)
 }
 
 // LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
 // until it is unlocked, unless [Lease] is given.
 //
 // Its errors are that of ctx, and its cause if it has another; [ErrNotAcquired] after the wait;
-// [ErrLost] if the caller's owner held the lock and lost it while the call re-entered it, or if the
-// wait ends on a Locker whose last hold was lost and nobody has unlocked it; [ErrClosed];
-// [ErrConflict]; and what the store refuses for good. Where the store was failing while the call
-// waited, the error wraps the last of its errors too.
+// [ErrLost] if the caller's owner held the lock and lost it before the call or while it re-entered it,
+// or if the wait ends on a Locker whose last hold was lost and nobody has unlocked it; [ErrNotHeld]
+// with the context of a Do that has given its hold back; [ErrClosed]; [ErrConflict]. One that ended a
+// wait also wraps [ErrHeld] if another had the lock, or [ErrUnavailable], and what the store said, if
+// the store couldn't say. What the store refuses for good is ErrUnavailable at once. A call that
+// nothing bounds logs, now and then, that the store is unavailable.
 func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{}, opts)
 	return l.wrap("lock", err)
@@ -97,7 +107,8 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 // TryLock takes the lock if that is possible now, or within [Wait]. False with a nil error means
 // exactly one thing: another holds it. The lock is renewed until it is unlocked, unless [Lease] is
 // given. Errors are those of [Locker.LockContext], and [ErrLost] if the last hold of this Locker
-// was lost, and nobody has unlocked it yet.
+// was lost, and nobody has unlocked it yet. A single attempt takes as long as ctx allows or, if that
+// has no deadline, as the store's client waits for an answer.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{bounded: true}, opts)
 	if isHeld(err) {
@@ -122,32 +133,45 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 // for operators: the holder may still be in its critical section. A holder of this client is told
 // at once, one of another client when it next renews, and one with a fixed [Lease] when that ends;
 // until then nothing keeps it apart from the next. It sends one request; after an error of the
-// store it is unknown whether that was carried out.
+// store it is unknown whether that was carried out. What is under that name in the store and is no
+// lock is left alone: [ErrConflict].
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := l.usable(ctx); err != nil {
 		return false, l.wrap("forceunlock", err)
 	}
 	c := l.client
-	c.mu.Lock()
-	var mine *claim
-	if h := c.holds[l.name]; h != nil {
-		mine = h.claim
-	}
-	c.mu.Unlock()
+	mine := c.claimOf(l.name)
 	res, err := step(ctx, c, backend.Session.ForceRelease, backend.ForceReleaseRequest{Name: l.name})
 	if err != nil {
 		return false, l.wrap("forceunlock", l.stepError(ctx, err))
 	}
+	c.struck(l.name, mine)
+	return res.Released, nil
+}
+
+// claimOf returns the claim that this client has under a name, or nil.
+func (c *Client) claimOf(name string) *claim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.holds[name]; h != nil {
+		return h.claim
+	}
+	return nil
+}
+
+// struck tells whom a forced lock was taken from: whoever holds the claim that this client had
+// before. One that was granted meanwhile may have been struck, too: the store knows.
+func (c *Client) struck(name string, mine *claim) {
 	c.mu.Lock()
 	defer c.unlock()
+	c.forced++
 	if mine != nil {
-		c.lose(mine.holder, ErrLost)
+		c.loseLocked(mine.holder, ErrLost)
 	}
-	if h := c.holds[l.name]; h != nil && h.watched {
-		c.schedule(&h.alarm, c.now()) // granted meanwhile: it may have been struck
+	if h := c.holds[name]; h != nil {
+		c.backgroundLocked(func() { c.confirm(c.ctx, h.claim) })
 	}
-	c.wake(l.name)
-	return res.Released, nil
+	c.wakeLocked(name)
 }
 
 // IsLocked asks the store whether anybody holds the lock: one round trip. Like those of the other
@@ -181,11 +205,11 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 // Lost returns a channel that is closed when the caller's present hold is lost or the client is
 // closed. It is closed already if the caller doesn't hold the lock, and never closed by an unlock.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
-	p := l.caller(ctx)
+	who := l.caller(ctx)
 	c := l.client
 	c.mu.Lock()
 	defer c.unlock()
-	h := l.present(p)
+	h := l.presentLocked(who)
 	if h == nil {
 		over := make(chan struct{})
 		close(over)
@@ -197,8 +221,8 @@ func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	return h.over
 }
 
-// acquire gets the lock for a party.
-func (l *Locker) acquire(ctx context.Context, p party, o acquireOptions, opts []AcquireOption) (*hold, error) {
+// acquire gets the lock for a caller.
+func (l *Locker) acquire(ctx context.Context, who caller, o acquireOptions, opts []AcquireOption) (*hold, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
 	}
@@ -208,157 +232,7 @@ func (l *Locker) acquire(ctx context.Context, p party, o acquireOptions, opts []
 	}
 	ctx, cancel := waitContext(ctx, o)
 	defer cancel()
-	if p != party(l) {
-		return l.client.acquire(ctx, l.name, p, o, 0)
-	}
-	return l.acquirePlain(ctx, o)
-}
-
-// acquirePlain gets the lock for a plain call: through the gate.
-func (l *Locker) acquirePlain(ctx context.Context, o acquireOptions) (*hold, error) {
-	seen, err := l.enter(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	if h, err := l.find(ctx, o); err != nil || h != nil {
-		return h, err
-	}
-	h, err := l.client.acquire(ctx, l.name, l, o, seen)
-	if err != nil {
-		l.openGate()
-		return nil, err
-	}
-	l.client.mu.Lock()
-	l.hold = h
-	l.client.mu.Unlock()
-	return h, nil
-}
-
-// enter waits for the gate. If it had to, it says how many attempts were sent before.
-func (l *Locker) enter(ctx context.Context, o acquireOptions) (seen uint64, err error) {
-	if l.slip() {
-		return 0, nil
-	}
-	if o.bounded && o.wait == 0 {
-		return 0, l.enterNow(ctx)
-	}
-	if !o.fixed {
-		l.client.mu.Lock()
-		l.gate.waiting++
-		l.client.mu.Unlock()
-	}
-	seen = l.client.sent()
-	err = l.waitAtGate(ctx, o, seen)
-	switch {
-	case o.fixed:
-	case err == nil:
-		l.client.mu.Lock()
-		l.gate.waiting--
-		l.client.mu.Unlock()
-	default:
-		l.giveUpWaiting()
-	}
-	return seen, err
-}
-
-// waitAtGate waits for the gate. Seen is how many attempts were sent before the call.
-func (l *Locker) waitAtGate(ctx context.Context, o acquireOptions, seen uint64) error {
-	e := l.comeToGate()
-	if e == nil {
-		return nil
-	}
-	defer l.client.entrants.Put(e)
-	long := time.NewTimer(o.lease)
-	defer long.Stop()
-	var news <-chan time.Time
-	if o.bounded {
-		timer := time.NewTimer(o.wait / newsShare)
-		defer timer.Stop()
-		news = timer.C
-	}
-	for {
-		select {
-		case <-e.signal:
-			return nil
-		case <-news:
-			l.client.inquire(l.name, seen)
-		case <-long.C:
-			l.client.logger.Warn("dlock: waiting for longer than a lease for a Locker that is locked", "name", l.name)
-		case <-ctx.Done():
-			if l.goFromGate(e) {
-				return l.giveUp(l.client.over(ctx), seen)
-			}
-			return nil
-		case <-l.client.ctx.Done():
-			if l.goFromGate(e) {
-				return ErrClosed
-			}
-			return nil
-		}
-	}
-}
-
-// enterNow goes through the gate if it is open, or says why it is shut: errHeld if the lock is
-// held. Where another goroutine is just acquiring or releasing it, only the store knows.
-func (l *Locker) enterNow(ctx context.Context) error {
-	seen := l.client.sent()
-	for range 3 {
-		if err := l.shut(seen); err != nil {
-			return err
-		}
-		res, err := l.look(ctx, "")
-		switch {
-		case err != nil:
-			return err
-		case res.Held:
-			return errHeld
-		case l.slip():
-			return nil
-		}
-	}
-	return errBusy
-}
-
-// giveUp returns the error of a call that ends at the gate because of why.
-func (l *Locker) giveUp(why error, seen uint64) error {
-	shut := l.shut(seen)
-	switch {
-	case why == errWaited && shut == errHeld:
-		return errHeld
-	case why == errWaited && shut == nil:
-		return both(ErrNotAcquired, errBusy)
-	case why == errWaited:
-		return both(ErrNotAcquired, shut)
-	case shut == errHeld:
-		return why
-	default:
-		return both(why, shut)
-	}
-}
-
-// shut says what is known of why the gate is shut: errHeld if the lock is held, or was at some time
-// since so many attempts were sent; nil if nothing is known.
-func (l *Locker) shut(seen uint64) error {
-	c := l.client
-	c.mu.Lock()
-	defer c.unlock()
-	if h := l.hold; h != nil {
-		if c.check(h) {
-			return errHeld
-		}
-		return fmt.Errorf("%w: %w", errNotUnlocked, ErrLost)
-	}
-	q := c.queues[l.name]
-	switch {
-	case q == nil:
-		return nil
-	case q.failure != nil:
-		return q.failure
-	case q.refused > seen:
-		return errHeld
-	default:
-		return nil
-	}
+	return l.client.acquire(ctx, l.name, who, o)
 }
 
 // unlock gives back one hold of whoever calls.
@@ -366,28 +240,40 @@ func (l *Locker) unlock(ctx context.Context) error {
 	if l.name == "" {
 		return errEmptyName
 	}
-	p := l.caller(ctx)
-	if p != party(l) {
-		return l.client.releaseParty(ctx, l.name, p)
+	switch who := l.caller(ctx); {
+	case who.hold != nil:
+		return l.client.releaseWithin(ctx, who.hold)
+	case who.party != party(l):
+		return l.client.releaseParty(ctx, l.name, who.party)
+	default:
+		return l.unlockPlain(ctx)
 	}
+}
+
+// unlockPlain gives back the hold of plain calls.
+func (l *Locker) unlockPlain(ctx context.Context) error {
+	h, err := l.plainHold()
+	if err != nil {
+		return err
+	}
+	if err := l.client.release(ctx, h); err != errAgain {
+		return err
+	}
+	return ErrNotHeld
+}
+
+// plainHold returns what a plain unlock gives back.
+func (l *Locker) plainHold() (*hold, error) {
 	c := l.client
 	c.mu.Lock()
-	h := l.hold
-	if l.gate.left { // it is that of whoever comes through the gate next, and the caller's no more
-		c.unlock()
-		return ErrNotHeld
+	defer c.mu.Unlock()
+	if h := l.hold; h != nil && !h.offered && h.state != released {
+		return h, nil
 	}
-	if h != nil && l.leave(h) {
-		c.unlock()
-		return nil
+	if other := c.holds[l.name]; other != nil && other != l.hold {
+		return nil, errElsewhere
 	}
-	l.hold = nil
-	c.mu.Unlock()
-	if h == nil {
-		return ErrNotHeld
-	}
-	defer l.openGate()
-	return c.release(ctx, h)
+	return nil, ErrNotHeld
 }
 
 // usable says what speaks against using the Locker at all.
@@ -412,6 +298,7 @@ func (l *Locker) look(ctx context.Context, owner string) (backend.LookResult, er
 
 // stepError is the error of a single step: with the end of ctx, if that is why.
 func (l *Locker) stepError(ctx context.Context, err error) error {
+	err = unavailable(err)
 	if why := l.client.over(ctx); why != nil {
 		return both(why, err)
 	}
@@ -423,29 +310,39 @@ func (l *Locker) held(ctx context.Context) (int, error) {
 	if err := l.usable(ctx); err != nil {
 		return 0, err
 	}
-	p := l.caller(ctx)
-	c := l.client
-	c.mu.Lock()
-	h := l.present(p)
-	c.unlock()
+	who := l.caller(ctx)
+	h := l.present(who)
 	if h == nil {
 		return 0, nil
 	}
-	res, err := l.look(ctx, h.owner)
+	res, err := l.look(ctx, h.claim.owner)
 	if err != nil || res.Count == 0 {
 		return 0, err
 	}
+	c := l.client
 	c.mu.Lock()
 	defer c.unlock()
-	if l.present(p) != h {
+	if l.presentLocked(who) != h {
 		return 0, nil
 	}
 	return h.count, nil
 }
 
-// present returns the valid hold of p, or nil. c.mu is held.
-func (l *Locker) present(p party) *hold {
-	return l.client.current(l.name, p)
+// present returns the valid hold of a caller, or nil.
+func (l *Locker) present(who caller) *hold {
+	l.client.mu.Lock()
+	defer l.client.unlock()
+	return l.presentLocked(who)
+}
+
+func (l *Locker) presentLocked(who caller) *hold {
+	if who.hold == nil {
+		return l.client.currentLocked(l.name, who.party)
+	}
+	if !l.client.checkLocked(who.hold) {
+		return nil
+	}
+	return who.hold
 }
 
 // wrap makes an error of this package's; nil stays nil.

@@ -19,7 +19,8 @@ func NewOwner() Owner { return Owner{owners.Add(1)} }
 
 // WithOwner returns a context in which everything is done in the name of o, in whatever goroutine:
 // calls that are given it re-enter what o holds, and unlocks pair with locks last in, first out.
-// The context of a [Locker.Do] names that Do's hold instead. It panics if o is zero.
+// Of several things that a context says the innermost counts: an owner, or the hold of a [Locker.Do],
+// which goes for that lock alone. It panics if o is zero.
 //
 // Goroutines that share an owner don't exclude each other, so it doesn't belong in middleware that
 // wraps whole requests unless each request really is one party.
@@ -34,32 +35,43 @@ func (o Owner) mustBeSomebody(where string) {
 	}
 }
 
-// An identity is what a context says about who is calling. The innermost counts.
+// An identity is what a context says about who is calling: an owner, or the hold of a Do.
 type identity struct {
 	party  party
-	client *Client // if not nil, it goes for this client and name only: that of a Do
-	name   string
+	client *Client // of the hold
+	hold   *hold   // nil if it is an owner
+	outer  *identity
 }
 
 type identityKey struct{}
+
+// identityOf returns the innermost identity in a context, or nil.
+func identityOf(ctx context.Context) *identity {
+	id, _ := ctx.Value(identityKey{}).(*identity)
+	return id
+}
 
 // A party is who can hold a lock: an Owner, a goroutineOwner, or the *Locker of plain calls.
 type party any
 
 type goroutineOwner uint64
 
-// caller returns in whose name a call with ctx is made.
-func (l *Locker) caller(ctx context.Context) party {
-	if id, ok := ctx.Value(identityKey{}).(*identity); ok {
-		if id.client == nil {
-			return id.party
-		}
-		// A Do that is over, and has nothing left to unlock, counts as none.
-		if id.client == l.client && id.name == l.name && l.client.latest(l.name, id.party) != nil {
-			return id.party
+// A caller is in whose name a call is made.
+type caller struct {
+	party party
+	hold  *hold // what its context is for; nil if it isn't that of a Do of this lock
+	alone bool  // nobody else is that party
+}
+
+// caller returns in whose name a call with ctx is made: from the inside out, the first hold of this
+// lock or owner that the context names decides.
+func (l *Locker) caller(ctx context.Context) caller {
+	for id := identityOf(ctx); id != nil; id = id.outer {
+		if id.hold == nil || id.client == l.client && id.hold.claim.name == l.name {
+			return caller{party: id.party, hold: id.hold}
 		}
 	}
-	return l.self()
+	return caller{party: l.self()}
 }
 
 // self returns who makes the plain calls.

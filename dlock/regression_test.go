@@ -273,7 +273,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					h := c.holds["x"]
 					c.mu.Unlock()
 					c.mu.Lock()
-					err := c.releaseOne(context.Background(), h, c.now())
+					err := c.releaseOneLocked(context.Background(), h)
 					if err == nil {
 						t.Errorf("another was inside since, and the partial unlock says nil")
 					}
@@ -636,27 +636,40 @@ func TestReentryDoesNotBecomeAFreshHold(t *testing.T) {
 	})
 }
 
-// The unlock of a lock taken with the context of a Do whose hold is lost.
-func TestUnlockPairsWithTheLockInALostDo(t *testing.T) {
+// With the context of a Do whose hold is over nothing is locked, and nothing of another's unlocked.
+func TestTheContextOfADoThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
 		defer c.Close()
 		l := c.Locker("x")
-		l.Do(t.Context(), func(ctx context.Context) error {
+		err := l.Do(t.Context(), func(ctx context.Context) error {
 			l.ForceUnlock(context.Background()) // the hold is lost
 			ctx = context.WithoutCancel(ctx)    // to clean up
-			if err := l.LockContext(ctx); err != nil {
-				t.Fatal(err)
+			mustTry(t, l)                       // somebody else
+			if err := l.LockContext(ctx); !errors.Is(err, ErrLost) {
+				t.Errorf("LockContext = %v, want ErrLost", err)
 			}
-			if err := l.UnlockContext(ctx); err != nil {
-				t.Errorf("unlock of what was just locked: %v", err)
+			if ok, err := l.TryLock(ctx); ok || !errors.Is(err, ErrLost) {
+				t.Errorf("TryLock = %v, %v, want ErrLost", ok, err)
+			}
+			if held, err := l.IsHeld(ctx); held || err != nil {
+				t.Errorf("IsHeld = %v, %v", held, err)
+			}
+			if err := l.UnlockContext(ctx); !errors.Is(err, ErrLost) {
+				t.Errorf("UnlockContext = %v, want ErrLost", err)
+			}
+			if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
+				t.Errorf("the second UnlockContext = %v, want ErrNotHeld", err)
 			}
 			return nil
 		})
-		time.Sleep(time.Hour)
-		if held, _ := l.IsLocked(t.Context()); held {
-			t.Error("an hour after everybody unlocked the lock is held, and renewed")
+		if !errors.Is(err, ErrNotHeld) { // it gave back more than it took
+			t.Errorf("Do = %v", err)
 		}
+		if held, err := l.IsHeld(t.Context()); !held || err != nil {
+			t.Errorf("nobody but the late one has unlocked; IsHeld = %v, %v", held, err)
+		}
+		l.Unlock()
 	})
 }
 
@@ -802,7 +815,9 @@ func TestFalseMeansHeld_oldNews(t *testing.T) {
 		if ok, err := c.Locker("x").TryLock(t.Context(), Wait(time.Second)); ok || err == nil {
 			t.Errorf("behind the head of the queue: the lock is free, and TryLock says %v, %v", ok, err)
 		}
-		if ok, err := head.l.TryLock(t.Context()); ok || err == nil {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if ok, err := head.l.TryLock(ctx); ok || err == nil {
 			t.Errorf("on the same Locker: the lock is free, and TryLock says %v, %v", ok, err)
 		}
 		if ok, err := head.l.TryLock(t.Context(), Wait(time.Second)); ok || err == nil {

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -19,7 +20,7 @@ func (c *Client) releaseParty(ctx context.Context, name string, p party) error {
 		if h == nil {
 			return ErrNotHeld
 		}
-		if err := c.release(ctx, h); !errors.Is(err, errAgain) {
+		if err := c.release(ctx, h); err != errAgain {
 			return err
 		}
 	}
@@ -28,14 +29,22 @@ func (c *Client) releaseParty(ctx context.Context, name string, p party) error {
 // latest returns what p would unlock, lost or not, or nil.
 func (c *Client) latest(name string, p party) *hold {
 	c.mu.Lock()
-	defer c.unlock()
-	if h := c.holds[name]; h != nil && h.party == p {
+	defer c.mu.Unlock()
+	if h := c.holds[name]; h != nil && h.party == p && !h.offered {
 		return h
 	}
-	return c.lastLoss(name, p)
+	return c.lastLossLocked(name, p)
 }
 
-// release gives back one hold. It is errAgain if another goroutine gave back the last one.
+// releaseWithin gives back one hold of a Do, with its own context or one from inside it.
+func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
+	if err := c.release(ctx, h); err != errAgain {
+		return err
+	}
+	return ErrNotHeld // it gave back more than it took
+}
+
+// release gives back one hold. It is errAgain if the last one was given back before.
 func (c *Client) release(ctx context.Context, h *hold) error {
 	if c.handOn(h) {
 		return nil
@@ -44,26 +53,25 @@ func (c *Client) release(ctx context.Context, h *hold) error {
 	defer cancel()
 	if h.slot != nil {
 		if !h.takeSlot(ctx) {
-			return c.releaseLater(ctx, h)
+			return c.releaseLater(h, unavailable(ended(ctx)))
 		}
 		defer func() { <-h.slot }()
 	}
 	c.mu.Lock()
-	now := c.now()
 	switch {
-	case h.state == released:
+	case h.state == released, h.count <= 0:
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
-		return c.releaseForsaken(ctx, h)
-	case !c.checkAt(h, now):
-		err := c.releaseLost(h)
+		return c.releaseForsakenLocked(ctx, h)
+	case !c.checkLocked(h):
+		c.releaseLostLocked(h)
 		c.unlock()
-		return err
+		return ErrLost
 	case h.count > 1:
-		return c.releaseOne(ctx, h, now)
+		return c.releaseOneLocked(ctx, h)
 	default:
-		return c.releaseLast(ctx, h, now)
+		return c.releaseLastLocked(ctx, h)
 	}
 }
 
@@ -85,7 +93,7 @@ func (h *hold) takeSlot(ctx context.Context) bool {
 
 // budget returns how long an unlock may take.
 func (h *hold) budget(now instant) time.Duration {
-	left := instant(h.deadline.Load()) - now
+	left := h.claim.until() - now
 	if left <= 0 {
 		return longestRelease // it is lost, and no store is asked
 	}
@@ -93,116 +101,166 @@ func (h *hold) budget(now instant) time.Duration {
 }
 
 // releaseContext returns a context in which to release. One that is over already doesn't keep
-// anybody from it.
+// anybody from it, nor does that of a Do whose hold it is, which ends as the release begins.
 func (c *Client) releaseContext(ctx context.Context, h *hold) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx)
+	budget := h.budget(c.now())
+	switch {
+	case ctx.Err() != nil:
+		ctx = withoutCancel(ctx)
+	case h.within(ctx) && c.isLast(h):
+		if end, ok := ctx.Deadline(); ok {
+			budget = min(budget, time.Until(end))
+		}
+		ctx = withoutCancel(ctx)
 	}
 	if c.prompt {
 		return ctx, func() {} // it takes no time
 	}
-	budget := h.budget(c.now())
 	if ctx == context.Background() && budget == longestRelease {
 		return c.patience(), func() {}
 	}
 	return context.WithTimeoutCause(ctx, budget, errUnanswered)
 }
 
-// releaseLater lets an unlock that must wait for a step of its own hold go on in the background.
-func (c *Client) releaseLater(ctx context.Context, h *hold) error {
+// isLast says whether giving back one of a hold ends it.
+func (c *Client) isLast(h *hold) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return h.count == 1
+}
+
+// releaseLater lets an unlock that must wait for a step of its own hold go on in the background. Why
+// is the reason that it doesn't wait any longer.
+func (c *Client) releaseLater(h *hold, why error) error {
 	c.mu.Lock()
 	defer c.unlock()
-	c.background(func() {
+	c.backgroundLocked(func() {
 		// Of this hold only: its owner may have taken another by then.
 		if err := c.release(context.Background(), h); err != nil && err != errAgain {
-			c.logger.Warn("dlock: late unlock", "name", h.name, "err", err)
+			c.warn("late unlock", "name", h.claim.name, "err", err)
 		}
 	})
 	if h.count > 1 {
 		return nil // one of several: the caller has given it back
 	}
-	return ended(ctx)
+	return why
 }
 
-// releaseLost gives back a hold that is lost. c.mu is held.
-func (c *Client) releaseLost(h *hold) error {
+// releaseLostLocked gives back a hold that is lost.
+func (c *Client) releaseLostLocked(h *hold) {
 	h.count--
 	if h.count <= 0 {
-		c.forget(h)
-		c.takeBack(h.claim)
+		c.forgetLocked(h)
+		c.takeBackLocked(h.claim)
+		c.vacateLocked(h)
 	}
-	return ErrLost
 }
 
-// releaseOne gives back one of several holds. Whatever becomes of the request, the caller has given
-// it back: if it wasn't carried out, the store counts more than we do, and the last release drains
-// that. c.mu is held; it is unlocked on return.
-func (c *Client) releaseOne(ctx context.Context, h *hold, now instant) error {
-	lease := max(h.lease, h.remaining(now))
+// releaseOneLocked gives back one of several holds. Whatever becomes of the request, the caller has
+// given it back: if it wasn't carried out, the store counts more than we do, and the last release
+// drains that. It unlocks c.mu.
+func (c *Client) releaseOneLocked(ctx context.Context, h *hold) error {
+	cl, now := h.claim, c.now()
 	h.count--
-	h.sending(now, c.stored(lease))
+	lease := cl.remaining(now)
+	if h.count < h.renewedFrom {
+		cl.watched, h.renewedFrom = false, 0 // what is left has a fixed lease
+	} else {
+		lease = max(cl.lease, lease)
+	}
+	cl.sending(now, c.stored(lease))
 	c.unlock()
 
-	res, err := step(ctx, c, backend.Session.Release, h.releaseRequest(c.stored(lease)))
+	res, err := step(ctx, c, backend.Session.Release, cl.releaseRequest(c.stored(lease), false))
 
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
 	case h.state == forsaken:
 		return nil
-	case !c.check(h):
+	case !c.checkLocked(h):
 		return ErrLost
 	case err != nil:
 		if backend.KindOf(err) == backend.Unknown {
-			h.doubted(lease)
+			cl.doubted(lease)
 		}
 		return nil
 	case res.Outcome != backend.Left:
-		c.lose(h, ErrLost) // the store had lost it, and the last re-entry began a fresh one
+		c.loseLocked(h, ErrLost) // the store had lost it, and the last re-entry began a fresh one
 		return ErrLost
 	}
-	c.prolong(h, now, lease, false)
+	c.prolongLocked(h, now, lease)
 	return nil
 }
 
-// releaseLast gives back the last hold. From here on its number is dead: whatever happens, nothing
-// re-enters or renews it any more. c.mu is held; it is unlocked on return.
-func (c *Client) releaseLast(ctx context.Context, h *hold, now instant) error {
+// releaseLastLocked gives back the last hold. From here on its number is dead: whatever happens,
+// nothing re-enters or renews it any more. It unlocks c.mu.
+func (c *Client) releaseLastLocked(ctx context.Context, h *hold) (err error) {
+	cl, now := h.claim, c.now()
 	h.state = released
 	h.count = 0
-	lease := c.stored(h.lease)
-	h.sending(now, lease)
-	c.drop(h)
-	c.postpone(h)
-	c.endContexts(h, ErrNotHeld) // there are none, unless fn gave back more than it took
+	lease := c.stored(cl.lease)
+	cl.sending(now, lease)
+	c.dropLocked(h)
+	q := c.postponeLocked(cl)
+	c.endContextsLocked(h, ErrNotHeld) // there are none, unless fn gave back more than it took
+	ask := c.asksWhoWaitsLocked(cl, now)
 	c.unlock()
 
-	freed, err := c.drain(ctx, h, lease)
-
-	c.mu.Lock()
-	defer c.unlock()
-	switch {
-	case freed && h.handed && now >= c.handoverEnd(h):
-		c.yield(h)
-	default: // freed or not: nobody here has it any more
-		c.wake(h.name)
-	}
-	if h.unsure || err != nil && err != ErrLost {
-		c.takeBack(h.claim)
-	}
+	freed := backend.ReleaseResult{}
+	err = errUnanswered // unless the step panics
+	defer func() { c.releasedLast(h, q, now, freed, err) }()
+	freed, err = c.drain(ctx, h, lease, ask)
 	return err
 }
 
+// releasedLast lets others have what was released, or may have been, or was lost: those who wait in q
+// since before then, if that isn't nil, or since then.
+func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.ReleaseResult, err error) {
+	c.mu.Lock()
+	defer c.unlock()
+	cl := h.claim
+	own := unheard
+	if q != nil {
+		own = q.releasedLocked()
+	}
+	if res.Outcome == backend.Freed {
+		c.freedLocked(cl, began, res, own)
+	} else {
+		c.wakeLocked(cl.name) // freed or not: nobody here has it any more
+	}
+	c.vacateLocked(h)
+	if cl.unsure || err != nil && err != ErrLost {
+		c.takeBackLocked(cl)
+	}
+}
+
+// releasedLocked notes that a last release is over, and says what has become of its message.
+func (q *queue) releasedLocked() message {
+	own := unheard
+	switch {
+	case q.heard:
+		own = heard
+	case q.subscribed == standing && q.first != nil:
+		own = toCome
+	}
+	q.releasing--
+	if q.releasing == 0 {
+		q.heard = false
+	}
+	return own
+}
+
 // drain repeats a last release until the store holds nothing of that number any more. It says
-// whether it was us who freed it.
-func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration) (freed bool, err error) {
+// how that ended if it was us who freed it.
+func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration, ask bool) (freed backend.ReleaseResult, err error) {
 	var tries backoff
 	sent := false // a release of ours may have been carried out
 	for {
-		res, err := step(ctx, c, backend.Session.Release, h.releaseRequest(lease))
+		res, err := step(ctx, c, backend.Session.Release, h.claim.releaseRequest(lease, ask))
 		switch {
 		case err == nil && res.Outcome == backend.Freed:
-			return true, nil
+			return res, nil
 		case err == nil && res.Outcome == backend.Left:
 			sent = true
 			if ctx.Err() == nil {
@@ -210,48 +268,50 @@ func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration) (freed
 			}
 			err = errUnanswered
 		case err == nil && sent:
-			return true, nil
+			return backend.ReleaseResult{Outcome: backend.Freed}, nil
 		case err == nil:
-			return false, ErrLost
+			return freed, ErrLost
 		case backend.KindOf(err) == backend.Refused:
-			return false, err
+			return freed, unavailable(err)
 		case backend.KindOf(err) == backend.Unknown:
 			sent = true
 		}
 		switch {
 		case c.prompt: // nothing is gained by waiting
-			return false, err
+			return freed, unavailable(err)
 		case c.pause(ctx, tries.next(firstBackoff, lease/3)):
 		case ctx.Err() == nil: // closed
 			return c.releaseOnce(ctx, h, lease, sent)
 		default:
-			return false, c.undrained(ctx, err)
+			return freed, undrained(ctx, err)
 		}
 	}
 }
 
 // undrained returns why a last release ends without the store's word.
-func (c *Client) undrained(ctx context.Context, err error) error {
+func undrained(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
-	case errors.Is(err, cause):
-		return err
+	case cause == errUnanswered && errors.Is(err, errUnanswered):
+		return unavailable(errUnanswered)
 	case cause == errUnanswered:
-		return both(errUnanswered, err)
+		return unavailable(both(errUnanswered, err))
+	case errors.Is(err, cause):
+		return unavailable(err)
 	default:
-		return both(ended(ctx), err)
+		return both(ended(ctx), unavailable(err))
 	}
 }
 
-// releaseForsaken gives back one hold after Close, with one request. c.mu is held; it is unlocked
-// on return.
-func (c *Client) releaseForsaken(ctx context.Context, h *hold) error {
+// releaseForsakenLocked gives back one hold after Close, with one request. It unlocks c.mu.
+func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
 	h.count--
 	if h.count <= 0 {
 		h.state = released
-		c.drop(h)
+		c.dropLocked(h)
+		c.vacateLocked(h)
 	}
-	lease := c.stored(h.lease)
+	lease := c.stored(h.claim.lease)
 	c.unlock()
 	_, err := c.releaseOnce(ctx, h, lease, false)
 	return err
@@ -259,23 +319,34 @@ func (c *Client) releaseForsaken(ctx context.Context, h *hold) error {
 
 // releaseOnce sends one release, whether the client is closed or not. If one was sent before, it is
 // no surprise that nothing is held.
-func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, sent bool) (freed bool, err error) {
-	var res backend.ReleaseResult
-	if req := h.releaseRequest(lease); c.leavable != nil {
+func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, sent bool) (res backend.ReleaseResult, err error) {
+	if req := h.claim.releaseRequest(lease, false); c.leavable != nil {
 		res, err = here(ctx, c, backend.Session.Release, req)
 	} else {
 		res, err = aside(ctx, c, func() {}, backend.Session.Release, req)
 	}
 	switch {
 	case err != nil:
-		return false, err
+		return res, unavailable(err)
 	case res.Outcome == backend.NotHeld && !sent:
-		return false, ErrLost
+		return res, ErrLost
 	default:
-		return res.Outcome == backend.Freed, nil
+		return res, nil
 	}
 }
 
-func (cl *claim) releaseRequest(lease time.Duration) backend.ReleaseRequest {
-	return backend.ReleaseRequest{Name: cl.name, Owner: cl.owner, Lease: lease}
+func (cl *claim) releaseRequest(lease time.Duration, ask bool) backend.ReleaseRequest {
+	return backend.ReleaseRequest{Name: cl.name, Owner: cl.owner, Lease: lease, AskWaiting: ask}
+}
+
+// How often a client that is alone with a lock asks whether it is: each time that it has had it for so
+// long that the question costs nothing in comparison, and of shorter times one in so many.
+const (
+	longTurn     = time.Millisecond
+	shareOfAsked = 32
+)
+
+// asksWhoWaitsLocked says whether a last release asks the store whether others wait for the lock.
+func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
+	return c.crowds[cl.name] != nil || now-cl.began >= longTurn || rand.N(shareOfAsked) == 0
 }

@@ -3,7 +3,6 @@ package dlock
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -41,7 +40,8 @@ func TestASharedLockerIsHandedOn(t *testing.T) {
 	})
 }
 
-// Others of the client that queue up have their turn before those at the Locker's gate.
+// Who waits for a Locker to be unlocked, and who waits for the lock with one of its own, get it in the
+// order of their arrival.
 func TestASharedLockerIsFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -49,15 +49,15 @@ func TestASharedLockerIsFair(t *testing.T) {
 		defer c.Close()
 		l := c.Locker("x")
 		mustTry(t, l)
-		atGate, inQueue := wait(ctx, l), wait(ctx, c.Locker("x"))
+		all := []*tenant{wait(ctx, l), wait(ctx, c.Locker("x")), wait(ctx, l), wait(ctx, c.Locker("x"))}
 		mustUnlock(t, ctx, l)
-		inQueue.mustBeIn(t)
-		if atGate.isIn(t) {
-			t.Fatal("two are in")
+		for i, w := range all {
+			w.mustBeIn(t)
+			if i+1 < len(all) && all[i+1].isIn(t) {
+				t.Fatal("two are in")
+			}
+			mustUnlock(t, ctx, w.l)
 		}
-		mustUnlock(t, ctx, inQueue.l)
-		atGate.mustBeIn(t)
-		mustUnlock(t, ctx, l)
 		empty(t, c)
 	})
 }
@@ -99,94 +99,40 @@ func TestWhoGivesUpAtTheGateLeavesNothing(t *testing.T) {
 	})
 }
 
-// What was left at the gate is found by one who wants something else, or when it is lost.
-func TestWhatIsFoundAtTheGate(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		opts   []AcquireOption
-		meddle func(c *Client, h *hold)
-	}{
-		{"a fixed lease is wanted", []AcquireOption{Lease(time.Minute)}, func(*Client, *hold) {}},
-		{"it is lost", nil, func(c *Client, h *hold) {
-			c.mu.Lock()
-			c.lose(h, ErrLost)
-			c.unlock()
-		}},
+// What is handed to a waiter that has not looked yet is nobody's to unlock.
+func TestUnlockOfWhatIsOffered(t *testing.T) {
+	for name, ctx := range map[string]context.Context{
+		"plain": t.Context(),
+		"owner": WithOwner(t.Context(), NewOwner()),
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := newCounted(membackend.New())
-				c := New(store, quiet())
-				defer c.Close()
-				l := c.Locker("x")
-				l.Lock()
-				c.mu.Lock()
-				l.gate.waiting++ // and is slow
-				if !l.leave(l.hold) {
-					t.Fatal("the hold isn't left")
-				}
-				l.gate.waiting--
-				h := l.hold
-				c.unlock()
-				test.meddle(c, h)
-				if err := l.LockContext(t.Context(), test.opts...); err != nil {
-					t.Fatal(err)
-				}
-				if len(slices.Compact(store.owners)) != 2 {
-					t.Errorf("acquired in the store as %v, want two acquisitions", store.owners)
-				}
-				l.Unlock()
-				synctest.Wait()
-				empty(t, c)
-			})
+		t.Run(name, func(t *testing.T) {
+			c := New(membackend.New(), quiet(), WithHandover(time.Hour))
+			defer c.Close()
+			l := c.Locker("x")
+			if err := l.LockContext(ctx); err != nil {
+				t.Fatal(err)
+			}
+			a := &acquisition{name: "x", party: l.caller(ctx).party, o: acquireOptions{lease: c.lease}}
+			if a.locker() == nil {
+				a.party = NewOwner() // the owner itself would re-enter
+				ctx = WithOwner(ctx, a.party.(Owner))
+			}
+			a.wait()
+			c.enqueue(a)
+			h := c.holds["x"]
+			if !c.handOn(h) {
+				t.Fatal("the hold isn't handed on")
+			}
+			if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
+				t.Errorf("UnlockContext of what is offered = %v, want ErrNotHeld", err)
+			}
+			if _, err := c.take(ctx, a); err != nil {
+				t.Fatal(err)
+			}
+			mustUnlock(t, ctx, l)
+			empty(t, c)
 		})
 	}
-}
-
-// The last who waits goes away when the hold was left for it already.
-func TestWhatIsLeftForOneWhoGaveUpIsReleased(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := New(membackend.New(), quiet())
-		defer c.Close()
-		l := c.Locker("x")
-		l.Lock()
-		c.mu.Lock()
-		l.gate.waiting++
-		if !l.leave(l.hold) {
-			t.Fatal("the hold isn't left")
-		}
-		c.unlock()
-		l.giveUpWaiting()
-		synctest.Wait()
-		mustTry(t, c.Locker("x"))
-		if !l.slip() {
-			t.Error("the gate is shut")
-		}
-		c.Locker("x").ForceUnlock(t.Context())
-	})
-}
-
-// What was left for whoever comes next is nobody's to unlock.
-func TestUnlockOfWhatWasLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx := t.Context()
-		c := New(membackend.New(), quiet())
-		defer c.Close()
-		l := c.Locker("x")
-		l.Lock()
-		c.mu.Lock()
-		l.gate.waiting++ // and is slow
-		c.unlock()
-		mustUnlock(t, ctx, l)
-		if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
-			t.Errorf("the second UnlockContext = %v, want ErrNotHeld", err)
-		}
-		c.mu.Lock()
-		l.gate.waiting-- // and comes
-		c.unlock()
-		mustTry(t, l)
-		mustUnlock(t, ctx, l)
-	})
 }
 
 // A chain that ends because nobody waits any more keeps nobody waiting.
@@ -220,38 +166,6 @@ func TestAfterAShortChainNobodyYields(t *testing.T) {
 		mustUnlock(t, ctx, fixed.l)
 		empty(t, c)
 	})
-}
-
-// Who comes through the gate as its context ends doesn't take the lock, but leaves it to the next.
-func TestWhoComesThroughTheGateTooLateTakesNothing(t *testing.T) {
-	for _, next := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			c := New(membackend.New(), quiet())
-			defer c.Close()
-			l := c.Locker("x")
-			l.Lock()
-			var w *tenant
-			if next {
-				w = wait(t.Context(), l)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			c.mu.Lock()
-			l.hold, l.gate.left = c.inherit(l.hold, l), true // for the call below, which has the gate
-			c.unlock()
-			if h, err := l.find(ctx, acquireOptions{}); h != nil || !errors.Is(err, context.Canceled) {
-				t.Errorf("found %v, %v", h, err)
-			}
-			if next {
-				w.mustBeIn(t)
-				mustUnlock(t, t.Context(), l)
-			}
-			synctest.Wait()
-			mustTry(t, l)
-			l.Unlock()
-			empty(t, c)
-		})
-	}
 }
 
 // After a chain at the gate, too, the other clients have a turn first.

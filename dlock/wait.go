@@ -8,39 +8,36 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A queue is who in this client waits for one name, first come first served. Only the head talks to
-// the store, by itself and when it is woken. There is a queue, and its subscription, only while
-// somebody waits.
+// A queue is who in this client waits for one name, first come first served. One of them talks to the
+// store, by itself and when it is woken: the first whose Locker isn't locked already. There is a
+// queue, and its subscription, only while somebody waits.
 type queue struct {
-	name       string
-	head, tail *acquisition
-	woken      bool // something happened since the head's last attempt was sent
-	subscribed subState
-	cancel     context.CancelFunc   // ends the subscribing; nil when that is over
-	sub        backend.Subscription // while it stands
-	warned     bool
-	refused    uint64 // the number of the last attempt that was answered
-	failure    error  // of the head's last attempt; nil if it was answered
+	name        string
+	first, last *acquisition
+	length      int
+	shared      int          // how many whose party others may share
+	lead        *acquisition // who talks to the store; nil if nobody does
+	woken       bool         // something happened since the lead's last attempt was sent
+	again       instant      // when it looks again whatever that is answered; 0: it isn't bound to
+	releasing   int          // last releases of this client that are under way
+	heard       bool         // and a message came since
+	subscription
+	overdue alarm
+	refused uint64 // the number of the last attempt that was answered
+	failure error  // of the lead's last attempt; nil if it was answered
 }
-
-type subState uint8
-
-const (
-	unasked subState = iota
-	asked
-	failing // asked, and it failed at least once
-	refused
-	standing
-)
 
 // shortestWait is the least time between two looks at a lock that were not asked for by a wake-up.
 const shortestWait = 5 * time.Millisecond
 
-// longestJitter bounds what is added to a wait so that clients which wait for the same moment don't
-// come at the same moment.
-const longestJitter = 100 * time.Millisecond
+// What is added to a wait so that clients which wait for the same moment don't come at the same
+// moment: for the end of a lease little, since there is one lead a client.
+const (
+	longestJitter = 100 * time.Millisecond
+	endJitter     = 2 * time.Millisecond
+)
 
-// A head that must poll begins with short pauses, and never lets a release wait for long.
+// A lead that must poll begins with short pauses, and never lets a release wait for long.
 const (
 	firstPoll   = 10 * time.Millisecond
 	longestPoll = time.Second
@@ -82,147 +79,211 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 func (c *Client) enqueue(a *acquisition) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.reenterableLocked(a) != nil {
+	if c.reentersLocked(a) {
 		return false
+	}
+	now := c.now()
+	if h := c.holds[a.name]; h != nil && h.valid(now) {
+		a.answered = true // we know without asking
 	}
 	q := c.queues[a.name]
 	if q == nil {
-		q = c.newQueue(a.name)
+		q = c.newQueueLocked(a.name, now)
 	}
 	a.joined = false
 	a.alarm.task = a
-	if a.seen == 0 {
-		a.seen = c.asked
+	if a.since == 0 {
+		a.since, a.seen = now, c.asked
 	}
-	a.prev, a.next = q.tail, nil
-	if q.tail != nil {
-		q.tail.next = a
+	a.prev, a.next = q.last, nil
+	if q.last != nil {
+		q.last.next = a
 	} else {
-		q.head = a
-		c.lead(q)
+		q.first = a
 	}
-	if q.head != a && a.o.bounded {
-		c.schedule(&a.alarm, c.now()+a.o.wait/newsShare)
+	q.last = a
+	q.countLocked(a, 1)
+	if q.lead == nil {
+		c.leadLocked(q)
 	}
-	q.tail = a
+	if q.lead != a && a.budget > 0 {
+		c.scheduleLocked(&a.alarm, now+a.budget/newsShare)
+	}
 	return true
 }
 
-// newQueue makes an empty queue. c.mu is held.
-func (c *Client) newQueue(name string) *queue {
+// newQueueLocked makes an empty queue.
+func (c *Client) newQueueLocked(name string, now instant) *queue {
 	q := c.spare
 	if q == nil {
 		q = new(queue)
 	}
 	c.spare = nil
 	*q = queue{name: name}
+	q.overdue.task = q
 	c.queues[name] = q
+	c.scheduleLocked(&q.overdue, now+c.lease)
 	return q
 }
 
-// dequeue takes an acquisition out of its queue; who is the head then is told. c.mu is held.
-func (c *Client) dequeue(a *acquisition) {
+// dequeueLocked takes an acquisition out of its queue, if it is in it.
+func (c *Client) dequeueLocked(a *acquisition) {
 	q := c.queues[a.name]
-	if q == nil || a.prev == nil && q.head != a {
-		return // it was taken out before
+	if q == nil || a.prev == nil && q.first != a {
+		return
 	}
-	wasHead := q.head == a
 	if a.prev != nil {
 		a.prev.next = a.next
 	} else {
-		q.head = a.next
+		q.first = a.next
 	}
 	if a.next != nil {
 		a.next.prev = a.prev
 	} else {
-		q.tail = a.prev
+		q.last = a.prev
 	}
 	a.prev, a.next = nil, nil
-	c.unschedule(&a.alarm)
+	if q.lead == a {
+		q.lead = nil
+	}
+	q.countLocked(a, -1)
+	c.unscheduleLocked(&a.alarm)
 	switch {
-	case q.head == nil:
-		c.dissolve(q)
-	case wasHead:
-		c.lead(q)
-		if q.head.fresh || q.woken {
-			q.head.notify()
-		}
+	case q.first == nil:
+		c.dissolveLocked(q)
+	default:
+		c.leadLocked(q)
 	}
 }
 
-// lead tells a waiter that it is the head of its queue. Every new head tries before it waits, but for
-// one that is likely to be handed the lock, or is to let others have a turn. c.mu is held.
-func (c *Client) lead(q *queue) { q.head.fresh = !c.expects(q.head) && !c.yields(q) }
+// leadLocked finds who is to talk to the store, and tells whoever hasn't so far. Every new lead tries
+// before it waits, but for one that is likely to be handed the lock, or is to let others have a turn.
+func (c *Client) leadLocked(q *queue) {
+	if q.lead != nil && q.lead.committed() {
+		return
+	}
+	a := q.firstInLocked()
+	if a == q.lead {
+		return
+	}
+	q.lead = a
+	if a == nil {
+		return
+	}
+	q.again = 0
+	a.fresh = !c.expectsLocked(a) && !c.sitsOutLocked(q)
+	if a.fresh || q.woken {
+		a.notify()
+	}
+}
 
-// expects says whether a head is likely to be handed the lock, and if so has it look again when that
-// is over. c.mu is held.
-func (c *Client) expects(a *acquisition) bool {
+// nextLocked returns who comes next if that goes by order of arrival: the first whose Locker isn't
+// locked, or is by h, which this client has, or is being given back.
+func (q *queue) nextLocked(h *hold) *acquisition {
+	for a := q.first; a != nil; a = a.next {
+		if l := a.locker(); l == nil || l.hold == nil || l.hold == h || l.hold.state == released {
+			return a
+		}
+	}
+	return nil
+}
+
+// committed says whether a lead must go on: it is asking, or may have got what it asked for, and nobody
+// else would ask for that again.
+func (a *acquisition) committed() bool {
+	return !a.parked() && (a.trying || a.h != nil && a.h.claim.unsure)
+}
+
+// firstInLocked returns who is to talk to the store: the first, or else whoever does, or the first
+// whose Locker isn't locked, or nil.
+func (q *queue) firstInLocked() *acquisition {
+	switch l := q.first.locker(); {
+	case !q.first.parked():
+		return q.first
+	case l.waiting == q.length:
+		return nil // all wait for that Locker
+	case q.lead != nil && !q.lead.parked():
+		return q.lead // rather than look through all that are parked
+	}
+	for a := q.first; a != nil; a = a.next {
+		if !a.parked() {
+			return a
+		}
+	}
+	return nil
+}
+
+// countLocked notes that one more waits, or one less.
+func (q *queue) countLocked(a *acquisition, n int) {
+	q.length += n
+	if a.shared {
+		q.shared += n
+	}
+	if l := a.locker(); l != nil {
+		l.waiting += n
+	}
+}
+
+// parked says whether an acquisition waits for its Locker to be unlocked.
+func (a *acquisition) parked() bool {
+	l := a.locker()
+	return l != nil && l.hold != nil
+}
+
+// expectsLocked says whether a lead is likely to be handed the lock, and if so has it look again when
+// that is over.
+func (c *Client) expectsLocked(a *acquisition) bool {
 	h := c.holds[a.name]
 	if h == nil || c.handover == 0 || !h.suits(a) {
 		return false
 	}
-	now, until := c.now(), c.handoverEnd(h)+shortestWait
+	now, until := c.now(), c.handoverEnd(h.claim)+shortestWait
 	if now >= until || !h.handsOn(now) {
 		return false
 	}
-	if a.alarm.place == 0 || until < a.alarm.at {
-		c.schedule(&a.alarm, until)
-	}
+	c.hastenLocked(&a.alarm, until)
 	return true
 }
 
-// newsShare is the part of a bounded wait after which those behind the head want to know whether the
-// lock is held, which is what they say when the wait is over.
+// newsShare is the part of a bounded wait after which those who don't talk to the store want to know
+// whether the lock is held, which is what they say when the wait is over.
 const newsShare = 4
 
-// inquire has the head ask the store, unless it has asked since so many attempts. c.mu is held.
-func (q *queue) inquire(seen uint64) {
-	if q.refused <= seen {
-		q.head.fresh = true
-		q.head.notify()
+// inquireLocked has the lead ask the store, unless it has asked since so many attempts.
+func (q *queue) inquireLocked(seen uint64) {
+	if q.lead != nil && q.refused <= seen {
+		q.lead.fresh = true
+		q.lead.notify()
 	}
 }
 
-// inquire has whoever is at the head of the queue for a name ask the store, unless it has asked since
-// so many attempts.
-func (c *Client) inquire(name string, seen uint64) {
-	c.mu.Lock()
-	defer c.unlock()
-	if q := c.queues[name]; q != nil {
-		q.inquire(seen)
-	}
-}
-
-// sent returns how many attempts this client has sent.
-func (c *Client) sent() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.asked
-}
-
-// ring lets a head try again, and says so once if the lock that it waits for is this client's own,
-// for longer than a lease. c.mu is held.
+// ring lets a lead try again, and one that isn't hear whether the lock is held.
 func (a *acquisition) ring(c *Client, now instant) {
 	q := c.queues[a.name]
-	if q.head != a {
-		if h := c.holds[a.name]; h != nil && h.valid(now) {
-			a.answered = true // we know without asking
-		} else {
-			q.inquire(a.seen)
-		}
+	switch h := c.holds[a.name]; {
+	case q.lead == a:
+		a.fresh = true
+		a.notify()
+	case h != nil && h.valid(now):
+		a.answered = true // we know without asking
+	default:
+		q.inquireLocked(a.seen)
+	}
+}
+
+// ring says once if somebody has waited for longer than a lease for what this client holds itself.
+func (q *queue) ring(c *Client, now instant) {
+	if due := q.first.since + c.lease; now < due {
+		c.scheduleLocked(&q.overdue, due)
 		return
 	}
-	a.fresh = true
-	a.notify()
-	if a.begin == 0 {
-		a.begin = now
-	}
-	if q.warned || now-a.begin < a.o.lease {
-		return
-	}
-	if h := c.holds[a.name]; h != nil {
-		q.warned = true
-		c.warn("waiting for longer than a lease for a lock that this client holds itself", "name", a.name)
+	switch l := q.first.locker(); {
+	case l != nil && l.hold != nil:
+		c.warnLocked("waiting for longer than a lease for a Locker that is locked", "name", q.name)
+	case c.holds[q.name] != nil:
+		c.warnLocked("waiting for longer than a lease for a lock that this client holds itself", "name", q.name)
+	default:
+		c.scheduleLocked(&q.overdue, now+c.lease)
 	}
 }
 
@@ -234,47 +295,57 @@ func (a *acquisition) notify() {
 	}
 }
 
-// dissolve drops an empty queue. c.mu is held.
-func (c *Client) dissolve(q *queue) {
+// dissolveLocked drops an empty queue.
+func (c *Client) dissolveLocked(q *queue) {
 	delete(c.queues, q.name)
-	if q.subscribed == unasked {
+	c.unscheduleLocked(&q.overdue)
+	q.lead = nil
+	if q.subscribed == unasked && q.releasing == 0 {
 		c.spare = q // nothing else refers to it
 		return
 	}
 	if q.cancel != nil {
-		q.cancel()
+		c.laterLocked(q.cancel)
 	}
 	if q.sub != nil {
-		c.later(q.sub.Close)
+		c.laterLocked(q.sub.Close)
 	}
 }
 
-// wake lets the head of the queue for name try. c.mu is held.
-func (c *Client) wake(name string) {
-	if q := c.queues[name]; q != nil {
-		q.woken = true
-		q.head.notify()
+// wakeLocked lets whoever is next for a name try.
+func (c *Client) wakeLocked(name string) {
+	q := c.queues[name]
+	if q == nil {
+		return
+	}
+	q.woken = true
+	c.leadLocked(q)
+	if q.lead != nil {
+		q.lead.notify()
 	}
 }
 
-// join takes everybody who waits in the name of the new hold's party out of the queue: they can
-// re-enter. c.mu is held.
-func (c *Client) join(h *hold) {
-	q := c.queues[h.name]
-	if q == nil || h.slot == nil {
-		return // plain calls don't re-enter
+// joinLocked takes everybody who waits in the name of the new hold's party out of the queue: they can
+// re-enter.
+func (c *Client) joinLocked(h *hold) {
+	q := c.queues[h.claim.name]
+	if q == nil {
+		return
 	}
-	for a := q.head; a != nil; {
+	for a := q.first; a != nil && q.shared > 0 && h.locker() == nil; {
 		next := a.next
 		if a.party == h.party && a.h != h {
-			c.dequeue(a)
+			c.dequeueLocked(a)
 			a.joined = true
 			a.notify()
 			if a.cut != nil {
-				c.later(a.cut)
+				c.laterLocked(a.cut)
 			}
 		}
 		a = next
+	}
+	if q.first != nil {
+		c.leadLocked(q)
 	}
 }
 
@@ -302,16 +373,18 @@ func (c *Client) turn(a *acquisition) move {
 		return toEnd
 	}
 	q := c.queues[a.name]
-	if q.head != a || !a.fresh && !q.woken {
+	if q.lead != a || !a.fresh && !q.woken {
 		return a.wait()
 	}
 	// Cleared before the attempt and never after it: what happens from now on counts for the next.
-	stale := !a.fresh && c.expects(a) // the message of a release that went before the present hold
+	stale, woken := !a.fresh && c.expectsLocked(a), q.woken // stale: the message of a release before the present hold
 	a.fresh, q.woken = false, false
 	if stale {
 		return a.wait()
 	}
 	a.trying = true
+	q.again = 0
+	c.triesLocked(a.name, woken)
 	return toTry
 }
 
@@ -323,7 +396,7 @@ func (a *acquisition) wait() move {
 	return toWait
 }
 
-// tryInTurn makes the head's next attempt. Without a hold and an error, it is to be repeated.
+// tryInTurn makes the lead's next attempt. Without a hold and an error, it is to be repeated.
 func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 	remaining, err := c.attemptUntilJoined(ctx, a)
 	switch {
@@ -336,31 +409,33 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 	case err == errAgain, err == ErrClosed, backend.KindOf(err) == backend.Refused:
 		return nil, c.quit(a, err)
 	}
-	c.logPatience(a, err)
-	c.failed(ctx, a, err)
+	c.report(a, err)
+	c.failed(a, ctx.Err() != nil, err)
 	if err == errLate {
 		c.abandon(a) // the store may end it at any moment: the next attempt is another acquisition
 	}
 	return nil, nil
 }
 
-// failed notes that the head's attempt failed, and when it is to be repeated.
-func (c *Client) failed(ctx context.Context, a *acquisition, err error) {
+// failed notes that the lead's attempt failed, perhaps because it was cut short, and when it is to be
+// repeated.
+func (c *Client) failed(a *acquisition, cut bool, err error) {
 	c.mu.Lock()
 	defer c.unlock()
 	q := c.queues[a.name]
-	if q == nil || q.head != a {
-		return // it was joined meanwhile, and will be told
+	if q == nil || q.lead != a {
+		c.abandonLocked(a) // it was joined meanwhile, or its Locker was locked
+		return
 	}
 	a.answered = a.answered || q.refused > a.seen
-	a.fail(ctx, err)
+	a.fail(cut, err)
 	q.failure = a.failure
-	c.schedule(&a.alarm, c.now()+a.tries.next(firstBackoff, a.o.lease/3))
+	c.scheduleLocked(&a.alarm, c.now()+a.tries.next(firstBackoff, a.o.lease/3))
 }
 
 // attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.
 func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
-	if a.plain() || c.prompt {
+	if a.locker() != nil || c.prompt {
 		return c.attempt(ctx, a)
 	}
 	ctx, cut := context.WithCancel(ctx)
@@ -368,39 +443,51 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	c.mu.Lock()
 	a.cut = cut
 	if a.joined {
-		c.later(cut) // it was, between its turn and now
+		c.laterLocked(cut) // it was, between its turn and now
 	}
 	c.unlock()
 	return c.attempt(ctx, a)
 }
 
 // held notes that another has the lock, sees to it that the queue is told when that ends, and that
-// its head looks again at the latest after some time.
+// its lead looks again at the latest after some time.
 func (c *Client) held(a *acquisition, remaining time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
 	a.answered, a.failure = true, nil
 	q := c.queues[a.name]
-	if q == nil || q.head != a {
+	if q == nil || q.lead != a {
 		return // it was joined meanwhile, and will be told
 	}
 	q.refused, q.failure = a.attempt, nil
 	if q.subscribed == unasked && c.notifier != nil {
-		c.subscribe(q)
+		c.subscribeLocked(q)
 	}
-	wait := a.o.lease / 3
+	c.scheduleLocked(&a.alarm, c.nextAttemptLocked(q, a, remaining))
+}
+
+// nextAttemptLocked returns when a lead that was told that another has the lock, for so long, looks
+// again if it isn't woken.
+func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Duration) instant {
+	now := c.now()
+	wait, jitter := a.o.lease/3, longestJitter
 	if c.notifier == nil || q.subscribed == failing || q.subscribed == refused {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
 	if remaining >= 0 && remaining < wait {
-		wait = remaining + time.Millisecond
+		wait, jitter = remaining+time.Millisecond, endJitter
 	}
 	wait = max(wait, shortestWait)
-	c.schedule(&a.alarm, c.now()+wait+rand.N(min(wait/10, longestJitter)+1))
+	at := now + wait + rand.N(min(wait/10, jitter)+1)
+	if q.again > 0 {
+		at = min(at, max(now, q.again)) // what it was told may be from before a release that it let pass
+	}
+	return at
 }
 
 // leave ends the waiting because the call cannot go on, and returns why.
 func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
+	over := c.over(ctx)
 	c.mu.Lock()
 	if a.handed != nil {
 		c.unlock()
@@ -410,93 +497,23 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}
-	if h := c.holds[a.name]; h != nil && c.check(h) {
-		a.answered = true // we know without asking
+	if h := c.holds[a.name]; h != nil && c.checkLocked(h) {
+		a.answered, a.failure = true, nil // we know without asking
 	}
-	c.dequeue(a)
+	if l := a.locker(); l != nil && l.hold != nil && l.hold.state == lost {
+		a.failure = errNotUnlocked
+	}
+	c.dequeueLocked(a)
 	c.unlock()
 	c.abandon(a)
-	return nil, a.giveUp(c.over(ctx))
+	return nil, a.giveUp(over)
 }
 
 // quit takes a waiter out of the queue for good, and returns err.
 func (c *Client) quit(a *acquisition, err error) error {
 	c.mu.Lock()
-	c.dequeue(a)
+	c.dequeueLocked(a)
 	c.unlock()
 	c.abandon(a)
 	return err
-}
-
-// subscribe asks to be woken when the name of a queue is released. That it stands counts as a
-// wake-up, so that an attempt is always made after it. c.mu is held.
-func (c *Client) subscribe(q *queue) {
-	ctx, cancel := context.WithCancel(c.ctx)
-	q.subscribed, q.cancel = asked, cancel
-	c.background(func() {
-		var b backoff
-		for {
-			sub, err := c.notifier.Subscribe(ctx, backend.SubscribeRequest{
-				Name: q.name,
-				Wake: func(backend.Wakeup) { c.woken(q) },
-			})
-			if err == nil {
-				c.subscribed(ctx, q, sub)
-				return
-			}
-			if !c.unsubscribed(ctx, q, err) || !c.pause(ctx, b.next(firstBackoff, c.lease/3)) {
-				return
-			}
-		}
-	})
-}
-
-// woken is a wake-up from the store.
-func (c *Client) woken(q *queue) {
-	c.mu.Lock()
-	defer c.unlock()
-	if c.queues[q.name] == q {
-		c.wake(q.name)
-	}
-}
-
-// subscribed notes that a subscription stands, or gives it up if nobody waits any more.
-func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscription) {
-	c.mu.Lock()
-	defer c.unlock()
-	if ctx.Err() != nil {
-		c.later(sub.Close)
-		return
-	}
-	q.sub, q.subscribed = sub, standing
-	c.later(q.cancel) // else the context stays for as long as somebody waits
-	q.cancel = nil
-	c.wake(q.name)
-}
-
-// unsubscribed notes that a subscription failed, and says whether to go on trying.
-func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
-	c.mu.Lock()
-	defer c.unlock()
-	if ctx.Err() != nil {
-		return false
-	}
-	retry := backend.KindOf(err) != backend.Refused
-	if q.subscribed == asked {
-		c.wake(q.name) // it must poll from now on
-	}
-	q.subscribed = failing
-	if !retry {
-		q.subscribed = refused
-		c.warnPolling(err)
-	}
-	return retry
-}
-
-// warnPolling says once that the store refuses to notify this client. c.mu is held.
-func (c *Client) warnPolling(err error) {
-	if !c.polls {
-		c.polls = true
-		c.warn("the store refuses to tell this client of releases: waiters poll", "err", err)
-	}
 }

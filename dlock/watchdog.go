@@ -19,7 +19,7 @@ type alarm struct {
 	task  task
 }
 
-// A task is what is done at an alarm. c.mu is held.
+// A task is what is done at an alarm.
 type task interface {
 	ring(c *Client, now instant)
 }
@@ -51,27 +51,33 @@ func (a *alarms) Pop() any {
 	return x
 }
 
-// schedule lets an alarm ring at that instant, and not at the one it was scheduled for. c.mu is
-// held.
-func (c *Client) schedule(a *alarm, at instant) {
+// scheduleLocked lets an alarm ring at that instant, and not at the one it was scheduled for.
+func (c *Client) scheduleLocked(a *alarm, at instant) {
 	a.at = at
 	if a.place > 0 {
 		heap.Fix(&c.alarms, a.place-1)
 	} else {
 		heap.Push(&c.alarms, a)
 	}
-	c.arm()
+	c.armLocked()
 }
 
-// unschedule lets an alarm never ring. c.mu is held.
-func (c *Client) unschedule(a *alarm) {
+// hastenLocked lets an alarm ring at that instant unless it rings before.
+func (c *Client) hastenLocked(a *alarm, at instant) {
+	if a.place == 0 || at < a.at {
+		c.scheduleLocked(a, at)
+	}
+}
+
+// unscheduleLocked lets an alarm never ring.
+func (c *Client) unscheduleLocked(a *alarm) {
 	if a.place > 0 {
 		heap.Remove(&c.alarms, a.place-1)
 	}
 }
 
-// arm sets the timer for the first alarm. It may ring too early, never too late. c.mu is held.
-func (c *Client) arm() {
+// armLocked sets the timer for the first alarm. It may ring too early, never too late.
+func (c *Client) armLocked() {
 	if len(c.alarms.heap) == 0 || c.closed {
 		return
 	}
@@ -101,23 +107,24 @@ func (c *Client) ring() {
 	}
 	if batch := c.alarms.batch; len(batch) > 0 {
 		c.alarms.batch = nil
-		c.renew(batch, now)
+		c.renewLocked(batch, now)
 	}
-	c.arm()
+	c.armLocked()
 }
 
-// ring looks at a claim: it is lost, forgotten, or to be renewed. c.mu is held.
+// ring looks at a claim: it is lost, forgotten, or to be renewed.
 func (cl *claim) ring(c *Client, now instant) {
 	switch h := cl.holder; {
 	case h.state == lost:
-		c.forget(h)
+		c.forgot = true
+		c.forgetLocked(h)
 	case !h.valid(now):
-		c.lose(h, ErrLost)
+		c.loseLocked(h, ErrLost)
 	case cl.watched:
 		c.alarms.batch = append(c.alarms.batch, cl)
-		c.schedule(&cl.alarm, cl.next(now+cl.effective()/6)) // if it isn't answered by then
+		c.scheduleLocked(&cl.alarm, cl.next(now+cl.effective()/6)) // if it isn't answered by then
 	default:
-		c.schedule(&cl.alarm, instant(cl.deadline.Load()))
+		c.scheduleLocked(&cl.alarm, cl.until())
 	}
 }
 
@@ -125,7 +132,7 @@ func (cl *claim) ring(c *Client, now instant) {
 // instant.
 func (c *Client) nextLook(cl *claim, sent instant) instant {
 	if !cl.watched {
-		return instant(cl.deadline.Load())
+		return cl.until()
 	}
 	return cl.next(sent + cl.effective()/3)
 }
@@ -143,11 +150,11 @@ func (cl *claim) effective() time.Duration {
 // earlier, on a grid that all claims with this lease share, so that they are renewed in batches. It
 // is never after the deadline.
 func (cl *claim) next(at instant) instant {
-	return min(at-at%max(cl.effective()/16, 1), instant(cl.deadline.Load()))
+	return min(at-at%max(cl.effective()/16, 1), cl.until())
 }
 
-// renew starts the renewal of a batch. c.mu is held.
-func (c *Client) renew(batch []*claim, sent instant) {
+// renewLocked starts the renewal of a batch.
+func (c *Client) renewLocked(batch []*claim, sent instant) {
 	reqs := make([]backend.RenewRequest, len(batch))
 	leases := make([]time.Duration, len(batch))
 	latest := sent
@@ -155,9 +162,9 @@ func (c *Client) renew(batch []*claim, sent instant) {
 		leases[i] = cl.lease
 		reqs[i] = backend.RenewRequest{Name: cl.name, Owner: cl.owner, Lease: c.stored(cl.lease)}
 		cl.sending(sent, reqs[i].Lease)
-		latest = max(latest, instant(cl.deadline.Load()))
+		latest = max(latest, cl.until())
 	}
-	c.background(func() {
+	c.backgroundLocked(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, latest-c.now())
 		defer cancel()
 		var failed failures
@@ -166,7 +173,7 @@ func (c *Client) renew(batch []*claim, sent instant) {
 			c.renewed(batch[i], sent, leases[i], res, err)
 		})
 		if n, err := failed.get(); n > 0 && c.ctx.Err() == nil {
-			c.logger.Warn("dlock: renewals failed and will be repeated", "failed", n, "of", len(batch), "err", err)
+			c.warn("renewals failed and will be repeated", "failed", n, "of", len(batch), "err", err)
 		}
 	})
 }
@@ -198,12 +205,12 @@ func (c *Client) renewed(cl *claim, sent instant, lease time.Duration, res backe
 		// Its last release has begun, or it is lost for good: no answer changes that.
 	case err != nil:
 		retry := now + cl.effective()/16
-		c.schedule(&cl.alarm, min(cl.alarm.at, cl.next(retry)))
+		c.scheduleLocked(&cl.alarm, min(cl.alarm.at, cl.next(retry)))
 	case !res.Held, !h.valid(now):
-		c.lose(h, ErrLost)
+		c.loseLocked(h, ErrLost)
 	default:
 		cl.extend(sent, lease)
-		c.schedule(&cl.alarm, max(c.nextLook(cl, sent), now))
+		c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
 	}
 }
 

@@ -177,8 +177,23 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	outcome, waiters, err := s.release(ctx, req)
+	res := backend.ReleaseResult{Outcome: outcome}
+	if req.AskWaiting && outcome == backend.Freed {
+		res.Counted, res.Waiting = true, s.waiting(waiters)
+	}
 	wake(waiters)
-	return backend.ReleaseResult{Outcome: outcome}, err
+	return res, err
+}
+
+// waiting returns how many sessions other than this one are among those who wait.
+func (s *session) waiting(waiters []*subscription) int {
+	others := make(map[*session]struct{})
+	for _, sub := range waiters {
+		if sub.s != s {
+			others[sub.s] = struct{}{}
+		}
+	}
+	return len(others)
 }
 
 func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseOutcome, []*subscription, error) {

@@ -2,7 +2,7 @@ package redisbackend
 
 import (
 	"context"
-	"reflect"
+	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,7 +25,17 @@ type Option func(*options)
 type options struct {
 	replicas   replicas
 	sharded    bool
+	prefix     string
 	checkEvery time.Duration // how long a silent connection for subscriptions is trusted
+	apart      bool          // no step goes together with another
+}
+
+// WithPrefix sets what the keys of locks begin with; default nothing: then a lock's name is its key, and
+// must not be that of other data. All who share locks must use the same prefix. For Redisson it is a
+// part of the name, or what a NameMapper adds: with the prefix "lock:", its getLock("lock:orders:42") is
+// the lock "orders:42" here. In a cluster a prefix with a pair of braces puts all locks into one slot.
+func WithPrefix(prefix string) Option {
+	return func(o *options) { o.prefix = prefix }
 }
 
 // New returns a backend on a go-redis client: a [redis.Client], also of the kind that follows
@@ -36,15 +46,16 @@ type options struct {
 // Names without braces are good, as are those with one pair of braces around some part; any other
 // whose two slots differ is refused when the lock is used, before anything is sent.
 //
-// New panics if client is nil, or a [redis.Ring]: a Ring stops using a server that this client
-// cannot reach and asks another instead, so two clients would lock one name on two servers.
+// New panics if client is nil, or anything else:
+//
+//   - A [redis.Ring] stops using a server that this client cannot reach and asks another instead, so
+//     two clients would lock one name on two servers.
+//   - A [redis.AutoPipeliner], or a type of your own around a client, doesn't show whether there is a
+//     cluster behind it. In one, steps and subscriptions have to go to the right server together.
+//     Pass the client that is inside; what you want to happen around its commands do in a hook.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
-	if isNil(client) {
-		panic("redisbackend: nil client")
-	}
-	if _, ok := client.(*redis.Ring); ok {
-		panic("redisbackend: a redis.Ring cannot keep locks: it replaces a server that this client" +
-			" cannot reach by another, so two clients would lock one name on two servers")
+	if reason := unusable(client); reason != "" {
+		panic("redisbackend: " + reason)
 	}
 	b := &Backend{client: client, options: options{checkEvery: 10 * time.Second}}
 	for _, opt := range opts {
@@ -54,13 +65,27 @@ func New(client redis.UniversalClient, opts ...Option) *Backend {
 	return b
 }
 
-// isNil says whether the client is nil or a nil pointer.
-func isNil(client redis.UniversalClient) bool {
-	if client == nil {
-		return true
+// unusable returns why there can be no locks by way of the client, or nothing.
+func unusable(client redis.UniversalClient) string {
+	null := false
+	switch client := client.(type) {
+	case nil:
+		null = true
+	case *redis.Client:
+		null = client == nil
+	case *redis.ClusterClient:
+		null = client == nil
+	case *redis.Ring:
+		return "a redis.Ring cannot keep locks: it replaces a server that this client cannot reach by" +
+			" another, so two clients would lock one name on two servers"
+	default:
+		return fmt.Sprintf("a %T cannot keep locks: it doesn't show whether there is a cluster behind it;"+
+			" pass the redis.Client or redis.ClusterClient that is inside", client)
 	}
-	v := reflect.ValueOf(client)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+	if null {
+		return "nil client"
+	}
+	return ""
 }
 
 // Open returns a new session.
@@ -68,17 +93,18 @@ func (b *Backend) Open() backend.Session {
 	s := &session{
 		client:     b.client,
 		replicas:   b.options.replicas,
+		prefix:     b.options.prefix,
 		subscriber: newSubscriber(b),
 	}
 	s.dialect.Sharded = b.options.sharded
 	s.cluster, _ = b.client.(*redis.ClusterClient)
-	if s.cluster != nil || s.replicas.n > 0 || s.dialect.Sharded {
+	if s.cluster != nil || s.replicas.n > 0 || s.dialect.Sharded || b.options.apart {
 		return s // what goes together must be for one server, and not wait for another
 	}
-	s.sender = gather.New(func(ctx context.Context, cmds []command) []command {
+	s.sender = gather.New(func(ctx context.Context, cmds []*command) []*command {
 		s.sendNow(ctx, cmds...)
 		return cmds
-	})
+	}, recall)
 	return gathering{s}
 }
 

@@ -23,8 +23,14 @@ import (
 func TestNewPanics(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
+	client := connect(t, "127.0.0.1:1")
+	pipeliner, err := client.AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, client := range map[string]redis.UniversalClient{
-		"nil client": nil, "nil client: typed": (*redis.Client)(nil), "Ring": ring,
+		"nil client": nil, "nil client: typed": (*redis.Client)(nil), "nil client: cluster": (*redis.ClusterClient)(nil),
+		"Ring": ring, "AutoPipeliner": pipeliner, "struct": struct{ redis.UniversalClient }{client},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -233,8 +239,9 @@ func TestErrorsOfTheClient(t *testing.T) {
 		wantKind(t, err, backend.Retry)
 	})
 	t.Run("closed", func(t *testing.T) {
-		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1, PoolSize: 1})
 		s := open(t, client)
+		wantKind(t, steps[0].Run(t.Context(), s), backend.Retry) // go-redis remembers why
 		client.Close()
 		for _, step := range steps {
 			wantKind(t, step.Run(t.Context(), s), backend.Refused)
@@ -254,18 +261,25 @@ func TestErrorsOfTheClient(t *testing.T) {
 	})
 }
 
+// What was written to a server that hangs it may carry out yet. New connections it doesn't answer, so
+// that nothing is written there.
 func TestServerHangs(t *testing.T) {
 	server := testservers.Redis(t)
-	s := open(t, connect(t, server.Addr, func(o *redis.Options) { o.ReadTimeout = 50 * time.Millisecond }))
-	for _, step := range steps {
-		if err := step.Run(t.Context(), s); err != nil {
+	var sessions []session
+	for _, step := range steps { // each with a connection that stands
+		client := connect(t, server.Addr)
+		if err := step.Run(t.Context(), open(t, client)); err != nil {
 			t.Fatal(err)
 		}
+		sessions = append(sessions, open(t, client.WithTimeout(50*time.Millisecond)))
 	}
 	server.Stop()
 	defer server.Cont()
-	for _, step := range steps {
-		wantKind(t, step.Run(t.Context(), s), backend.Unknown)
+	for i, step := range steps {
+		wantKind(t, step.Run(t.Context(), sessions[i]), backend.Unknown)
+	}
+	for i, step := range steps[:5] {
+		wantKind(t, step.Run(t.Context(), sessions[i]), backend.Retry)
 	}
 }
 

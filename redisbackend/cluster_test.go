@@ -3,10 +3,12 @@ package redisbackend_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/testservers"
@@ -24,6 +26,13 @@ func connectCluster(t testing.TB, nodes []*testservers.Server, change ...func(*r
 	return client
 }
 
+// logged gets each line that go-redis logs.
+type logged func(line string)
+
+func (l logged) Printf(_ context.Context, format string, args ...any) {
+	l(fmt.Sprintf(format, args...))
+}
+
 func TestCluster(t *testing.T) {
 	nodes := testservers.RedisCluster(t, 3)
 
@@ -37,6 +46,12 @@ func TestCluster(t *testing.T) {
 	})
 
 	t.Run("reading from replicas", func(t *testing.T) {
+		redis.SetLogger(logged(func(line string) {
+			if strings.Contains(line, "info for cmd=") { // of a command that it doesn't know
+				t.Error(line)
+			}
+		}))
+		defer logging.Enable()
 		s := open(t, connectCluster(t, nodes, func(o *redis.ClusterOptions) { o.ReadOnly = true }))
 		for _, step := range steps {
 			if err := step.Run(t.Context(), s); err != nil {

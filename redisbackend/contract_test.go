@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
@@ -39,8 +40,9 @@ func TestContractOnMiniredis(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Close)
+		patient := func(o *redis.Options) { o.ReadTimeout = testservers.Patience } // it interprets scripts slowly
 		return contract.Store{
-			Backend:    func() backend.Backend { return redisbackend.New(connect(t, s.Addr())) },
+			Backend:    func() backend.Backend { return redisbackend.New(connect(t, s.Addr(), patient)) },
 			PutForeign: func(name string) { s.Set(name, "foreign") },
 			ForeignIntact: func(name string) bool {
 				value, err := s.Get(name)

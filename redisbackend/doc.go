@@ -16,6 +16,17 @@
 // A server that loses its data lets a second owner in while the first still believes it holds the
 // lock; the first hears of that when it next renews or, if its lease is fixed, when that ends.
 //
+// A server whose memory is full, and that evicts nothing, grants no locks, but renews those that are held
+// and lets them go.
+//
+// # Names are keys
+//
+// A lock's name is its key, among all others, so it must not be the key of other data. What is no lock
+// the steps leave alone, and report as [backend.ErrConflict]: anything but a hash, and a hash without
+// an expiry that has other things in it than an owner and a count. A hash that expires is taken for
+// a lock by those who wait, until it is gone; but a forced unlock deletes only what looks like a lock
+// and expires. Names like lock:orders:42 keep clear of all that, or [WithPrefix].
+//
 // # Replicas and failover
 //
 // Redis copies its data to replicas after it has answered. A master that dies, or is cut off,
@@ -27,9 +38,14 @@
 //
 // During a failover attempts to lock fail and are repeated, as are renewals and the last unlock; it
 // must be over within a lease (30 s by default), or locks that are held are lost. A client of
-// [redis.NewFailoverClient] asks the sentinels for the master. What the old master is asked after
-// it has become a replica it refuses, without any effect. A release that the new master has not
+// [redis.NewFailoverClient] asks the sentinels for the master. A release that the new master has not
 // heard of leaves the lock held there until its lease is over.
+//
+// An old master that has become a replica may still be asked, over connections that stand. What it
+// would have to write it refuses, without any effect. From its own data, which may be old, it says who
+// has a lock, and that somebody hasn't. The latter, which would end a hold, counts only if a server
+// says it that would carry out a write: after a no to a renewal or an unlock it is asked for that. A
+// replica that takes writes (replica-read-only no) is believed.
 //
 // # Clusters
 //
@@ -47,9 +63,24 @@
 //
 // On one server, also behind Sentinel, the steps of many goroutines share round trips: the first six go
 // at once, each on a connection of its own, and what comes while these are under way goes in one
-// pipeline when the first of them is answered. The locks that one client holds are renewed
-// together, a hundred in each script. Hooks of the client see pipelines then. In a cluster, and
-// with [WithReplicas] or [WithShardedPubSub], every step goes by itself.
+// pipeline when the first of them is answered, or by another connection if that takes longer than some
+// 50 ms. The locks that one client holds are renewed together, a hundred in each script. In a cluster,
+// and with [WithReplicas], [WithShardedPubSub] or [WithContextValues], every step goes by itself.
+//
+// # Hooks
+//
+// Hooks of the client see single commands and pipelines, and where steps share round trips nobody's
+// context values: see [WithContextValues]. A hook must send what it is given, not a copy, and return the
+// errors that it gets: a redis.Nil in the place of another would be read as the answer of a server,
+// and a lock's answer to an attempt is a null. Arguments that are strings it may change. The last
+// argument of a script is none: it has a String method, and notices when it is sent, since that is all
+// that tells whether a step that failed may have been carried out.
+//
+// # TLS
+//
+// With Options.TLSConfig go-redis dials without heeding contexts. A connection for subscriptions that
+// breaks is then replaced twice, one after the other, and a server that doesn't answer is noticed later
+// by a DialTimeout. An Options.Dialer that calls DialContext of a [crypto/tls.Dialer] does better.
 //
 // # On the wire
 //
@@ -59,8 +90,9 @@
 // or a Redisson that is told not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
-// HGET, HLEN, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. The names of channels
-// are arguments in the place of keys, so besides the lock names it needs the pattern
-// redisson_lock__channel:* twice: among its keys and among its channels. The options say which
-// commands they need besides. A [redis.ClusterClient] itself needs CLUSTER SLOTS.
+// HGET, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. With PUBSUB, whoever
+// unlocks learns on the way whether others wait. The names of channels are arguments in the place of
+// keys, so besides the lock names the user needs the pattern redisson_lock__channel:* twice: among its
+// keys and among its channels. The options say which commands they need besides. A
+// [redis.ClusterClient] itself needs CLUSTER SLOTS.
 package redisbackend

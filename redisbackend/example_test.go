@@ -30,13 +30,38 @@ func ExampleNew() {
 
 	for _, owner := range []string{"alice", "bob"} {
 		res, err := session.Acquire(context.Background(), backend.AcquireRequest{
-			Name: "orders:42", Owner: owner, Lease: 10 * time.Second,
+			Name: "lock:orders:42", Owner: owner, Lease: 10 * time.Second,
 		})
 		fmt.Println(owner, res.Acquired, err)
 	}
 	// Output:
 	// alice true <nil>
 	// bob false <nil>
+}
+
+// The name of a lock is its key, behind the prefix. Redisson calls this one lock:orders:42.
+func ExampleWithPrefix() {
+	server, err := miniredis.Run() // a server would be running already
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+
+	locks := dlock.New(redisbackend.New(client, redisbackend.WithPrefix("lock:")))
+	defer locks.Close()
+
+	err = locks.Locker("orders:42").Do(context.Background(), func(ctx context.Context) error {
+		fmt.Println(server.Keys())
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// [lock:orders:42]
 }
 
 // A lock counts as acquired when one replica has it, or isn't acquired after half a second.
@@ -50,7 +75,7 @@ func ExampleWithReplicas() {
 	locks := dlock.New(redisbackend.New(client, redisbackend.WithReplicas(1, 500*time.Millisecond)))
 	defer locks.Close()
 
-	ok, err := locks.Locker("orders:42").TryLock(context.Background())
+	ok, err := locks.Locker("lock:orders:42").TryLock(context.Background())
 	switch {
 	case errors.Is(err, redisbackend.ErrNotReplicated):
 		fmt.Println("no replica has the lock, so nobody has:", err)
@@ -71,7 +96,7 @@ func ExampleWithShardedPubSub() {
 	locks := dlock.New(redisbackend.New(client, redisbackend.WithShardedPubSub()))
 	defer locks.Close()
 
-	err := locks.Locker("orders:42").Do(context.Background(), func(ctx context.Context) error {
+	err := locks.Locker("lock:orders:42").Do(context.Background(), func(ctx context.Context) error {
 		return nil // the work
 	})
 	if err != nil {

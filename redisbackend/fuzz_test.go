@@ -1,6 +1,7 @@
 package redisbackend_test
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"regexp"
@@ -33,6 +34,9 @@ func FuzzServer(f *testing.F) {
 		defer server.Wait()
 		defer client.Close()
 		said, known := decisive(first, second)
+		if step%6 == 1 && bytes.HasPrefix(first, []byte("-NOSCRIPT")) {
+			known = false // a re-entry asks for the count as well: the second answer is to that
+		}
 		wiretest.Answered(t, redisbackend.New(client), step, said, known)
 	})
 }

@@ -26,10 +26,12 @@ func TestWrongServers(t *testing.T) {
 	for _, node := range nodes {
 		node.Do("CONFIG", "SET", "requirepass", "secret")
 	}
+	cluster := testservers.RedisCluster(t, 2)
 	_, slaves := testservers.RedisReplicated(t, 1)
 	free := testservers.Redis(t)
 	free.Do("ACL", "SETUSER", "noscripts", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")
 	free.Do("ACL", "SETUSER", "nokeys", "on", ">secret", "~other", "&*", "+@all")
+	odd := testservers.Redis(t, "--rename-command", "EVALSHA", "")
 	nowhere := fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t))
 	guess := func(o *redis.Options) { o.Password = "guess" }
 
@@ -50,6 +52,10 @@ func TestWrongServers(t *testing.T) {
 		"replica":           {connect(t, slaves[0].Addr), "READONLY", false},
 		"no scripts":        {connect(t, free.Addr, as("noscripts")), "NOPERM", true},
 		"no such keys":      {connect(t, free.Addr, as("nokeys")), "NOPERM", true},
+		"no EVALSHA":        {connect(t, odd.Addr), "unknown command", true},
+		"no such database":  {connect(t, free.Addr, func(o *redis.Options) { o.DB = 99 }), "DB index is out of range", true},
+		"cluster, database": {connect(t, cluster[0].Addr, func(o *redis.Options) { o.DB = 1 }), "SELECT is not allowed", true},
+		"not a cluster":     {connectCluster(t, []*testservers.Server{free}), "cluster support disabled", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer c.client.Close()

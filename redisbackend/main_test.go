@@ -77,6 +77,9 @@ func options(o wiretest.Options) (opts []redisbackend.Option) {
 	if o.Sharded {
 		opts = append(opts, redisbackend.WithShardedPubSub())
 	}
+	if o.Prefix != "" {
+		opts = append(opts, redisbackend.WithPrefix(o.Prefix))
+	}
 	return opts
 }
 

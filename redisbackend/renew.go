@@ -22,12 +22,13 @@ const maxScripts = 100
 // A renewal is a request of a batch, with its index there.
 type renewal struct {
 	index int
-	call  redisson.Call
+	req   backend.RenewRequest
 }
 
 // RenewBatch sends the requests in pipelines, to each node of a cluster its own. Where there is only one
 // server, most of them share a script.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	reqs = redisson.Prefixed(s.prefix, reqs)
 	chosen := redisson.Renewable(reqs, answer, func(req backend.RenewRequest) error {
 		return s.check(ctx, req.Kind, req.Name)
 	})
@@ -74,27 +75,45 @@ func (s *session) renewals(ctx context.Context, reqs []backend.RenewRequest, cho
 				continue
 			}
 		}
-		groups[node] = append(groups[node], renewal{i, redisson.Renew(reqs[i])})
+		groups[node] = append(groups[node], renewal{i, reqs[i]})
 	}
 	return groups
 }
 
-// renewBatch renews holds each with a script of its own.
+// renewBatch renews holds each with a script of its own, and asks again where the answer is no.
 func (s *session) renewBatch(ctx context.Context, batch []renewal, answer func(int, backend.RenewResult, error)) {
+	var no []renewal
+	s.renewEach(ctx, batch, redisson.Renew, redisson.ParseRenew, func(r renewal, res backend.RenewResult, err error) {
+		if err == nil && !res.Held {
+			no = append(no, r)
+			return
+		}
+		answer(r.index, res, err)
+	})
+	s.renewEach(ctx, no, redisson.RenewAgain, redisson.ParseRenewAgain, func(r renewal, res backend.RenewResult, err error) {
+		answer(r.index, res, err)
+	})
+}
+
+func (s *session) renewEach(ctx context.Context, batch []renewal, script func(backend.RenewRequest) redisson.Call,
+	parser func(any) (backend.RenewResult, error), answer func(renewal, backend.RenewResult, error)) {
+	if len(batch) == 0 {
+		return
+	}
 	calls := make([]redisson.Call, len(batch))
 	for i, r := range batch {
-		calls[i] = r.call
+		calls[i] = script(r.req)
 	}
 	for i, cmd := range s.scripts(ctx, calls) {
 		reply, err := cmd.reply()
-		res, err := parse(reply, err, redisson.ParseRenew)
-		answer(batch[i].index, res, err)
+		res, err := parse(reply, err, parser)
+		answer(batch[i], res, err)
 	}
 }
 
 // scripts carries out scripts in one pipeline, and in another those that the server did not know.
-func (s *session) scripts(ctx context.Context, calls []redisson.Call) []command {
-	cmds := make([]command, len(calls))
+func (s *session) scripts(ctx context.Context, calls []redisson.Call) []*command {
+	cmds := make([]*command, len(calls))
 	var unknown []int
 	for i, call := range calls {
 		cmds[i] = evalSHA(ctx, call)
@@ -108,7 +127,7 @@ func (s *session) scripts(ctx context.Context, calls []redisson.Call) []command 
 	if len(unknown) == 0 {
 		return cmds
 	}
-	again := make([]command, len(unknown))
+	again := make([]*command, len(unknown))
 	for i, which := range unknown {
 		again[i] = eval(ctx, calls[which])
 		cmds[which] = again[i]

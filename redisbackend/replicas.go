@@ -68,21 +68,17 @@ func (r replicas) check(client redis.UniversalClient) {
 	}
 }
 
-// readTimeout is how long a client waits for an answer. Zero or less: for ever, or it isn't known.
+// readTimeout is how long a client waits for an answer. Zero or less: for ever.
 func readTimeout(client redis.UniversalClient) time.Duration {
-	switch client := client.(type) {
-	case *redis.Client:
-		return client.Options().ReadTimeout
-	case *redis.ClusterClient:
-		return client.Options().ReadTimeout
-	default:
-		return 0
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		return cluster.Options().ReadTimeout
 	}
+	return client.(*redis.Client).Options().ReadTimeout
 }
 
 // command is what follows a write on the same connection.
-func (r replicas) command(ctx context.Context) command {
-	return newCommand(ctx, 0, "wait", r.n, r.timeout.Milliseconds())
+func (r replicas) command(ctx context.Context) *command {
+	return ask(ctx, 0, "wait", r.n, r.timeout.Milliseconds())
 }
 
 // node returns the client of the one server that has the key. WAIT has no key by which a cluster's

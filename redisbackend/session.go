@@ -3,6 +3,7 @@ package redisbackend
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,10 +18,11 @@ type session struct {
 	client     redis.UniversalClient
 	cluster    *redis.ClusterClient // the client, if it is one; else nil
 	dialect    redisson.Dialect
+	prefix     string // of keys: names are without it until a step adds it
 	replicas   replicas
 	probed     atomic.Bool // see probe
 	subscriber *pubsub.Subscriber
-	sender     *gather.Sender[command, command] // nil: every step sends for itself
+	sender     *gather.Sender[*command, *command] // nil: every step sends for itself
 }
 
 var (
@@ -43,6 +45,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name string) err
 }
 
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.AcquireResult{}, err
 	}
@@ -52,7 +55,8 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	call := redisson.Acquire(req)
 	if !req.Reentry && s.replicas.n == 0 {
 		reply, err := s.run(ctx, call)
-		return parse(reply, err, redisson.ParseAcquire)
+		res, err := parse(reply, err, redisson.ParseAcquire)
+		return res, s.orForeign(ctx, req.Name, res.Remaining, err)
 	}
 	a, err := s.acquire(ctx, evalSHA(ctx, call), req)
 	if err == nil && a.script.unknownToServer() {
@@ -61,33 +65,45 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err != nil {
 		return backend.AcquireResult{}, err
 	}
-	return s.acquired(a)
+	res, err := s.acquired(a)
+	return res, s.orForeign(ctx, req.Name, res.Remaining, err)
+}
+
+// orForeign returns the error of a step. If there is none, and what the step found is held for ever, it
+// looks whether that is a lock at all.
+func (s *session) orForeign(ctx context.Context, name string, remaining time.Duration, err error) error {
+	if err != nil || remaining >= 0 {
+		return err
+	}
+	reply, err := s.run(ctx, redisson.IsForeign(name))
+	if err != nil {
+		return nil // it stays what it seems to be
+	}
+	return redisson.ParseIsForeign(reply)
 }
 
 // An acquisition is what is sent together to acquire a lock.
 type acquisition struct {
-	script command
+	script *command
 	count  *command // of the owner's holds; nil if nobody asks
 	wait   *command // for replicas; nil if nobody asks
 }
 
 // acquire sends the script and, in the same round trip, what else must be known.
-func (s *session) acquire(ctx context.Context, script command, req backend.AcquireRequest) (acquisition, error) {
+func (s *session) acquire(ctx context.Context, script *command, req backend.AcquireRequest) (acquisition, error) {
 	a := acquisition{script: script}
-	cmds := []command{script}
+	cmds := []*command{script}
 	if req.Reentry {
-		count := newCommand(ctx, 1, "hget", req.Name, req.Owner)
-		a.count = &count
-		cmds = append(cmds, count)
+		a.count = ask(ctx, 1, "hget", req.Name, req.Owner)
+		cmds = append(cmds, a.count)
 	}
 	if s.replicas.n == 0 {
 		return a, s.send(ctx, cmds...)
 	}
-	wait := s.replicas.command(ctx)
-	a.wait = &wait
+	a.wait = s.replicas.command(ctx)
 	node, err := s.node(ctx, req.Name)
 	if err == nil {
-		s.pipeline(ctx, node, append(cmds, wait)...)
+		s.pipeline(ctx, node, append(cmds, a.wait)...)
 	}
 	return a, err
 }
@@ -116,34 +132,77 @@ func (s *session) acquired(a acquisition) (backend.AcquireResult, error) {
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
+	}
+	res, err := s.release(ctx, req)
+	if redisson.MayHold(res, err) {
+		reply, err := s.run(ctx, s.dialect.ReleaseAgain(req))
+		return parse(reply, err, redisson.ParseReleaseAgain)
+	}
+	return res, err
+}
+
+func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	if req.AskWaiting {
+		return s.releaseAsking(ctx, req)
 	}
 	reply, err := s.run(ctx, s.dialect.Release(req))
 	return parse(reply, err, redisson.ParseRelease)
 }
 
+// releaseAsking releases and asks, in the same round trip, who listens.
+func (s *session) releaseAsking(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	own := s.subscriber.Watch(redisson.Channel(req.Name))
+	call := s.dialect.Release(req)
+	script, listeners := evalSHA(ctx, call), s.countWaiting(ctx, req.Name)
+	err := s.send(ctx, script, listeners)
+	if err == nil && script.unknownToServer() {
+		script, listeners = eval(ctx, call), s.countWaiting(ctx, req.Name)
+		err = s.send(ctx, script, listeners)
+	}
+	least, most := own()
+	if err != nil {
+		return backend.ReleaseResult{}, err
+	}
+	reply, err := script.reply()
+	res, err := parse(reply, err, redisson.ParseRelease)
+	if err == nil && res.Outcome == backend.Freed {
+		reply, err := listeners.reply()
+		s.dialect.AddWaiting(&res, reply, err, s.cluster != nil, least, most)
+	}
+	return res, err
+}
+
+func (s *session) countWaiting(ctx context.Context, name string) *command {
+	if s.cluster != nil {
+		return eval(ctx, s.dialect.CountWaitingScript(name))
+	}
+	subcommand, channel := s.dialect.CountWaiting(name)
+	return ask(ctx, 0, "pubsub", subcommand, channel)
+}
+
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.RenewResult{}, err
 	}
 	reply, err := s.run(ctx, redisson.Renew(req))
-	return parse(reply, err, redisson.ParseRenew)
+	res, err := parse(reply, err, redisson.ParseRenew)
+	if err != nil || res.Held {
+		return res, err
+	}
+	reply, err = s.run(ctx, redisson.RenewAgain(req))
+	return parse(reply, err, redisson.ParseRenewAgain)
 }
 
-// ForceRelease asks first whether the key is a lock: the script deletes anything.
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
 	if err := s.probe(ctx, req.Name); err != nil {
-		return backend.ForceReleaseResult{}, err
-	}
-	fields := s.question(ctx, "hlen", req.Name)
-	if err := s.send(ctx, fields); err != nil {
-		return backend.ForceReleaseResult{}, err
-	}
-	if _, err := fields.reply(); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
 	reply, err := s.run(ctx, s.dialect.ForceRelease(req))
@@ -152,6 +211,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 
 // Look asks with plain commands, in one round trip.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.LookResult{}, err
 	}
@@ -165,7 +225,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 		return backend.LookResult{}, err
 	}
 	var replies [3]any
-	for i, cmd := range []command{exists, holds, ttl} {
+	for i, cmd := range []*command{exists, holds, ttl} {
 		var err error
 		if replies[i], err = cmd.reply(); err != nil {
 			return backend.LookResult{}, err
@@ -174,12 +234,13 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if req.Owner == "" {
 		replies[1] = nil
 	}
-	return redisson.ParseLook(replies[0], replies[1], replies[2])
+	res, err := redisson.ParseLook(replies[0], replies[1], replies[2])
+	return res, s.orForeign(ctx, req.Name, res.Remaining, err)
 }
 
 // question returns a plain command about a key that is to be answered by the key's master.
-func (s *session) question(ctx context.Context, args ...any) command {
-	cmd := newCommand(ctx, 1, args...)
+func (s *session) question(ctx context.Context, args ...any) *command {
+	cmd := ask(ctx, 1, args...)
 	cmd.master = s.cluster != nil && s.cluster.Options().ReadOnly
 	return cmd
 }

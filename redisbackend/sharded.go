@@ -38,7 +38,7 @@ func (s *session) probe(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	cmd := newCommand(ctx, 0, "pubsub", "shardnumsub")
+	cmd := ask(ctx, 0, "pubsub", "shardnumsub")
 	err = node.Process(ctx, cmd)
 	var text string
 	if reply := redis.Error(nil); errors.As(err, &reply) {

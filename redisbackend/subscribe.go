@@ -17,6 +17,7 @@ import (
 
 // Subscribe returns once the server has confirmed the subscription.
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return nil, err
 	}

@@ -21,8 +21,18 @@ var _ backend.Backend = (*Backend)(nil)
 type Option func(*options)
 
 type options struct {
+	apart    bool // no step goes together with another
 	replicas replicas
 	sharded  bool
+	prefix   string
+}
+
+// WithPrefix sets what the keys of locks begin with; default nothing: then a lock's name is its key, and
+// must not be that of other data. All who share locks must use the same prefix. For Redisson it is a
+// part of the name, or what a NameMapper adds: with the prefix "lock:", its getLock("lock:orders:42") is
+// the lock "orders:42" here. In a cluster a prefix with a pair of braces puts all locks into one slot.
+func WithPrefix(prefix string) Option {
+	return func(o *options) { o.prefix = prefix }
 }
 
 // New returns a backend on a valkey-go client of any [valkey.ClientMode]. The client stays the
@@ -77,16 +87,16 @@ func expires(client valkey.Client) bool {
 
 // Open returns a new session.
 func (b *Backend) Open() backend.Session {
-	s := &session{client: b.client, replicas: b.options.replicas}
+	s := &session{client: b.client, replicas: b.options.replicas, prefix: b.options.prefix}
 	s.dialect.Sharded = b.options.sharded
 	if b.client.Mode() == valkey.ClientModeCluster {
 		s.slots = newSlots(b.client)
 	}
 	s.subscriber = newSubscriber(b.client, b.options.sharded, s.slots)
-	if s.slots != nil || s.replicas.n > 0 || s.dialect.Sharded {
+	if s.slots != nil || s.replicas.n > 0 || s.dialect.Sharded || b.options.apart {
 		return s // what goes together must be for one server, and not wait for another
 	}
-	s.sender = gather.New(s.sendNow)
+	s.sender = gather.New(s.sendNow, nil)
 	return gathering{s}
 }
 

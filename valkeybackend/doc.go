@@ -17,6 +17,17 @@
 // lock; the first hears of that when it next renews or, if its lease is fixed, when that ends. A
 // server that evicts keys (maxmemory-policy) evicts locks.
 //
+// A server whose memory is full, and that evicts nothing, grants no locks, but renews those that are held
+// and lets them go.
+//
+// # Names are keys
+//
+// A lock's name is its key, among all others, so it must not be the key of other data. What is no lock
+// the steps leave alone, and report as [backend.ErrConflict]: anything but a hash, and a hash without
+// an expiry that has other things in it than an owner and a count. A hash that expires is taken for
+// a lock by those who wait, until it is gone; but a forced unlock deletes only what looks like a lock
+// and expires. Names like lock:orders:42 keep clear of all that, or [WithPrefix].
+//
 // # Replicas and failover
 //
 // Valkey copies its data to replicas after it has answered. A master that dies, or is cut off,
@@ -28,9 +39,14 @@
 //
 // During a failover attempts to lock fail and are repeated, as are renewals and the last unlock; it
 // must be over within a lease (30 s by default), or locks that are held are lost. A client with a
-// Sentinel.MasterSet asks the sentinels for the master. What the old master is asked after it has
-// become a replica it refuses, without any effect. A release that the new master has not heard of
+// Sentinel.MasterSet asks the sentinels for the master. A release that the new master has not heard of
 // leaves the lock held there until its lease is over.
+//
+// An old master that has become a replica may still be asked, over connections that stand. What it
+// would have to write it refuses, without any effect. From its own data, which may be old, it says who
+// has a lock, and that somebody hasn't. The latter, which would end a hold, counts only if a server
+// says it that would carry out a write: after a no to a renewal or an unlock it is asked for that. A
+// replica that takes writes (replica-read-only no) is believed.
 //
 // # Clusters
 //
@@ -49,8 +65,8 @@
 // On one server, also behind Sentinel, the steps of many goroutines share writes: the first six go at
 // once, and what comes while these are under way goes in one piece when the first of them is
 // answered, which is more than valkey-go's own pipelining does. The locks that one client holds are
-// renewed together, a hundred in each script. In a cluster, and with [WithReplicas] or
-// [WithShardedPubSub], every step goes by itself, as valkey-go sends it.
+// renewed together, a hundred in each script. In a cluster, and with [WithReplicas],
+// [WithShardedPubSub] or [WithContextValues], every step goes by itself, as valkey-go sends it.
 //
 // # On the wire
 //
@@ -61,10 +77,11 @@
 // nowhere and a Redisson that is told not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
-// HGET, HLEN, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, besides those that
-// valkey-go needs for itself. The names of channels are arguments in the place of keys, so besides
-// the lock names the user needs the pattern redisson_lock__channel:* twice: among its keys and among
-// its channels. The options say which commands they need besides.
+// HGET, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, besides those that
+// valkey-go needs for itself. With PUBSUB, whoever unlocks learns on the way whether others wait. The
+// names of channels are arguments in the place of keys, so besides the lock names the user needs the
+// pattern redisson_lock__channel:* twice: among its keys and among its channels. The options say
+// which commands they need besides.
 //
 // # Connections
 //

@@ -145,6 +145,9 @@ func options(o wiretest.Options) (opts []valkeybackend.Option) {
 	if o.Sharded {
 		opts = append(opts, valkeybackend.WithShardedPubSub())
 	}
+	if o.Prefix != "" {
+		opts = append(opts, valkeybackend.WithPrefix(o.Prefix))
+	}
 	return opts
 }
 

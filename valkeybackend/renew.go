@@ -22,13 +22,14 @@ const maxScripts = 100
 // A renewal is a request of a batch, with its index there.
 type renewal struct {
 	index int
-	call  redisson.Call
+	req   backend.RenewRequest
 }
 
 // RenewBatch sends the requests in pipelines, in a cluster to each node its own: the client would
 // send one pipeline to several nodes, too, but answer when the slowest has answered. Where there is only
 // one server, most of them share a script.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	reqs = redisson.Prefixed(s.prefix, reqs)
 	chosen := redisson.Renewable(reqs, answer, func(req backend.RenewRequest) error {
 		return s.check(ctx, req.Kind, req.Name)
 	})
@@ -74,20 +75,38 @@ func (s *session) renewals(reqs []backend.RenewRequest, chosen []int) map[string
 		if s.slots != nil {
 			node = s.slots.near(redisson.Slot(reqs[i].Name))
 		}
-		groups[node] = append(groups[node], renewal{i, redisson.Renew(reqs[i])})
+		groups[node] = append(groups[node], renewal{i, reqs[i]})
 	}
 	return groups
 }
 
-// renewBatch renews holds each with a script of its own.
+// renewBatch renews holds each with a script of its own, and asks again where the answer is no.
 func (s *session) renewBatch(ctx context.Context, batch []renewal, answer func(int, backend.RenewResult, error)) {
+	var no []renewal
+	s.renewEach(ctx, batch, redisson.Renew, redisson.ParseRenew, func(r renewal, res backend.RenewResult, err error) {
+		if err == nil && !res.Held {
+			no = append(no, r)
+			return
+		}
+		answer(r.index, res, err)
+	})
+	s.renewEach(ctx, no, redisson.RenewAgain, redisson.ParseRenewAgain, func(r renewal, res backend.RenewResult, err error) {
+		answer(r.index, res, err)
+	})
+}
+
+func (s *session) renewEach(ctx context.Context, batch []renewal, script func(backend.RenewRequest) redisson.Call,
+	parser func(any) (backend.RenewResult, error), answer func(renewal, backend.RenewResult, error)) {
+	if len(batch) == 0 {
+		return
+	}
 	calls := make([]redisson.Call, len(batch))
 	for i, r := range batch {
-		calls[i] = r.call
+		calls[i] = script(r.req)
 	}
 	for i, a := range s.scripts(ctx, calls) {
-		res, err := parse(a, redisson.ParseRenew)
-		answer(batch[i].index, res, err)
+		res, err := parse(a, parser)
+		answer(batch[i], res, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package valkeybackend
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/valkey-io/valkey-go"
 
@@ -17,6 +18,7 @@ type session struct {
 	client     valkey.Client
 	slots      *slots // of the cluster, if it is one; else nil
 	dialect    redisson.Dialect
+	prefix     string // of keys: names are without it until a step adds it
 	replicas   replicas
 	probed     atomic.Bool // see probe
 	subscriber *pubsub.Subscriber
@@ -43,6 +45,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name string) err
 }
 
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.AcquireResult{}, err
 	}
@@ -51,13 +54,28 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 	call := redisson.Acquire(req)
 	if !req.Reentry && s.replicas.n == 0 {
-		return parse(s.run(ctx, call), redisson.ParseAcquire)
+		res, err := parse(s.run(ctx, call), redisson.ParseAcquire)
+		return res, s.orForeign(ctx, req.Name, res.Remaining, err)
 	}
 	answers := s.acquire(ctx, s.evalSHA(call), req)
 	if answers[0].again {
 		answers = s.acquire(ctx, s.eval(call), req)
 	}
-	return s.acquired(answers, req)
+	res, err := s.acquired(answers, req)
+	return res, s.orForeign(ctx, req.Name, res.Remaining, err)
+}
+
+// orForeign returns the error of a step. If there is none, and what the step found is held for ever, it
+// looks whether that is a lock at all.
+func (s *session) orForeign(ctx context.Context, name string, remaining time.Duration, err error) error {
+	if err != nil || remaining >= 0 {
+		return err
+	}
+	a := s.run(ctx, redisson.IsForeign(name))
+	if a.err != nil {
+		return nil // it stays what it seems to be
+	}
+	return redisson.ParseIsForeign(a.reply)
 }
 
 // acquire sends the script and, in the same round trip, what else must be known: how many holds the
@@ -95,35 +113,74 @@ func (s *session) acquired(answers []answer, req backend.AcquireRequest) (backen
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ReleaseResult{}, err
+	}
+	res, err := s.release(ctx, req)
+	if redisson.MayHold(res, err) {
+		return parse(s.run(ctx, s.dialect.ReleaseAgain(req)), redisson.ParseReleaseAgain)
+	}
+	return res, err
+}
+
+func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	if req.AskWaiting {
+		return s.releaseAsking(ctx, req)
 	}
 	return parse(s.run(ctx, s.dialect.Release(req)), redisson.ParseRelease)
 }
 
+// releaseAsking releases and asks, in the same round trip, who listens.
+func (s *session) releaseAsking(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	own := s.subscriber.Watch(redisson.Channel(req.Name))
+	call := s.dialect.Release(req)
+	answers := s.send(ctx, s.evalSHA(call), s.countWaiting(req.Name))
+	if answers[0].again {
+		answers = s.send(ctx, s.eval(call), s.countWaiting(req.Name))
+	}
+	least, most := own()
+	res, err := parse(answers[0], redisson.ParseRelease)
+	if err == nil && res.Outcome == backend.Freed {
+		s.dialect.AddWaiting(&res, answers[1].reply, answers[1].err, s.slots != nil, least, most)
+	}
+	return res, err
+}
+
+func (s *session) countWaiting(name string) valkey.Completed {
+	if s.slots != nil {
+		return s.eval(s.dialect.CountWaitingScript(name))
+	}
+	subcommand, channel := s.dialect.CountWaiting(name)
+	return s.client.B().Arbitrary("PUBSUB", subcommand, channel).Build()
+}
+
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.RenewResult{}, err
 	}
-	return parse(s.run(ctx, redisson.Renew(req)), redisson.ParseRenew)
+	res, err := parse(s.run(ctx, redisson.Renew(req)), redisson.ParseRenew)
+	if err != nil || res.Held {
+		return res, err
+	}
+	return parse(s.run(ctx, redisson.RenewAgain(req)), redisson.ParseRenewAgain)
 }
 
-// ForceRelease asks first whether the key is a lock: the script deletes anything.
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
 	if err := s.probe(ctx); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
-	if a := s.send(ctx, s.question("HLEN", req.Name))[0]; a.err != nil {
-		return backend.ForceReleaseResult{}, a.err
-	}
 	return parse(s.run(ctx, s.dialect.ForceRelease(req)), redisson.ParseForceRelease)
 }
 
 // Look asks with plain commands, in one round trip.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	req.Name = s.prefix + req.Name
 	if err := s.check(ctx, req.Kind, req.Name); err != nil {
 		return backend.LookResult{}, err
 	}
@@ -140,7 +197,8 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if req.Owner == "" {
 		answers[1].reply = nil
 	}
-	return redisson.ParseLook(answers[0].reply, answers[1].reply, answers[2].reply)
+	res, err := redisson.ParseLook(answers[0].reply, answers[1].reply, answers[2].reply)
+	return res, s.orForeign(ctx, req.Name, res.Remaining, err)
 }
 
 // gathering is a session whose steps go together with those of others, and can be left.

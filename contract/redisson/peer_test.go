@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,32 +21,10 @@ import (
 var classpaths = func() map[string]func() (string, error) {
 	m := make(map[string]func() (string, error))
 	for _, version := range versions {
-		m[version] = sync.OnceValues(func() (string, error) { return classpath(version) })
+		m[version] = sync.OnceValues(func() (string, error) { return testservers.RedissonClasspath(".", version) })
 	}
 	return m
 }()
-
-// classpath builds the Java program, if that has not been done since it was changed, of what this
-// machine has downloaded already.
-func classpath(version string) (string, error) {
-	target := filepath.Join("target", version)
-	jars := filepath.Join(target, "classpath") // written by the build's last step
-	if !newer(jars, "pom.xml") || !newer(jars, "src/main/java/Peer.java") {
-		cmd := exec.Command("mvn", "--offline", "--quiet", "--batch-mode", "-Dstyle.color=never", "-Dredisson.version="+version)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("the Java program cannot be built; "+
-				"`mvn -q -B -f contract/redisson -Dredisson.version=%s` downloads what that takes: %w\n%s", version, err, out)
-		}
-	}
-	text, err := os.ReadFile(jars)
-	return filepath.Join(target, "classes") + string(filepath.ListSeparator) + string(text), err
-}
-
-func newer(file, than string) bool {
-	a, errA := os.Stat(file)
-	b, errB := os.Stat(than)
-	return errA == nil && errB == nil && a.ModTime().After(b.ModTime())
-}
 
 // needJava skips a test where there is no Redisson to run, or fails it if that was asked for.
 func needJava(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -20,21 +21,33 @@ const (
 	// maxBatch is how many parcels go together. It bounds how long one waits for the answers to
 	// others.
 	maxBatch = 500
+
+	// patience is how long nothing may land before what is under way isn't counted any more. Some
+	// connections may hang while others are fine.
+	patience = 50 * time.Millisecond
 )
 
 // A Sender sends commands C for many goroutines, each of which waits for its own results R only, and
 // no longer than its context. What the first few send goes at once. What comes while that is under
 // way gathers, and goes together when the first of them is answered. So whoever is alone waits for
 // nobody.
+//
+// What is sent has nobody's context values, whether it goes together with others or not: hooks of
+// a client that read them would else see another's, or sometimes their own.
 type Sender[C, R any] struct {
 	send    func(context.Context, []C) []R
+	recall  func([]C) bool
 	parcels sync.Pool
 
 	mu       sync.Mutex
-	flights  int             // goroutines that send
-	yielding int             // of these, how many are about to look for more
+	flights  int             // goroutines that send, without those that are overdue
+	overdue  int             // those that sent for too long when a round ended
+	round    int             // how often there were such
+	yielding int             // how many are about to look for more
 	waiting  []*parcel[C, R] // for one of them
-	landed   sync.Cond       // flights is 0
+	taken    int             // how often one has taken what waits
+	watched  bool            // late will be called
+	landed   sync.Cond       // nothing is under way
 }
 
 // A parcel is what one caller sends together.
@@ -46,17 +59,28 @@ type parcel[C, R any] struct {
 	batch    *batch[C, R]  // that it is sent with; guarded by Sender.mu
 }
 
-// A batch is what several callers send together. It ends when the last of them has left.
+// A batch is what several callers send together. It ends when the last of them has left. It is the
+// context that it is sent with.
 type batch[C, R any] struct {
+	ctx     context.Context // of its only caller, or one that end ends
 	parcels []*parcel[C, R]
+	round   int // in which its flight counts
 	stay    int // guarded by Sender.mu
 	end     context.CancelFunc
 }
 
+func (b *batch[C, R]) Deadline() (time.Time, bool) { return b.ctx.Deadline() }
+func (b *batch[C, R]) Done() <-chan struct{}       { return b.ctx.Done() }
+func (b *batch[C, R]) Err() error                  { return b.ctx.Err() }
+func (b *batch[C, R]) Value(any) any               { return nil }
+
 // New returns a Sender that sends with the function, which returns the results of the commands in
 // their order. It may be called by several goroutines at once.
-func New[C, R any](send func(context.Context, []C) []R) *Sender[C, R] {
-	s := &Sender[C, R]{send: send}
+//
+// If recall isn't nil, it is called when the only caller of a batch leaves while that is under way. It
+// says whether the commands were not sent and, now that it was called, never will be.
+func New[C, R any](send func(context.Context, []C) []R, recall func([]C) bool) *Sender[C, R] {
+	s := &Sender[C, R]{send: send, recall: recall}
 	s.landed.L = &s.mu
 	s.parcels.New = func() any { return &parcel[C, R]{answered: make(chan struct{}, 1)} }
 	return s
@@ -99,8 +123,37 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 func (s *Sender[C, R]) start() {
 	if s.flights < maxFlights {
 		s.flights++
-		go s.fly()
+		go s.fly(s.round)
+	} else {
+		s.watch()
 	}
+}
+
+// watch looks after a while whether what waits still does. s.mu is held.
+func (s *Sender[C, R]) watch() {
+	if s.watched {
+		return
+	}
+	s.watched = true
+	taken := s.taken
+	time.AfterFunc(patience, func() { s.late(taken) })
+}
+
+// late starts a flight for what waits, if there is anything. If nobody has taken up what waits since
+// watch was called, all that were under way then still are: they are overdue.
+func (s *Sender[C, R]) late(taken int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watched = false
+	if len(s.waiting) == 0 {
+		return
+	}
+	if s.taken == taken {
+		s.overdue += s.flights
+		s.flights = 0
+		s.round++
+	}
+	s.start()
 }
 
 // leave gives a parcel up, unless it is answered. One that still waits won't be sent.
@@ -116,35 +169,47 @@ func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool
 		return 0, false
 	default:
 	}
+	if len(p.batch.parcels) == 1 && s.recall != nil && s.recall(p.commands) {
+		return backend.Retry, true
+	}
 	if p.batch.stay--; p.batch.stay == 0 {
 		p.batch.end()
 	}
 	return backend.Unknown, true
 }
 
-// fly sends what waits, until nothing does.
-func (s *Sender[C, R]) fly() {
+// fly sends what waits, until nothing does. It is given the round in which it was counted.
+func (s *Sender[C, R]) fly(round int) {
 	for {
-		ctx, b := s.next()
+		b := s.next(round)
 		if b == nil {
 			return
 		}
-		s.deliver(ctx, b)
+		round = b.round
+		s.deliver(b)
 		s.yield(b)
 	}
 }
 
-// next returns what waits, with a context for it. If nothing waits, the flight is over.
-func (s *Sender[C, R]) next() (context.Context, *batch[C, R]) {
+// next returns what waits. If nothing does, or there are flights enough, the one that asks is over.
+func (s *Sender[C, R]) next(round int) *batch[C, R] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.waiting) == 0 {
+	if round != s.round { // it was overdue, and isn't any more
+		s.overdue--
+		s.flights++
+	}
+	if len(s.waiting) == 0 || s.flights > maxFlights {
 		s.flights--
 		s.landed.Broadcast()
-		return nil, nil
+		if len(s.waiting) > 0 {
+			s.watch()
+		}
+		return nil
 	}
-	b := &batch[C, R]{parcels: s.waiting}
+	b := &batch[C, R]{parcels: s.waiting, round: s.round}
 	s.waiting = nil
+	s.taken++
 	if len(b.parcels) > maxBatch {
 		b.parcels, s.waiting = b.parcels[:maxBatch:maxBatch], b.parcels[maxBatch:]
 		s.start()
@@ -153,27 +218,26 @@ func (s *Sender[C, R]) next() (context.Context, *batch[C, R]) {
 	for _, p := range b.parcels {
 		p.batch = b
 	}
-	ctx := b.parcels[0].ctx
 	if b.stay == 1 {
-		b.end = func() {} // it ends with its caller's context
-		return ctx, b
+		b.ctx, b.end = b.parcels[0].ctx, func() {} // it ends with its caller's context
+	} else {
+		b.ctx, b.end = context.WithCancel(context.Background())
 	}
-	ctx, b.end = context.WithCancel(context.WithoutCancel(ctx))
-	return ctx, b
+	return b
 }
 
 // deliver sends a batch.
-func (s *Sender[C, R]) deliver(ctx context.Context, b *batch[C, R]) {
+func (s *Sender[C, R]) deliver(b *batch[C, R]) {
 	defer b.end()
 	if len(b.parcels) == 1 {
-		b.parcels[0].results = s.send(ctx, b.parcels[0].commands)
+		b.parcels[0].results = s.send(b, b.parcels[0].commands)
 		return
 	}
 	var commands []C
 	for _, p := range b.parcels {
 		commands = append(commands, p.commands...)
 	}
-	results := s.send(ctx, commands)
+	results := s.send(b, commands)
 	for _, p := range b.parcels {
 		n := len(p.commands)
 		p.results, results = results[:n:n], results[n:]
@@ -203,7 +267,7 @@ func (s *Sender[C, R]) yield(b *batch[C, R]) {
 func (s *Sender[C, R]) Settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.flights > 0 {
+	for s.flights+s.overdue > 0 {
 		s.landed.Wait()
 	}
 }

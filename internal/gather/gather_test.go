@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -51,7 +52,7 @@ func (s *server) received() [][]int {
 func run(t *testing.T, f func(*testing.T, *server, *Sender[int, int])) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := &server{open: make(chan struct{})}
-		s := New(srv.send)
+		s := New(srv.send, nil)
 		f(t, srv, s)
 		close(srv.open)
 		s.Settle()
@@ -187,7 +188,7 @@ func TestLeavingWhileUnderWay(t *testing.T) {
 func TestLeavingAsItIsAnswered(t *testing.T) {
 	srv := &server{open: make(chan struct{})}
 	close(srv.open)
-	s := New(srv.send)
+	s := New(srv.send, nil)
 	for i := range 2000 {
 		ctx, leave := context.WithCancel(t.Context())
 		go leave()
@@ -199,11 +200,12 @@ func TestLeavingAsItIsAnswered(t *testing.T) {
 	s.Settle()
 }
 
-// What is sent for one ends with its context, what is sent for several does not.
+// What is sent for one ends with its context, what is sent for several does not. Neither has anybody's
+// values.
 func TestContexts(t *testing.T) {
 	type key struct{}
 	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
-		ctx, leave := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
+		ctx, leave := context.WithTimeout(context.WithValue(t.Context(), key{}, "v"), time.Hour)
 		calls := []*call{start(ctx, s, 1)}
 		for i := range maxFlights - 1 {
 			calls = append(calls, start(t.Context(), s, 2+i))
@@ -211,13 +213,26 @@ func TestContexts(t *testing.T) {
 		calls = append(calls, start(ctx, s, 20), start(t.Context(), s, 21))
 		srv.open <- struct{}{}
 		synctest.Wait()
-		leave()
 		first, last := srv.ctxs[0], srv.ctxs[maxFlights]
-		if first.Err() == nil || first.Value(key{}) != "v" {
-			t.Errorf("the first: %v, %v", first.Err(), first.Value(key{}))
+		if deadline, ok := first.Deadline(); !ok || !deadline.Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("the first ends at %v, %v", deadline, ok)
 		}
-		if last.Err() != nil || last.Value(key{}) != "v" {
-			t.Errorf("the last: %v, %v", last.Err(), last.Value(key{}))
+		if _, ok := last.Deadline(); ok {
+			t.Error("the last has the deadline of one")
+		}
+		leave()
+		if !errors.Is(first.Err(), context.Canceled) || last.Err() != nil {
+			t.Errorf("the first: %v, the last: %v", first.Err(), last.Err())
+		}
+		select {
+		case <-first.Done():
+		default:
+			t.Error("the first isn't done")
+		}
+		for i, sent := range srv.ctxs {
+			if v := sent.Value(key{}); v != nil {
+				t.Errorf("batch %d has a value: %v", i, v)
+			}
 		}
 		for range maxFlights {
 			srv.open <- struct{}{}
@@ -262,7 +277,7 @@ func TestLongQueuesTakeMoreFlights(t *testing.T) {
 			s.waiting = append(s.waiting, &parcel[int, int]{ctx: t.Context(), commands: []int{1}, answered: make(chan struct{}, 1)})
 		}
 		s.flights = 1
-		go s.fly()
+		go s.fly(0)
 		synctest.Wait()
 		if got := len(srv.received()); got != 3 {
 			t.Errorf("%d batches are under way, want 3", got)
@@ -296,6 +311,86 @@ func TestAllLeave(t *testing.T) {
 	})
 }
 
+// Whoever leaves alone and in time has sent nothing.
+func TestRecall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{open: make(chan struct{})}
+		s := New(srv.send, func(commands []int) bool { return commands[0]%2 == 0 })
+		fill(t, s)
+		ctx, leave := context.WithCancel(t.Context())
+		srv.open <- struct{}{}
+		synctest.Wait()
+		early := start(ctx, s, 10)
+		srv.open <- struct{}{}
+		synctest.Wait()
+		late := start(ctx, s, 11)
+		srv.open <- struct{}{}
+		synctest.Wait()
+		fill(t, s) // the last of them wait
+		calls := []*call{start(ctx, s, 12), start(ctx, s, 14)}
+		for range 3 {
+			srv.open <- struct{}{}
+			synctest.Wait()
+		}
+		leave()
+		early.mustFail(t, backend.Retry)
+		late.mustFail(t, backend.Unknown)
+		for _, c := range calls {
+			c.mustFail(t, backend.Unknown) // others would go with them
+		}
+		close(srv.open)
+		s.Settle()
+	})
+}
+
+// A few that hang don't hold up the others, neither those that wait for them nor those that come
+// later. When they land they are as good as any.
+func TestSomeHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{open: make(chan struct{})}
+		s := New(func(ctx context.Context, commands []int) []int {
+			if commands[0] <= maxFlights {
+				<-srv.open
+			}
+			return make([]int, len(commands))
+		}, nil)
+		hung := fill(t, s)
+		begin := time.Now()
+		<-start(t.Context(), s, 10).done
+		if wait := time.Since(begin); wait > 2*patience {
+			t.Errorf("the next was answered after %v", wait)
+		}
+		begin = time.Now()
+		for i := range 100 {
+			<-start(t.Context(), s, 11+i).done
+		}
+		if wait := time.Since(begin); wait != 0 {
+			t.Errorf("those after it were answered after %v", wait)
+		}
+		close(srv.open)
+		for _, c := range hung {
+			<-c.done
+		}
+		s.Settle()
+		if s.flights != 0 || s.overdue != 0 {
+			t.Errorf("%d flights at the end, %d overdue", s.flights, s.overdue)
+		}
+	})
+}
+
+// While everything hangs, flights are started a few at a time.
+func TestAllHang(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		for i := range 100 {
+			go s.Send(t.Context(), i)
+			time.Sleep(patience / 10)
+		}
+		if got := len(srv.received()); got < 2*maxFlights || got > 12*maxFlights {
+			t.Errorf("%d batches are under way after ten times the patience", got)
+		}
+	})
+}
+
 func TestSettle(t *testing.T) {
 	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
 		ctx, leave := context.WithCancel(t.Context())
@@ -322,7 +417,7 @@ func TestSettle(t *testing.T) {
 func TestMany(t *testing.T) {
 	srv := &server{open: make(chan struct{})}
 	close(srv.open)
-	s := New(srv.send)
+	s := New(srv.send, nil)
 	var all sync.WaitGroup
 	for g := range 64 {
 		all.Go(func() {

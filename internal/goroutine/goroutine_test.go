@@ -5,15 +5,6 @@ import (
 	"testing"
 )
 
-func TestBothWaysAgree(t *testing.T) {
-	if !fast {
-		t.Log("goid doesn't know this release of Go: stack traces are parsed")
-	}
-	if ID() != parsed() {
-		t.Fatalf("ID() = %d, the stack trace says %d", ID(), parsed())
-	}
-}
-
 func TestNoTwoGoroutinesShareAnID(t *testing.T) {
 	const n = 100
 	ids := make(chan uint64, n)
@@ -40,11 +31,5 @@ func TestNoTwoGoroutinesShareAnID(t *testing.T) {
 func BenchmarkID(b *testing.B) {
 	for b.Loop() {
 		ID()
-	}
-}
-
-func BenchmarkParsed(b *testing.B) {
-	for b.Loop() {
-		parsed()
 	}
 }

@@ -10,12 +10,14 @@ import (
 
 // A state is what is known of one lock, between two calls.
 type state struct {
-	holder int // the user who holds it, from 1; 0: nobody
-	count  int
-	end    time.Duration // until when it cannot end by itself
-	until  time.Duration // when it is over at the latest
-	over   bool          // the holder knows that it has ended; the store may keep it until then
-	shaken bool
+	holder  int // the user who holds it, from 1; 0: nobody
+	count   int
+	end     time.Duration // until when it cannot end by itself
+	until   time.Duration // when it is over at the latest
+	fixed   time.Duration // what end is again when fewer than renewed are left
+	renewed int           // the count from which on it is renewed, where it was not from the start
+	over    bool          // the holder knows that it has ended; the store may keep it until then
+	shaken  bool
 
 	// struck is, for each user, until when he may rely on a hold that somebody else has ended by force.
 	struck [maxUsers + 1]time.Duration
@@ -59,7 +61,25 @@ func (s *state) ends(o *op) {
 
 // frees makes the lock free.
 func (s *state) frees() {
-	s.holder, s.count, s.end, s.until, s.over, s.shaken = 0, 0, 0, 0, false, false
+	*s = state{struck: s.struck}
+}
+
+// reenter counts one hold more.
+func (s *state) reenter(o *op) {
+	s.count++
+	if o.prolongs == forever && s.end != forever {
+		s.renewed, s.fixed = s.count, s.end
+	}
+	s.end = max(s.end, o.prolongs)
+	s.until = max(s.until, o.until)
+}
+
+// leave counts one hold less.
+func (s *state) leave() {
+	s.count--
+	if s.count < s.renewed {
+		s.end, s.renewed = s.fixed, 0
+	}
 }
 
 // strike ends the hold by force.
@@ -116,9 +136,7 @@ func (s *state) acquires(o *op) bool {
 		s.ends(o)
 		return ok
 	case o.reentry != fresh && s.his(o):
-		s.count++
-		s.end = max(s.end, o.prolongs)
-		s.until = max(s.until, o.until)
+		s.reenter(o)
 		return true
 	case o.reentry == again:
 		// The store has lost the hold, which the call can't know while another has no answer.
@@ -128,7 +146,8 @@ func (s *state) acquires(o *op) bool {
 		return true
 	default:
 		ok := s.free(o)
-		s.holder, s.count, s.over = o.user+1, 1, false
+		s.frees()
+		s.holder, s.count = o.user+1, 1
 		s.end, s.until, s.shaken = o.end, o.until, o.shaken
 		s.struck[o.user+1] = 0
 		return ok
@@ -144,7 +163,7 @@ func (s *state) unlocks(o *op) bool {
 		if !s.his(o) {
 			return s.deluded(o) && o.murky
 		}
-		if s.count--; s.count == 0 {
+		if s.leave(); s.count == 0 {
 			s.frees()
 		}
 		return true
@@ -156,7 +175,7 @@ func (s *state) unlocks(o *op) bool {
 		return false
 	default: // it goes on in the background
 		if s.holder == o.user+1 && s.count > 1 {
-			s.count--
+			s.leave()
 		} else {
 			s.ends(o)
 		}

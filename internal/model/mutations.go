@@ -63,6 +63,7 @@ const (
 	clearedAfterwards
 	noPassOn
 	noShortTimer
+	passesForGood
 	grantLeft
 )
 
@@ -122,6 +123,7 @@ var mutations = [...]string{
 	clearedAfterwards:        "a wake-up is cleared after the attempt",
 	noPassOn:                 "who follows the head doesn't try",
 	noShortTimer:             "a head that may be handed the lock, or waits for its message after a chain, waits for that only",
+	passesForGood:            "a message that lets others come first leaves no timer",
 	grantLeft:                "a waiter that is cancelled as it is handed the lock leaves it",
 }
 

@@ -111,6 +111,8 @@ func runs() []run {
 		waits("2 waiters, 2 breaks, ForceUnlock", wait2),
 		waits("3 waiters", wait3),
 		waits("3 waiters, no hand-over", with(wait3, func(m *Waits) { m.HandOver = false })),
+		waits("2 waiters, turns", with(wait2, func(m *Waits) { m.Turns = true })),
+		waits("3 waiters, turns, no hand-over", with(wait3, func(m *Waits) { m.Turns, m.HandOver = true, false })),
 		waits("3 waiters, no notification", with(wait3, func(m *Waits) { m.Polls = true })),
 
 		big(holds("an owner acquires twice", twice)),
@@ -168,6 +170,7 @@ func runs() []run {
 
 		waitsWithout(noTimer, wait2, "L2"),
 		waitsWithout(noShortTimer, with(wait3, func(m *Waits) { m.Polls = true }), "L2"),
+		waitsWithout(passesForGood, with(wait2, func(m *Waits) { m.Turns = true }), "L2m"),
 		waitsWithout(noPassOn, wait3, "L2"),
 		waitsWithout(noSecondTry, wait2, "L2m"),
 		waitsWithout(wokenWhenAsked, wait2, "L2m"),

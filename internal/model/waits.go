@@ -9,6 +9,7 @@ type Waits struct {
 	Others   uint8 // acquisitions by another client
 	Unknowns uint8 // steps without an answer
 	HandOver bool
+	Turns    bool  // who has released lets up to two releases of others pass
 	Forces   uint8 // times that a client sends ForceUnlock
 	Polls    bool  // the store doesn't notify
 	Mutation mutation
@@ -63,6 +64,8 @@ type WaitsState struct {
 	fresh     bool              // the head has not tried since it is the head, or its timer fired
 	woken     bool              // something happened since the head's last attempt was sent
 	soon      bool              // the head tries within 5 ms, unless it is woken before
+	skip      uint8             // messages that are to pass before one wakes
+	sitting   bool              // soon is for that: nor does a subscription that stands wake
 	at        [maxWaiters]uint8
 	timer     [maxWaiters]bool
 	struck    [maxWaiters]bool // the store let go of what the waiter has
@@ -138,6 +141,35 @@ func (m *Waits) Done(s WaitsState) bool {
 
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
+// message is one from the store. While a release of ours is under way it means that or is followed by
+// the answer to it; and where others are to come first it may mean them.
+func (m *Waits) message(s *WaitsState) {
+	switch {
+	case m.Turns && s.anyAt(releasing, ending, released, ended):
+		s.soon = s.soon || s.head() >= 0
+	case s.skip > 0 && s.head() >= 0:
+		s.skip--
+		if m.Mutation != passesForGood {
+			s.soon, s.sitting = true, true
+		}
+	default:
+		s.wake()
+	}
+}
+
+// turns lets the head sit out so many releases of others.
+func (m *Waits) turns(s WaitsState, emit func(WaitsState, string, ...any), n int) {
+	if !m.Turns || s.head() < 0 {
+		return
+	}
+	for skip := uint8(0); skip <= 2; skip++ {
+		t := s
+		m.subscribe(&t)
+		t.skip, t.sitting, t.soon = skip, true, m.Mutation != noShortTimer
+		emit(t, "waiter %d gets its answer: freed, others wait; lets %d releases pass", n, skip)
+	}
+}
+
 // publish is the message of a release.
 func (s *WaitsState) publish() {
 	s.key, s.told = free, true
@@ -200,7 +232,7 @@ func (m *Waits) dequeue(s *WaitsState, w int) {
 
 // dissolve ends an empty queue, and with it the subscription.
 func (m *Waits) dissolve(s *WaitsState) {
-	s.fresh, s.woken, s.soon, s.messages, s.restored = false, false, false, 0, false
+	s.fresh, s.woken, s.soon, s.sitting, s.messages, s.restored = false, false, false, false, 0, false
 	switch s.sub {
 	case asked, standing, confirmed:
 		s.sub = endingIt
@@ -294,7 +326,7 @@ func (m *Waits) subscription(s WaitsState, calm bool, emit func(WaitsState, stri
 		if s.restored {
 			silent = m.Mutation == noWakeOnReconnect || m.Mutation == wokenBeforeReconnect
 		}
-		if !silent {
+		if !silent && !s.sitting {
 			t.wake()
 		}
 		emit(t, "A learns that the subscription stands")
@@ -312,7 +344,7 @@ func (m *Waits) subscription(s WaitsState, calm bool, emit func(WaitsState, stri
 		t := s
 		t.messages--
 		if h := s.head(); h >= 0 && (s.at[h] <= pausing || m.Mutation != messageWakesSleepersOnly) {
-			t.wake()
+			m.message(&t)
 		}
 		emit(t, "A gets the message")
 	}
@@ -367,6 +399,7 @@ func (m *Waits) step(s WaitsState, w int, calm bool, emit func(WaitsState, strin
 		}
 	case released, ended:
 		t.at[w] = finished
+		m.turns(t, emit, n)
 		if s.at[w] == released {
 			t.wake()
 		} else {
@@ -389,7 +422,7 @@ func (m *Waits) sleep(s WaitsState, w int, emit func(WaitsState, string, ...any)
 	}
 	if s.soon {
 		t := s
-		t.soon, t.fresh = false, true
+		t.soon, t.sitting, t.fresh = false, false, true
 		emit(t, "waiter %d has waited 5 ms for the message", w+1)
 	}
 	if s.woken && !s.fresh && m.HandOver && s.anyAt(granted, having) {
@@ -399,7 +432,7 @@ func (m *Waits) sleep(s WaitsState, w int, emit func(WaitsState, string, ...any)
 	}
 	if s.fresh || s.woken {
 		t := s
-		t.fresh, t.soon = false, false
+		t.fresh, t.soon, t.sitting = false, false, false
 		t.woken = t.woken && m.Mutation == clearedAfterwards
 		t.at[w] = asking
 		emit(t, "waiter %d tries", w+1)
@@ -410,7 +443,7 @@ func (m *Waits) sleep(s WaitsState, w int, emit func(WaitsState, string, ...any)
 func (m *Waits) ask(s WaitsState, w int, calm bool, emit func(WaitsState, string, ...any)) {
 	t := s
 	if s.key == free {
-		t.key, t.told = ours, false
+		t.key, t.told, t.skip = ours, false, 0
 		t.at[w] = having
 		m.dequeue(&t, w)
 		emit(t, "waiter %d: attempt acquires the lock", w+1)
@@ -433,7 +466,7 @@ func (m *Waits) held(s *WaitsState, w int) {
 	if m.Mutation == clearedAfterwards {
 		s.woken = false
 	}
-	s.soon = false // there is one timer
+	s.soon = s.sitting // there is one timer, for whichever is first: the answer may be from before our release
 	m.subscribe(s)
 }
 

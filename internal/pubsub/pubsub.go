@@ -125,7 +125,9 @@ func (s *Subscriber) Close() { s.stop() }
 type channel struct {
 	name    string
 	server  *server // nil while it isn't known which has it
-	state   state
+	state   state   // see become
+	changes int     // of state
+	watched int     // how many look at it: see Watch
 	subs    []*subscription
 	alone   bool // must not share a command with others: the server has refused one of them
 	refused bool // by the server
@@ -141,6 +143,12 @@ const (
 	on            // the server passes on what is published
 	leaving       // the server was told to unsubscribe, and has not confirmed it
 )
+
+// become notes a new state.
+func (ch *channel) become(st state) {
+	ch.state = st
+	ch.changes++
+}
 
 // A subscription is what a caller has of a channel.
 type subscription struct {
@@ -181,11 +189,7 @@ func (s *Subscriber) add(name string, located Server, wake func(backend.Wakeup))
 	if s.ctx.Err() != nil {
 		return nil, nil, errClosed
 	}
-	ch := s.channels[name]
-	if ch == nil {
-		ch = &channel{name: name}
-		s.channels[name] = ch
-	}
+	ch := s.channel(name)
 	if ch.server == nil {
 		ch.server = s.server(located)
 	}
@@ -202,6 +206,46 @@ func (s *Subscriber) add(name string, located Server, wake func(backend.Wakeup))
 	}
 	s.settle(ch)
 	return sub, answer, nil
+}
+
+// channel returns the channel of this name. The mutex is held.
+func (s *Subscriber) channel(name string) *channel {
+	ch := s.channels[name]
+	if ch == nil {
+		ch = &channel{name: name}
+		s.channels[name] = ch
+	}
+	return ch
+}
+
+// Watch begins to observe whether the session itself listens to a channel. The function it returns,
+// which must be called, ends that and says how many connections of the session a server can have
+// counted among those who listen, meanwhile: at least, and at most.
+//
+// For as long as one side doesn't know yet that a connection broke, or that a slot of the cluster moved,
+// a server may count one more or less.
+func (s *Subscriber) Watch(name string) func() (least, most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ch := s.channel(name)
+	ch.watched++
+	changes := ch.changes
+	return func() (least, most int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		ch.watched--
+		s.settle(ch) // nobody else may need it
+		switch {
+		case ch.changes != changes, s.ctx.Err() != nil:
+			return 0, 1
+		case ch.state == off:
+			return 0, 0
+		case ch.state == on:
+			return 1, 1
+		default:
+			return 0, 1
+		}
+	}
 }
 
 // Close gives the subscription up.
@@ -241,7 +285,7 @@ func (s *Subscriber) settle(ch *channel) {
 		if ch.server != nil {
 			delete(ch.server.todo, ch.name)
 		}
-		if ch.state == off && len(ch.subs) == 0 {
+		if ch.state == off && len(ch.subs) == 0 && ch.watched == 0 {
 			delete(s.channels, ch.name)
 		}
 	case ch.server == nil:
@@ -259,7 +303,7 @@ func (s *Subscriber) settle(ch *channel) {
 // those who were subscribed before: what was published meanwhile they have missed.
 func (s *Subscriber) stands(ch *channel) (wakes []func(backend.Wakeup)) {
 	wakes = ch.standing()
-	ch.state = on
+	ch.become(on)
 	ch.answer(nil)
 	s.settle(ch)
 	return wakes

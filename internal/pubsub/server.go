@@ -127,9 +127,10 @@ func (s *Subscriber) next(srv *server) (verb Verb, channels []*channel) {
 	verb = channels[0].wants()
 	for _, ch := range channels {
 		delete(srv.todo, ch.name)
-		ch.state = asked
 		if verb == Unsubscribe {
-			ch.state = leaving
+			ch.become(leaving)
+		} else {
+			ch.become(asked)
 		}
 	}
 	return verb, channels
@@ -186,7 +187,7 @@ func (s *Subscriber) moved(channels []*channel) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ch := range channels {
-		ch.state = off
+		ch.become(off)
 		s.leave(ch)
 	}
 }
@@ -201,10 +202,12 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 			ch.stuck = true
 			wakes = append(wakes, s.stands(ch)...)
 		case len(channels) > 1: // it is not said which
-			ch.state, ch.alone = off, true
+			ch.become(off)
+			ch.alone = true
 			s.settle(ch)
 		default:
-			ch.state, ch.refused = off, true
+			ch.become(off)
+			ch.refused = true
 			wakes = ch.standing()
 			ch.answer(err)
 			s.settle(ch)
@@ -234,7 +237,8 @@ func (s *Subscriber) lost(r *Receiver, err error) {
 		if ch.server != srv {
 			continue
 		}
-		ch.state, ch.alone, ch.refused, ch.stuck = off, false, false, false
+		ch.become(off)
+		ch.alone, ch.refused, ch.stuck = false, false, false
 		ch.answer(srv.failed)
 		s.leave(ch)
 	}
@@ -275,10 +279,10 @@ func (r *Receiver) Unsubscribed(name string) {
 	r.about(name, 0, func(ch *channel) []func(backend.Wakeup) {
 		switch ch.state {
 		case leaving:
-			ch.state = off
+			ch.become(off)
 			r.subscriber.settle(ch)
 		case on:
-			ch.state = off
+			ch.become(off)
 			r.subscriber.leave(ch)
 		}
 		return nil

@@ -21,8 +21,8 @@ func (d Dialect) Release(req backend.ReleaseRequest) Call {
 		req.Name, Channel(req.Name), unlockMessage, millis(req.Lease), req.Owner)
 }
 
-// ForceRelease frees a lock, whoever holds it. The script deletes a key of any type: ask first
-// whether it is a hash. [ParseForceRelease] reads its reply.
+// ForceRelease frees a lock, whoever holds it. What is no lock it leaves alone. [ParseForceRelease] reads
+// its reply.
 func (d Dialect) ForceRelease(req backend.ForceReleaseRequest) Call {
 	return call(d.script(forceReleaseScript, shardedForceReleaseScript), 2,
 		req.Name, Channel(req.Name), unlockMessage)
@@ -52,6 +52,7 @@ func CheckSharded(text string, err error) error {
 // The scripts with SPUBLISH differ in nothing else.
 var (
 	shardedReleaseScript      = sharded(releaseText)
+	shardedReleaseAgainScript = sharded(releaseAgainText)
 	shardedForceReleaseScript = sharded(forceReleaseText)
 )
 

@@ -1,12 +1,16 @@
 package redisson
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
 )
+
+// errNoMemory is wrapped in the error of a step that the server has no memory for.
+var errNoMemory = errors.New("the server is out of memory")
 
 // ServerError gives an error its kind, where text is the server's error reply inside it. Which it is
 // can only be told by the text: its first word, and whether a script was already running.
@@ -20,6 +24,8 @@ func ServerError(text string, err error) error {
 	case code == "WRONGTYPE":
 		// In all the scripts the first command that minds the type comes before any that writes.
 		return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %w", backend.ErrConflict, err)}
+	case code == "OOM":
+		return &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("%w: %w", errNoMemory, err)}
 	case beforeFirstWrite[code]:
 		return &backend.Error{Kind: backend.Retry, Err: err}
 	case inScript:
@@ -34,7 +40,6 @@ func ServerError(text string, err error) error {
 // do, as these are, meet them only inside.
 var beforeFirstWrite = map[string]bool{
 	"READONLY":   true,
-	"OOM":        true,
 	"NOREPLICAS": true,
 	"MISCONF":    true,
 }
@@ -54,10 +59,20 @@ var beforeScript = map[string]backend.ErrorKind{
 	"WRONGPASS": backend.Refused,
 	"NOPERM":    backend.Refused,
 	"CROSSSLOT": backend.Refused,
+	pointless:   backend.Refused,
 }
 
-// maxClients stands for an error that has no code of its own.
-const maxClients = "max number of clients"
+// These stand for errors that have no code of their own.
+const (
+	maxClients = "max number of clients"
+	pointless  = "pointless"
+)
+
+// pointlessError is how a server answers that will never carry out a script, or never lets the client
+// as it is configured come to that: without the commands that run scripts, without the database, or
+// without the slots of a cluster.
+var pointlessError = regexp.MustCompile("^ERR (?:unknown command ['`](?i:evalsha|eval)['`]|DB index is out of range|" +
+	"SELECT is not allowed in cluster mode|This instance has cluster support disabled)")
 
 // wrappedError is how servers before 7.0, and miniredis, report what a command inside a script was
 // answered: with the code far inside. Of these only errors are understood that also those servers
@@ -73,6 +88,9 @@ func parseError(text string) (code string, inScript bool) {
 	}
 	if strings.HasPrefix(text, "ERR "+maxClients) {
 		return maxClients, false
+	}
+	if pointlessError.MatchString(text) {
+		return pointless, false
 	}
 	code, rest, _ := strings.Cut(text, " ")
 	return code, strings.Contains(rest, "script") && code != "BUSY"

@@ -30,12 +30,11 @@ var (
 	//go:embed renew.lua
 	renewText string
 	//go:embed forcerelease.lua
-	forceReleaseText string
+	delText string // which deletes a key of any kind
 
-	acquireScript      = newScript(acquireText)
-	releaseScript      = newScript(releaseText)
-	renewScript        = newScript(renewText)
-	forceReleaseScript = newScript(forceReleaseText)
+	acquireScript = newScript(acquireText)
+	releaseScript = newScript(releaseText)
+	renewScript   = newScript(renewText)
 )
 
 func newScript(text string) Script {

@@ -30,6 +30,7 @@ func TestDialect(t *testing.T) {
 	for _, d := range []Dialect{{}, {Sharded: true}} {
 		for _, call := range []Call{
 			d.Release(backend.ReleaseRequest{Name: "n", Owner: "o", Lease: time.Second}),
+			d.ReleaseAgain(backend.ReleaseRequest{Name: "n", Owner: "o", Lease: time.Second}),
 			d.ForceRelease(backend.ForceReleaseRequest{Name: "n"}),
 		} {
 			if strings.Count(call.Script.Text, "'publish'") != map[bool]int{false: 1}[d.Sharded] ||
@@ -85,6 +86,7 @@ func TestReplies(t *testing.T) {
 		nil, int64(-3), int64(-2), int64(-1), int64(0), int64(1), int64(2), int64(math.MaxInt64), int64(math.MinInt64),
 		"", "0", "7", "-7", "7.5", "OK", "99999999999999999999", []any{int64(1)}, []any{}, map[any]any{}, true, 1.0, errors.New("inside"),
 	}
+	const noLock = "refused"
 	parsers := map[string]struct {
 		parse func(any) (any, error)
 		want  map[string]string
@@ -94,10 +96,14 @@ func TestReplies(t *testing.T) {
 			"9223372036854775807": fmt.Sprintf("{false 0 %v 0}", time.Duration(math.MaxInt64).Truncate(time.Millisecond)),
 		}},
 		"release": {func(r any) (any, error) { return ParseRelease(r) }, map[string]string{
-			"<nil>": "{not held}", "0": "{holds left}", "1": "{freed}",
+			"<nil>": "{not held false 0}", "0": "{holds left false 0}", "1": "{freed false 0}",
+		}},
+		"release again": {func(r any) (any, error) { return ParseReleaseAgain(r) }, map[string]string{
+			"<nil>": "{not held false 0}", "0": "{holds left false 0}", "1": "{freed false 0}", "-1": noLock,
 		}},
 		"renew":         {func(r any) (any, error) { return ParseRenew(r) }, map[string]string{"0": "{false}", "1": "{true}"}},
-		"force release": {func(r any) (any, error) { return ParseForceRelease(r) }, map[string]string{"0": "{false}", "1": "{true}"}},
+		"renew again":   {func(r any) (any, error) { return ParseRenewAgain(r) }, map[string]string{"0": "{false}", "1": "{true}", "-1": noLock}},
+		"force release": {func(r any) (any, error) { return ParseForceRelease(r) }, map[string]string{"0": "{false}", "1": "{true}", "-1": noLock}},
 		"count":         {func(r any) (any, error) { return ParseCount(r) }, map[string]string{"<nil>": "0", `"0"`: "0", `"7"`: "7"}},
 		"exists": {func(r any) (any, error) { return ParseLook(r, "1", int64(5)) }, map[string]string{
 			"0": "{false 0 0s}", "1": "{true 1 5ms}",
@@ -118,6 +124,10 @@ func TestReplies(t *testing.T) {
 			_, isInt := reply.(int64)
 			known = known && (isInt || reply == nil || key[0] == '"')
 			switch {
+			case known && want == noLock:
+				if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
+					t.Errorf("%s: reply %s is %v, %v; want ErrConflict", name, key, got, err)
+				}
 			case known && (err != nil || fmt.Sprint(got) != want):
 				t.Errorf("%s: reply %s is %v, %v; want %s", name, key, got, err, want)
 			case !known && err == nil:
@@ -203,6 +213,13 @@ func TestServerError(t *testing.T) {
 		"CLUSTERDOWN something inside" + in7:                                                   u,
 		"UNKILLABLE Sorry the script already executed write commands against the dataset.":     u,
 		"ERR Script attempted to access a non local key in a cluster node" + in7:               u,
+		"ERR unknown command 'evalsha', with args beginning with: '8a1c' '1' 'script' ":        ref,
+		"ERR unknown command `EVAL`, with args beginning with: ":                               ref,
+		"ERR unknown command 'evalsha_ro', with args beginning with: ":                         u,
+		"ERR unknown command 'hincrby'" + in7:                                                  u,
+		"ERR DB index is out of range":                                                         ref,
+		"ERR SELECT is not allowed in cluster mode":                                            ref,
+		"ERR This instance has cluster support disabled":                                       ref,
 		"ERR unknown command":                  u,
 		"ERR Protocol error: invalid bulk":     u,
 		"UNBLOCKED client unblocked":           u,

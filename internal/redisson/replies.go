@@ -45,8 +45,38 @@ func ParseRenew(reply any) (backend.RenewResult, error) {
 	return backend.RenewResult{Held: held}, err
 }
 
+// ParseReleaseAgain reads the reply to [Dialect.ReleaseAgain].
+func ParseReleaseAgain(reply any) (backend.ReleaseResult, error) {
+	if reply == foreign {
+		return backend.ReleaseResult{}, errForeign
+	}
+	return ParseRelease(reply)
+}
+
+// ParseRenewAgain reads the reply to [RenewAgain].
+func ParseRenewAgain(reply any) (backend.RenewResult, error) {
+	if reply == foreign {
+		return backend.RenewResult{}, errForeign
+	}
+	return ParseRenew(reply)
+}
+
+// ParseIsForeign reads the reply to [IsForeign]. It returns the error of a step that found this.
+func ParseIsForeign(reply any) error {
+	if reply == foreign {
+		return errForeign
+	}
+	return nil
+}
+
+// foreign is the reply of scripts of ours to a key that is no lock.
+var foreign any = int64(-1)
+
 // ParseForceRelease reads the reply to [ForceRelease].
 func ParseForceRelease(reply any) (backend.ForceReleaseResult, error) {
+	if reply == foreign {
+		return backend.ForceReleaseResult{}, errForeign
+	}
 	released, err := parseBool("force release", reply)
 	return backend.ForceReleaseResult{Released: released}, err
 }

@@ -2,6 +2,7 @@ package redisson
 
 import (
 	_ "embed"
+	"slices"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -15,6 +16,18 @@ var renewTogetherScript = newScript(renewTogetherText)
 // MaxTogether is how many holds one script renews at most. It bounds for how long a server does nothing
 // else.
 const MaxTogether = 100
+
+// Prefixed returns the requests of a batch with a prefix before the names.
+func Prefixed(prefix string, reqs []backend.RenewRequest) []backend.RenewRequest {
+	if prefix == "" {
+		return reqs
+	}
+	reqs = slices.Clone(reqs) // which are not ours
+	for i := range reqs {
+		reqs[i].Name = prefix + reqs[i].Name
+	}
+	return reqs
+}
 
 // Renewable returns the requests of a batch that pass a check, by their indexes. The others are answered
 // with its error.

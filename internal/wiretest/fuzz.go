@@ -121,7 +121,9 @@ func answeredStep(ctx context.Context, s backend.Session, step byte, said Reply)
 			return "Look: held, against what the server said", err
 		}
 	}
-	if err != nil && backend.KindOf(err) != backend.Unknown && said != "" && said[0] != '-' {
+	// After a no it asks again, which may not get out any more. It has done nothing then.
+	no := step == 2 && said.null() || step == 3 && said.number(0, 0)
+	if err != nil && !no && backend.KindOf(err) != backend.Unknown && said != "" && said[0] != '-' {
 		return "a reply that is no error counts as not carried out", err
 	}
 	return "", err

@@ -22,6 +22,7 @@ type Options struct {
 	Replicas int           // to wait for
 	Timeout  time.Duration // for these
 	Sharded  bool          // sharded pub/sub
+	Prefix   string        // of keys
 }
 
 // Times to wait for replicas: for those that answer, and for those that don't.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
@@ -17,6 +18,32 @@ import (
 func Permissions(t *testing.T, p Package, server *testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
+
+	// What the documentation asks for is enough.
+	t.Run("the least", func(t *testing.T) {
+		server.Do("ACL", "SETUSER", "least", "on", ">secret", "~lock:*", "~redisson_lock__channel:*", "resetchannels", "&redisson_lock__channel:*",
+			"-@all", "+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hlen", "+hvals", "+pexpire", "+pttl", "+del",
+			"+publish", "+subscribe", "+unsubscribe", "+ping", "+pubsub",
+			"+hello", "+client") // of the clients themselves
+		s := open(t, p.Server(t, server.Addr, Options{User: "least", Prefix: "lock:"}))
+		other := open(t, p.Server(t, server.Addr, Options{}))
+		l := Subscribe(t, s, "n")
+		for range 2 { // the second time nothing is held
+			for _, step := range Steps {
+				if err := step.Run(ctx, s); err != nil {
+					t.Errorf("%s: %v", step.Name, err)
+				}
+			}
+			Must[backend.ReleaseResult](t)(s.Release(ctx, Release(Bob)))
+		}
+		wantWaiting(t, s, "n", 0, "nobody else waits")
+		l.Wait()
+		connect(t, server.Addr).HSet(ctx, "lock:user", "name", "bob")
+		_, err := s.Acquire(ctx, backend.AcquireRequest{Name: "user", Owner: Alice, Lease: Lease})
+		WantKind(t, err, backend.Refused)
+		Free(t, other, "lock:n")
+		l.Wait()
+	})
 
 	// Without permission for the channel locks work: the release frees, and says that it could tell
 	// nobody; who waits looks again.

@@ -32,14 +32,12 @@ func Store(t *testing.T, masters []*testservers.Server, connectBackend func(*tes
 		}
 	}
 	wipe()
+	data := &foreign{client: all, dumps: make(map[string]string)}
 	return contract.Store{
-		Backend:    func() backend.Backend { return connectBackend(t) },
-		PutForeign: func(name string) { Must[string](t)(all.Set(ctx, name, "foreign", 0).Result()) },
-		ForeignIntact: func(name string) bool {
-			value, err := all.Get(ctx, name).Result()
-			return err == nil && value == "foreign"
-		},
-		Wipe: wipe,
+		Backend:       func() backend.Backend { return connectBackend(t) },
+		PutForeign:    data.put,
+		ForeignIntact: data.intact,
+		Wipe:          wipe,
 		BreakSubscriptions: func() {
 			for _, node := range nodes {
 				Must[int64](t)(node.ClientKillByFilter(ctx, "TYPE", "pubsub").Result())
@@ -55,6 +53,32 @@ func Fragile(t *testing.T, server string, protocol faults.Protocol, connectBacke
 		p := NewProxy(t, server, protocol)
 		return connectBackend(p.Addr()), p.Strike
 	}
+}
+
+// foreign puts what is no lock under names of locks: in turn a string and hashes.
+type foreign struct {
+	client redis.UniversalClient
+	dumps  map[string]string // what was put under each name
+}
+
+func (f *foreign) put(name string) {
+	ctx := context.Background()
+	switch len(f.dumps) % 4 {
+	case 0:
+		f.client.Set(ctx, name, "foreign", 0)
+	case 1:
+		f.client.HSet(ctx, name, "name", "bob")
+	case 2:
+		f.client.HSet(ctx, name, "name", "bob", "visits", "12")
+	case 3:
+		f.client.HSet(ctx, name, "mode", "read", "name", "bob")
+	}
+	f.dumps[name] = f.client.Dump(ctx, name).Val()
+}
+
+func (f *foreign) intact(name string) bool {
+	ctx := context.Background()
+	return f.client.Dump(ctx, name).Val() == f.dumps[name] && f.client.PTTL(ctx, name).Val() == -1
 }
 
 // StepsAndModel skips all but two parts of the contract suite: the others take minutes of real time,

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+)
+
+// redissonName is the contender whose processes are Java programs, Party in contract/redisson.
+const redissonName = "Redisson"
+
+const redissonVersion = "4.7.0"
+
+// findJava finds out whether this machine can run them.
+func (l *lab) findJava() error {
+	_, err := exec.LookPath("java")
+	if err == nil {
+		l.java, err = testservers.RedissonClasspath("../contract/redisson", redissonVersion)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", redissonName, err)
+	}
+	l.versions[redissonName+" "+redissonVersion] = true
+	return nil
+}
+
+// javaCommand returns the command that carries out a trial in Java.
+func (l *lab) javaCommand(t trial) (*exec.Cmd, error) {
+	args := []string{
+		"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", // it is to start quickly and stay small
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-cp", l.java, "Party",
+		t.Job, t.Addr, t.Name, millis(t.Lease),
+	}
+	switch t.Job {
+	case jobLoop:
+		args = append(args, millis(t.Duration), millis(t.Inside), t.Shared)
+	case jobAwait:
+		args = append(args, strconv.Itoa(t.Count))
+	default:
+		return nil, fmt.Errorf("no %s in Java", t.Job)
+	}
+	return exec.Command("java", args...), nil
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

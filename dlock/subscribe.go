@@ -1,0 +1,109 @@
+package dlock
+
+import (
+	"context"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A subscription is how a queue is told of releases.
+type subscription struct {
+	subscribed subState
+	cancel     context.CancelFunc   // ends the subscribing; nil when that is over
+	sub        backend.Subscription // while it stands
+}
+
+type subState uint8
+
+const (
+	unasked subState = iota
+	asked
+	failing // asked, and it failed at least once
+	refused
+	standing
+)
+
+// subscribeLocked asks to be woken when the name of a queue is released. That it stands counts as a
+// wake-up, so that an attempt is always made after it.
+func (c *Client) subscribeLocked(q *queue) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	q.subscribed, q.cancel = asked, cancel
+	name := q.name
+	c.backgroundLocked(func() {
+		var b backoff
+		for {
+			sub, err := c.notifier.Subscribe(ctx, backend.SubscribeRequest{
+				Name: name,
+				Wake: func(backend.Wakeup) { c.told(q) },
+			})
+			if err == nil {
+				c.subscribed(ctx, q, sub)
+				return
+			}
+			if !c.unsubscribed(ctx, q, err) || !c.pause(ctx, b.next(firstBackoff, c.lease/3)) {
+				return
+			}
+		}
+	})
+}
+
+// told is a wake-up from the store.
+func (c *Client) told(q *queue) {
+	c.mu.Lock()
+	defer c.unlock()
+	switch {
+	case c.queues[q.name] != q:
+	case q.releasing > 0:
+		// It is our own, or will be followed by the answer to ours, which says more.
+		q.heard = true
+		if q.lead != nil {
+			c.hearLocked(q, c.now()+shortestWait)
+		}
+	case !c.passLocked(q):
+		c.wakeLocked(q.name)
+	}
+}
+
+// subscribed notes that a subscription stands, or gives it up if nobody waits any more.
+func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscription) {
+	over := ctx.Err() != nil
+	c.mu.Lock()
+	defer c.unlock()
+	if over || c.queues[q.name] != q {
+		c.laterLocked(sub.Close)
+		return
+	}
+	q.sub, q.subscribed = sub, standing
+	c.laterLocked(q.cancel) // else the context stays for as long as somebody waits
+	q.cancel = nil
+	if q.lead == nil || !c.sitsOutLocked(q) { // or it tries in a moment
+		c.wakeLocked(q.name)
+	}
+}
+
+// unsubscribed notes that a subscription failed, and says whether to go on trying.
+func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
+	c.mu.Lock()
+	defer c.unlock()
+	if ctx.Err() != nil {
+		return false
+	}
+	retry := backend.KindOf(err) != backend.Refused
+	if q.subscribed == asked {
+		c.wakeLocked(q.name) // it must poll from now on
+	}
+	q.subscribed = failing
+	if !retry {
+		q.subscribed = refused
+		c.reportPollingLocked(err)
+	}
+	return retry
+}
+
+// reportPollingLocked says once that the store refuses to notify this client.
+func (c *Client) reportPollingLocked(err error) {
+	if !c.polls {
+		c.polls = true
+		c.warnLocked("the store refuses to tell this client of releases: waiters poll", "err", err)
+	}
+}

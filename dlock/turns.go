@@ -1,0 +1,158 @@
+package dlock
+
+import "github.com/seed951563bd/distsync/backend"
+
+// A client that has just released a lock is back before the message of that has woken anybody
+// elsewhere, and one that the store tells first would be first every time. So who has had a turn lets
+// the others have theirs: it sits out as many releases as there are other clients that wait, less the
+// one that is followed by its own turn. A client that is alone with a lock never waits; and whoever is
+// counted, but doesn't come (a process that stands still, somebody who only listens), is waited for
+// now and then only.
+
+// A crowd is the other clients that wait for a lock which this client has had. It is forgotten when
+// nothing has been heard of it for a while.
+type crowd struct {
+	name  string
+	skip  int     // how many releases are to pass
+	until instant // and until when, at the latest, if none does; 0: this client doesn't sit out
+	alarm alarm   // when it is forgotten
+
+	vain   bool    // the attempt under way follows a wait for releases that didn't come
+	absent int     // how many of those who are counted haven't come
+	excuse instant // until when they aren't waited for
+}
+
+const (
+	longestCrowd  = 200 * shortestWait // for how long a crowd is remembered
+	longestExcuse = 20 * shortestWait  // and who didn't come
+)
+
+// ring forgets a crowd.
+func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.name) }
+
+// freedLocked notes that a last release which began at that instant has freed the lock, for which
+// others may wait, and what has become of its own message.
+func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult, own message) {
+	chain := cl.handed && began >= c.handoverEnd(cl) && c.queues[cl.name] != nil
+	waiting := res.Waiting - c.absentLocked(cl.name)
+	switch {
+	case waiting > 0 && own == toCome:
+		c.standBackLocked(cl.name, waiting)
+	case waiting > 0:
+		c.standBackLocked(cl.name, waiting-1)
+	case chain && own != heard:
+		c.standBackLocked(cl.name, 0) // for those who can't be counted: its own message is the signal
+	default:
+		if res.Counted && res.Waiting == 0 {
+			c.dispelLocked(cl.name)
+		}
+		c.wakeLocked(cl.name)
+	}
+}
+
+// absentLocked returns how many of those who wait for a lock aren't waited for.
+func (c *Client) absentLocked(name string) int {
+	if cr := c.crowds[name]; cr != nil && c.now() < cr.excuse {
+		return cr.absent
+	}
+	return 0
+}
+
+// standBackLocked lets so many releases pass before this client asks for the lock again.
+func (c *Client) standBackLocked(name string, releases int) {
+	cr := c.crowds[name]
+	if cr == nil {
+		cr = &crowd{name: name}
+		cr.alarm.task = cr
+		c.crowds[name] = cr
+	}
+	cr.skip = releases
+	c.sitOutLocked(cr, c.queues[name])
+}
+
+// A message is what has become of the message of a release of this client's.
+type message uint8
+
+const (
+	unheard message = iota // this client doesn't listen
+	toCome
+	heard
+)
+
+// sitOutLocked has the first in the queue look again when it is this client's turn, or for a moment
+// nobody is heard of.
+func (c *Client) sitOutLocked(cr *crowd, q *queue) {
+	now := c.now()
+	cr.until = now + shortestWait
+	c.scheduleLocked(&cr.alarm, now+longestCrowd)
+	if q != nil && q.lead != nil {
+		c.hearLocked(q, cr.until)
+	}
+}
+
+// sitsOutLocked says whether a new first in the queue is to let others have a turn.
+func (c *Client) sitsOutLocked(q *queue) bool {
+	cr := c.crowds[q.name]
+	if cr == nil || c.now() >= cr.until {
+		return false
+	}
+	c.hearLocked(q, cr.until)
+	return true
+}
+
+// passLocked notes a message that the lock was released, and says whether it means others.
+func (c *Client) passLocked(q *queue) bool {
+	cr := c.crowds[q.name]
+	if cr == nil || cr.skip == 0 {
+		return false
+	}
+	cr.skip--
+	q.again = 0 // others go on
+	c.sitOutLocked(cr, q)
+	return true
+}
+
+// triesLocked notes that this client asks for the lock again, woken or not: it sits out no longer.
+func (c *Client) triesLocked(name string, woken bool) {
+	if cr := c.crowds[name]; cr != nil {
+		cr.vain = !woken && cr.until > 0 && c.now() >= cr.until
+		cr.until = 0
+	}
+}
+
+// caughtUpLocked notes that this client got the lock: whoever was to come first has, or isn't coming.
+func (c *Client) caughtUpLocked(name string) {
+	cr := c.crowds[name]
+	if cr == nil {
+		return
+	}
+	if cr.vain {
+		cr.absent, cr.excuse = cr.skip+1, c.now()+longestExcuse
+	}
+	cr.skip, cr.until = 0, 0
+}
+
+// dispelLocked forgets a crowd.
+func (c *Client) dispelLocked(name string) {
+	if cr := c.crowds[name]; cr != nil {
+		c.unscheduleLocked(&cr.alarm)
+		delete(c.crowds, name)
+	}
+}
+
+// hearLocked has the first in the queue look again when the store says that the lock was released, or
+// says that it will say so, but no later than at that instant, or when it was to look again anyway: its
+// own client's releases don't put that off. One that doesn't wait for long, sooner.
+func (c *Client) hearLocked(q *queue, until instant) {
+	if q.subscribed == unasked && c.notifier != nil {
+		c.subscribeLocked(q)
+	}
+	a := q.lead
+	if a.budget > 0 {
+		until = min(until, a.since+a.budget/newsShare)
+	}
+	if q.again == 0 || until < q.again {
+		q.again = until
+	}
+	c.scheduleLocked(&a.alarm, q.again)
+}

@@ -1,0 +1,302 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// Each release of a client puts off when its own first waiter asks again, for as long as others are
+// subscribed and don't come: it never does if the client's TryLocks are less than 5 ms apart, though
+// the lock is free for most of the time.
+func TestReleasesDoNotPutOffTheirOwnWaiter(t *testing.T) {
+	for name, opts := range map[string][]AcquireOption{"Lease": {Lease(10 * time.Second)}, "WithHandover(0)": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem := membackend.New()
+				clientOpts := []Option{quiet()}
+				if opts == nil {
+					clientOpts = append(clientOpts, WithHandover(0))
+				}
+				c := New(mem, clientOpts...)
+				defer c.Close()
+				sub, err := mem.Open().(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer sub.Close()
+				first := c.Locker("x")
+				mustTry(t, first, opts...)
+				w := wait(t.Context(), c.Locker("x"), opts...)
+				mustUnlock(t, t.Context(), first)
+				var in atomic.Bool
+				go func() { <-w.in; in.Store(true) }()
+				free := time.Duration(0)
+				l := c.Locker("x")
+				for range 1000 {
+					if ok, _ := l.TryLock(t.Context(), opts...); !ok {
+						break // w is in
+					}
+					time.Sleep(time.Millisecond)
+					mustUnlock(t, t.Context(), l)
+					time.Sleep(3 * time.Millisecond)
+					free += 3 * time.Millisecond
+				}
+				if synctest.Wait(); !in.Load() {
+					t.Errorf("a waiter did not ask in 4 s, of which the lock was free for %v", free)
+				}
+			})
+		})
+	}
+}
+
+// A message that comes during an attempt is dropped if a release of this client has no answer yet:
+// the attempt is answered from before, and the waiter sleeps beside a free lock.
+func TestAMessageDuringAnAttemptAndARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		mem := membackend.New()
+		b := &hooked{Backend: mem}
+		c, other := New(b, quiet(), WithHandover(0)), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+
+		l := c.Locker("x")
+		mustTry(t, l)
+		w := wait(ctx, c.Locker("x"))
+		theirs := wait(ctx, other.Locker("x"))
+
+		b.mu.Lock()
+		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			do(ctx)
+			<-ctx.Done() // the reply is lost
+			return backend.ReleaseResult{}, ctx.Err()
+		}
+		answered := make(chan struct{})
+		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			res, err := do(ctx)
+			time.Sleep(2 * time.Millisecond)
+			if answered != nil {
+				close(answered)
+				answered = nil
+			}
+			return res, err
+		}
+		b.mu.Unlock()
+		unlocked := make(chan struct{})
+		go func() { l.UnlockContext(ctx); close(unlocked) }()
+		theirs.mustBeIn(t)
+		time.Sleep(shortestWait + time.Millisecond) // w has asked, and has no answer yet
+		theirs.leave()
+		free := time.Now()
+		<-w.in
+		if took := time.Since(free); took > 100*time.Millisecond {
+			t.Errorf("the lock was free for %v until who waited for it asked", took)
+		}
+		w.leave()
+		<-unlocked
+	})
+}
+
+// A wait that is shorter than a turn that is sat out never asks the store, and calls it unavailable.
+func TestAShortWaitDuringATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		c, other := New(mem, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		w := wait(t.Context(), other.Locker("x"))
+		time.Sleep(longTurn)
+		mustUnlock(t, t.Context(), l)
+		w.mustBeIn(t) // the other client has it, and the store answers at once
+		ok, err := l.TryLock(t.Context(), Wait(3*time.Millisecond))
+		if ok || err != nil {
+			t.Errorf("the lock is held, and the store is well: %v, %v", ok, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Millisecond)
+		defer cancel()
+		if err := l.LockContext(ctx); errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrHeld) {
+			t.Errorf("LockContext, the same: %v", err)
+		}
+		w.leave()
+	})
+}
+
+// The same where the lock is free: nothing keeps the caller out but the turn.
+func TestAShortWaitDuringATurnThatNobodyTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		c := New(mem, quiet())
+		defer c.Close()
+		s := mem.Open()
+		sub, err := s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		time.Sleep(longTurn)
+		mustUnlock(t, t.Context(), l)
+		if ok, err := l.TryLock(t.Context(), Wait(3*time.Millisecond)); !ok || err != nil {
+			t.Errorf("the lock is free for all of the wait, and the store is well: %v, %v", ok, err)
+		}
+	})
+}
+
+// A wait that began while this client had the lock, and ends while it is being released, knows that
+// it was held, and says that nothing is known.
+func TestAWaitThatEndsDuringARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			time.Sleep(6 * time.Millisecond) // a round trip: shorter than the wait
+			return do(ctx)
+		}
+		c := New(b, quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		time.Sleep(5 * time.Millisecond)
+		got := make(chan error, 1)
+		go func() {
+			ok, err := c.Locker("x").TryLock(t.Context(), Wait(8*time.Millisecond))
+			if ok {
+				err = errors.New("got in")
+			}
+			got <- err
+		}()
+		time.Sleep(5500 * time.Microsecond) // the chain is over
+		mustUnlock(t, t.Context(), l)
+		if err := <-got; errors.Is(err, ErrUnavailable) {
+			t.Errorf("held during the wait, by this very client: %v", err)
+		}
+	})
+}
+
+// Clients that lock again and again let each other in, whatever the kind of lease.
+func TestClientsTakeTurns(t *testing.T) {
+	for name, test := range map[string]struct {
+		client []Option
+		lock   []AcquireOption
+	}{
+		"hand-over":       {},
+		"fixed lease":     {lock: []AcquireOption{Lease(10 * time.Second)}},
+		"WithHandover(0)": {client: []Option{WithHandover(0)}},
+	} {
+		for _, goroutines := range []int{1, 4} {
+			t.Run(fmt.Sprint(name, ", goroutines ", goroutines), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := far{membackend.New(), 250 * time.Microsecond, 100 * time.Microsecond}
+					turns := make([]int, 5)
+					until := time.Now().Add(20 * time.Second)
+					var all sync.WaitGroup
+					var clients []*Client
+					for i := range turns {
+						c := New(store, append(test.client, quiet())...)
+						clients = append(clients, c)
+						for range goroutines {
+							all.Go(func() {
+								for l := c.Locker("x"); time.Now().Before(until); {
+									err := l.Do(t.Context(), func(context.Context) error {
+										turns[i]++
+										time.Sleep(500 * time.Microsecond)
+										return nil
+									}, test.lock...)
+									if err != nil {
+										t.Error(err)
+									}
+								}
+							})
+						}
+					}
+					all.Wait()
+					sum := 0
+					for _, n := range turns {
+						sum += n
+					}
+					for _, n := range turns {
+						if fair := sum / len(turns); n < fair/2 || n > 2*fair {
+							t.Errorf("turns of each client: %v", turns)
+							break
+						}
+					}
+					for _, c := range clients {
+						c.Close()
+					}
+				})
+			})
+		}
+	}
+}
+
+// A client that sits out a turn which nobody takes doesn't do so for long.
+func TestTurnsThatNobodyTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		c := New(mem, quiet())
+		defer c.Close()
+		for range 3 { // subscribed, and asleep
+			s := mem.Open()
+			sub, err := s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sub.Close()
+		}
+		begin := time.Now()
+		l := c.Locker("x")
+		const turns = 1000
+		for range turns {
+			l.Lock()
+			time.Sleep(longTurn)
+			l.Unlock()
+		}
+		most := turns * longTurn
+		most += (most/longestExcuse + 2) * 2 * shortestWait
+		if took := time.Since(begin); took > most {
+			t.Errorf("%d turns beside others that never come took %v, want %v at the most", turns, took, most)
+		}
+	})
+}
+
+// The release that a client lets pass comes while its attempt is under way, which is answered from
+// before that, and late: nobody else comes.
+func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		b := &hooked{Backend: mem}
+		c, other := New(b, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		holder := other.Locker("x")
+		mustTry(t, holder)
+		w := wait(t.Context(), c.Locker("x"))
+		c.mu.Lock()
+		c.standBackLocked("x", 1)
+		c.unlock()
+		b.mu.Lock()
+		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			res, err := do(ctx)
+			if !res.Acquired {
+				holder.Unlock()
+				time.Sleep(4 * shortestWait)
+			}
+			return res, err
+		}
+		b.mu.Unlock()
+		time.Sleep(7 * shortestWait)
+		w.mustBeIn(t)
+		w.leave()
+	})
+}

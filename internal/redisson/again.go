@@ -1,0 +1,73 @@
+package redisson
+
+import (
+	_ "embed"
+	"errors"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Scripts of our own. Those that say Again do what Redisson's do, after these did nothing for a reason
+// that may not hold; the others look whether a key is a lock at all. Redisson's leave the same behind.
+
+//go:embed islock.lua
+var isLockText string
+
+const (
+	// onMaster begins a script that must not be answered by a replica, which a server becomes while
+	// connections to it stand: as other writes, it refuses a DEL that deletes nothing. A server whose
+	// memory is full permits that, and then all that the script does besides.
+	onMaster = `
+if (redis.call('exists', KEYS[2]) == 0) then
+    redis.call('del', KEYS[2]);
+end;
+`
+	// refuseForeign leaves a script if the key has no expiry and doesn't look like a lock. With one it
+	// may be somebody's data, too, but who waits for it gets the lock when it is gone.
+	refuseForeign = `
+if (redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
+    return -1;
+end;
+`
+	// spareForeign leaves a script if the key may be anything but a lock. These always have an expiry.
+	spareForeign = `
+if (redis.call('hlen', KEYS[1]) > 0 and (redis.call('pttl', KEYS[1]) < 0 or not isLock(KEYS[1]))) then
+    return -1;
+end;
+`
+)
+
+var (
+	releaseAgainText = isLockText + onMaster + refuseForeign + releaseText
+	forceReleaseText = isLockText + spareForeign + delText
+
+	isForeignScript    = newScript(isLockText + refuseForeign + `return 0;`)
+	renewAgainScript   = newScript(isLockText + onMaster + refuseForeign + renewText)
+	releaseAgainScript = newScript(releaseAgainText)
+	forceReleaseScript = newScript(forceReleaseText)
+)
+
+// errForeign is the error of a step that finds a hash that is no lock.
+var errForeign = &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
+
+// ReleaseAgain is what is sent after a [Release] that did nothing, if [MayHold] says so. Its answer holds:
+// no replica gives it, and lack of memory doesn't prevent it. [ParseReleaseAgain] reads its reply.
+func (d Dialect) ReleaseAgain(req backend.ReleaseRequest) Call {
+	c := d.Release(req)
+	c.Script = d.script(releaseAgainScript, shardedReleaseAgainScript)
+	return c
+}
+
+// MayHold says whether the owner may hold the lock all the same after a release that did nothing.
+func MayHold(res backend.ReleaseResult, err error) bool {
+	return errors.Is(err, errNoMemory) || err == nil && res.Outcome == backend.NotHeld
+}
+
+// RenewAgain is what is sent after a [Renew] whose answer was no. Its own comes from no replica.
+// [ParseRenewAgain] reads its reply.
+func RenewAgain(req backend.RenewRequest) Call {
+	return call(renewAgainScript, 2, req.Name, Channel(req.Name), millis(req.Lease), req.Owner)
+}
+
+// IsForeign asks about a lock that seems to be held for ever. [ParseIsForeign] reads its reply.
+func IsForeign(name string) Call { return call(isForeignScript, 1, name) }

@@ -1,0 +1,56 @@
+package testservers
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+)
+
+// building is locked while Java programs may be built.
+var building sync.Mutex
+
+// RedissonClasspath returns the class path of the Java programs in contract/redisson, which is the folder
+// dir, with a version of Redisson. It builds them, if that has not been done since they were changed, of
+// what this machine has downloaded already.
+func RedissonClasspath(dir, version string) (string, error) {
+	building.Lock()
+	defer building.Unlock()
+	target := filepath.Join(dir, "target", version)
+	jars := filepath.Join(target, "classpath") // written by the build's last step
+	built, err := newerThanAll(jars, filepath.Join(dir, "pom.xml"), filepath.Join(dir, "src", "main", "java", "*.java"))
+	if err != nil {
+		return "", err
+	}
+	if !built {
+		cmd := exec.Command("mvn", "--offline", "--quiet", "--batch-mode", "-Dstyle.color=never", "-Dredisson.version="+version)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("the Java programs cannot be built; "+
+				"`mvn -q -B -f contract/redisson -Dredisson.version=%s` downloads what that takes: %w\n%s", version, err, out)
+		}
+	}
+	text, err := os.ReadFile(jars)
+	return filepath.Join(target, "classes") + string(filepath.ListSeparator) + string(text), err
+}
+
+// newerThanAll says whether a file is there and newer than all that match the patterns.
+func newerThanAll(file string, patterns ...string) (bool, error) {
+	made, err := os.Stat(file)
+	if err != nil {
+		return false, nil
+	}
+	for _, pattern := range patterns {
+		sources, err := filepath.Glob(pattern)
+		if err != nil {
+			return false, err
+		}
+		for _, source := range sources {
+			if info, err := os.Stat(source); err != nil || !made.ModTime().After(info.ModTime()) {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,16 @@
+package redisbackend_test
+
+import (
+	"testing"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
+)
+
+func TestForeign(t *testing.T) {
+	wiretest.Foreign(t, this, testservers.Redis(t))
+}
+
+func TestFullMemory(t *testing.T) {
+	wiretest.FullMemory(t, this, testservers.Redis(t))
+}

@@ -1,0 +1,12 @@
+package redisbackend_test
+
+import (
+	"testing"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
+)
+
+func TestPrefix(t *testing.T) {
+	wiretest.Prefix(t, this, testservers.Redis(t))
+}

@@ -1,0 +1,14 @@
+package redisbackend_test
+
+import (
+	"testing"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
+)
+
+func TestWaiting(t *testing.T) { wiretest.Waiting(t, this, testservers.Redis(t)) }
+
+func TestWaitingInCluster(t *testing.T) {
+	wiretest.WaitingInCluster(t, this, testservers.RedisCluster(t, 3))
+}

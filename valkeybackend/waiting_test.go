@@ -1,0 +1,16 @@
+package valkeybackend_test
+
+import (
+	"testing"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/wiretest"
+)
+
+func TestWaiting(t *testing.T) {
+	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.Waiting(t, this, server) })
+}
+
+func TestWaitingInCluster(t *testing.T) {
+	wiretest.WaitingInCluster(t, this, testservers.ValkeyCluster(t, 3))
+}
