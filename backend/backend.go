@@ -34,9 +34,11 @@ type Limits struct {
 // of the store: it happens wholly or not at all, at one moment between call and return, or, when
 // it returns an error of kind [Unknown], perhaps later than that.
 //
-// A step must not be retried, logged or undone by the backend, nor by the client library that it
-// uses: acquiring and releasing count, so a repeated request is a different request. The caller
-// does each of these things, once, for all stores.
+// A step that may have been carried out must not be retried by the backend, nor by the client library
+// that it uses: acquiring and releasing count, so a repeated request is a different request. Neither
+// does it log or undo. The caller does each of these things, once, for all stores. What certainly
+// wasn't carried out is the backend's own affair: a compare-and-swap that lost to another, or a
+// transaction that was rolled back in a conflict, is begun again, and is no error.
 //
 // A lock's name is any text that isn't empty. A store may refuse some names: then every step answers
 // with an error of kind [Refused], before anything is done.

@@ -23,6 +23,38 @@
 //	ForceRelease                                 free; waiters are woken if it was held
 //	the lease runs out                           free; nobody need be woken
 //
+// # Leases and clocks
+//
+// A lease is judged by one clock, that of the store, and counted from the moment at which the step was
+// carried out. Clients know it on monotonic clocks of their own, from before they sent the request, and
+// stop relying on it a hundredth early: that much faster the store's clock may run than theirs. It may
+// jump ahead, which costs locks, but two clients must never compare the times of their own machines.
+//
+//   - A hold must not end early. It may end late, by a sweep every second or so: until then every step
+//     takes it as held, its owner's release and renewal included, and waiters wait for that longer.
+//   - An expired hold is as none, whether it was removed or not: every step looks at the time, and
+//     what comes next overwrites it. To remove those that nobody asks for again is up to the store, or
+//     to its operator: dlock never does it.
+//   - Remaining should be right to a unit of Limits.LeaseStep or two, rounded up: a waiter that looks again
+//     too early has to do so twice, one that does so too late leaves the lock free for that long.
+//   - In SQL take the database's clock at the moment of the statement (clock_timestamp in PostgreSQL; now is the
+//     time at which the transaction began, and may be long ago if it had to wait).
+//   - Keys that expire by themselves are a clock. Where there are none, and no step can read the time, that which
+//     the store puts on what is written will do, as an object's Last-Modified. Without any of
+//     these the store can't keep leases: to take what hasn't changed for as long as its lease is how
+//     some get by, but then nobody can say how long a lock lasts, and whoever comes waits for a whole lease.
+//
+// # What isn't a lock
+//
+// A lock that lasts as long as a connection, as PostgreSQL's advisory locks do, can't be made into one.
+// It has no lease: whoever hangs keeps it for as long as the connection does, and one whose connection
+// breaks has lost it at that moment without being told, while it goes on believing. Its owner is the
+// connection, so that behind a pool the next statement may be another owner's, and after a lost reply nobody
+// can give back what was perhaps taken. Nobody else can look at it or force it. Use a row with an owner,
+// a count and the time at which it expires.
+//
+// # What a store can do beside
+//
 // What else a session can do it says by implementing an optional interface: [Notifier] if the store can
 // tell of releases, [BatchRenewer] if it renews many holds for the price of few, [Leavable] if its
 // steps return when their context ends whatever the store does, [Prompt] if none of them ever waits. Each

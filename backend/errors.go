@@ -12,7 +12,8 @@ type ErrorKind uint8
 // The kinds of error. When in doubt a backend must choose Unknown: it is always safe.
 const (
 	// Unknown: the step may have been carried out, or may yet be. Timeouts, connections that
-	// broke after the request was written, and errors raised in the middle of a script.
+	// broke after the request was written, errors raised in the middle of a script, and those of a
+	// commit, unless the store says that it has rolled back.
 	Unknown ErrorKind = iota
 
 	// Retry: the step was not carried out and never will be, but a later one may be: no

@@ -64,6 +64,17 @@ var storeFaults = []storeFault{
 	{"ended context: says Refused", "context/ended", false},
 	{"ended context: not done, says nothing", "context/ended", false},
 	{"context ends meanwhile: done, says Retry", "context/ends meanwhile", false},
+	{"broken connection: says Retry", "fragile/acquire", false},
+	{"broken connection: says Retry", "fragile/renew", false},
+	{"broken connection: says Retry", "fragile/batch", false},
+	{"broken connection: says Refused", "fragile/acquire", false},
+	{"broken connection: says nothing", "fragile/force", false},
+	{"broken connection: repeats", "fragile/acquire", false},
+	{"broken connection: repeats", "fragile/re-entry", false},
+	{"broken connection: repeats", "fragile/release of one of several", false},
+	{"broken connection: repeats", "fragile/last release", false},
+	{"late request: says Retry", "fragile/acquire", false},
+	{"nothing is struck", "fragile/acquire", false},
 	{"release doesn't wake", "notifier/release", false},
 	{"release wakes other sessions only", "notifier/release", false},
 	{"release of a re-entered lock doesn't wake", "notifier/last hold", false},
@@ -119,6 +130,12 @@ type storeFault struct {
 	model    bool
 }
 
+// lockerFaults are faults that a case for Lockers must catch, too.
+var lockerFaults = []storeFault{
+	{"broken connection: says Retry", "a connection that breaks", false},
+	{"broken connection: repeats", "a connection that breaks", false},
+}
+
 // TestFaultsAreCaught runs the suite on broken stores, in another process since a test that is meant
 // to fail can't be run in this one.
 func TestFaultsAreCaught(t *testing.T) {
@@ -153,6 +170,11 @@ func TestFaultsAreCaught(t *testing.T) {
 			t.Errorf("a store in which %q passes the random sequences", f.fault)
 		}
 	}
+	for _, f := range lockerFaults {
+		if name := strings.ReplaceAll(f.fault+"/locker/"+f.caughtBy, " ", "_"); !slices.Contains(failed, name) {
+			t.Errorf("a store in which %q passes the case %q for Lockers", f.fault, f.caughtBy)
+		}
+	}
 	for _, c := range stepCases {
 		if !slices.ContainsFunc(storeFaults, func(f storeFault) bool { return f.caughtBy == c.name }) {
 			t.Errorf("no fault shows that the case %q can fail", c.name)
@@ -177,6 +199,9 @@ func TestBroken(t *testing.T) {
 			if f.model {
 				t.Run("model", func(t *testing.T) { runModel(t, h) })
 			}
+			if slices.ContainsFunc(lockerFaults, func(other storeFault) bool { return other.fault == f.fault }) {
+				t.Run("locker", func(t *testing.T) { runCases(t, h, fragileLockerCases) })
+			}
 		})
 	}
 }
@@ -186,4 +211,5 @@ func TestWhole(t *testing.T) {
 	h := Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, "").store() }, Virtual: true}
 	t.Run("steps", func(t *testing.T) { runCases(t, h, stepCases) })
 	t.Run("model", func(t *testing.T) { runModel(t, h) })
+	t.Run("locker", func(t *testing.T) { runCases(t, h, fragileLockerCases) })
 }

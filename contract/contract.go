@@ -13,6 +13,9 @@
 //		})
 //	}
 //
+// What a store can be made to do beside, such as losing its data or its connections, the fields of
+// [Store] say; cases that need what is not there are skipped, and say so.
+//
 // The suite has these parts. "steps" checks each step of a session on its own, sentence by sentence
 // of the comments in package backend. "model" runs random steps by several owners and compares every
 // answer with a plain model of a lock. "locker" checks that what users get, a dlock.Locker, keeps
@@ -35,6 +38,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/dlock"
 )
 
@@ -78,7 +82,22 @@ type Store struct {
 	// BreakSubscriptions cuts the connection of every client through which it is notified. The
 	// backends are expected to reconnect.
 	BreakSubscriptions func()
+
+	// Fragile returns a backend as Backend does, and what harms its connection to the store. Only
+	// with it can the suite tell a backend that repeats what may have been carried out, or says that
+	// it was not. Where the store is a server, put a proxy in between, of package faults; see the
+	// example.
+	Fragile func() (backend.Backend, Strike)
 }
+
+// Strike deals a blow to the nth request, from 0, of those that a backend sends from now on; a step
+// may take several. End says whether there has been such a request. If not, it calls the blow off;
+// what was held back is carried out before end returns. For a blow that a harness can't deal end
+// says false.
+//
+// It is the method Strike of [faults.Proxy]. A store inside the process may let a commit fail before
+// or after it has happened.
+type Strike func(blow faults.Blow, n int) (end func() (struck bool))
 
 // Run runs the suite as subtests of t.
 func Run(t *testing.T, h Harness) {

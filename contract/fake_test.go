@@ -70,6 +70,7 @@ func (st *fakeStore) store() Store {
 		ForeignIntact:      func(name string) (intact bool) { st.with(func() { intact = st.foreign[name] }); return intact },
 		Wipe:               st.wipe,
 		BreakSubscriptions: st.breakSubscriptions,
+		Fragile:            st.fragile,
 	}
 }
 

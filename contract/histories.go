@@ -124,14 +124,14 @@ func (l *historyLab) client(lease time.Duration) *dlock.Client {
 	p := l.processOn(newFaults(l.recorder.Watch(l.store.Backend())), append([]dlock.Option{dlock.WithLease(lease)}, l.opts...)...)
 	if l.scenario.faulty {
 		dice := rand.New(rand.NewPCG(l.seed, uint64(len(l.processes))))
-		p.on(which{}, randomFault(dice, p.faults, l.workload.Pace))
+		p.on(which{}, randomFault(dice, p.faultyBackend, l.workload.Pace))
 	}
 	l.processes = append(l.processes, p)
 	return p.Client
 }
 
 // randomFault is any fault, or, mostly, none.
-func randomFault(r *rand.Rand, f *faults, lease time.Duration) fault {
+func randomFault(r *rand.Rand, f *faultyBackend, lease time.Duration) fault {
 	return func(x *transit) error {
 		f.mu.Lock()
 		dice, pause := r.IntN(100), time.Duration(r.Int64N(int64(lease)))
@@ -200,7 +200,7 @@ func (l *historyLab) settleDown() {
 }
 
 // heal ends all faults that rules make.
-func (f *faults) heal() {
+func (f *faultyBackend) heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rules, f.deaf = slices.Delete(f.rules, 0, len(f.rules)), false

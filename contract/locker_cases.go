@@ -9,6 +9,8 @@ var lockerCases = slices.Concat(
 	reentryCases,
 	waitCases,
 	replyCases,
+	fragileLockerCases,
+	backgroundCases,
 	lossCases,
 	closingCases,
 	loadCases,

@@ -126,6 +126,10 @@ func unlockAfterClose(l *lab) {
 	l.wantHeld("owned", "after that")
 	l.noError(owned.UnlockContext(ctx), "the last unlock after Close")
 	l.wantFree("owned", "after that")
+	l.wantError(owned.UnlockContext(ctx), "an unlock too many after Close", dlock.ErrNotHeld)
+	if n := p.count(which{kind: releaseStep, name: "owned"}); n != 2 {
+		l.Errorf("two unlocks after Close, and one too many, sent %d releases", n)
+	}
 	plain.Unlock()
 	l.wantFree("plain", "after Unlock after Close")
 	cancelled, cancel := context.WithCancel(l.ctx)

@@ -36,7 +36,7 @@ type sentStep struct {
 	lease time.Duration
 	at    time.Time
 
-	// What became of it, guarded by faults.mu.
+	// What became of it, guarded by faultyBackend.mu.
 	carriedOut bool
 	answered   bool
 	err        error
@@ -62,7 +62,7 @@ type fault func(x *transit) error
 
 // A transit is a step under way.
 type transit struct {
-	f        *faults
+	f        *faultyBackend
 	step     *sentStep
 	ctx      context.Context
 	carryOut func(context.Context) error
@@ -159,7 +159,7 @@ func after(other func()) fault {
 
 // A rule makes a fault of steps.
 type rule struct {
-	f     *faults
+	f     *faultyBackend
 	which which
 	what  fault
 	left  int // how many more; negative: all
@@ -180,10 +180,10 @@ func (r *rule) hits() int {
 	return r.hit
 }
 
-// faults is a backend that hands on what a client asks for, records it, and makes faults. It has the optional
+// faultyBackend is a backend that hands on what a client asks for, records it, and makes faults. It has the optional
 // interfaces that the store has, unless they are hidden. It also looks whether the client keeps its side of the
 // contract in package backend.
-type faults struct {
+type faultyBackend struct {
 	inner       backend.Backend
 	hideNotify  bool
 	hideBatches bool
@@ -202,8 +202,8 @@ type faults struct {
 	breaches []string
 }
 
-func newFaults(inner backend.Backend) *faults {
-	return &faults{
+func newFaults(inner backend.Backend) *faultyBackend {
+	return &faultyBackend{
 		inner: inner,
 		ended: make(chan struct{}),
 		subs:  make(map[string]int),
@@ -212,10 +212,10 @@ func newFaults(inner backend.Backend) *faults {
 }
 
 // on makes a fault of every such step, after those that an earlier rule takes.
-func (f *faults) on(w which, what fault) *rule { return f.next(-1, w, what) }
+func (f *faultyBackend) on(w which, what fault) *rule { return f.next(-1, w, what) }
 
 // next makes a fault of the next n such steps.
-func (f *faults) next(n int, w which, what fault) *rule {
+func (f *faultyBackend) next(n int, w which, what fault) *rule {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := &rule{f: f, which: w, what: what, left: n}
@@ -224,7 +224,7 @@ func (f *faults) next(n int, w which, what fault) *rule {
 }
 
 // steps returns the steps that were sent.
-func (f *faults) steps(w which) []sentStep {
+func (f *faultyBackend) steps(w which) []sentStep {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var found []sentStep
@@ -237,7 +237,7 @@ func (f *faults) steps(w which) []sentStep {
 }
 
 // count returns how many steps were sent.
-func (f *faults) count(w which) int {
+func (f *faultyBackend) count(w which) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
@@ -249,8 +249,18 @@ func (f *faults) count(w which) int {
 	return n
 }
 
+// underWay returns how many of the steps that were sent are not answered.
+func (f *faultyBackend) underWay(w which) (n int) {
+	for _, s := range f.steps(w) {
+		if !s.answered {
+			n++
+		}
+	}
+	return n
+}
+
 // kinds returns the kinds of all steps that were sent, in order.
-func (f *faults) kinds() []stepKind {
+func (f *faultyBackend) kinds() []stepKind {
 	var kinds []stepKind
 	for _, s := range f.steps(which{}) {
 		kinds = append(kinds, s.kind)
@@ -259,7 +269,7 @@ func (f *faults) kinds() []stepKind {
 }
 
 // owner returns who the last acquisition of a name was for.
-func (f *faults) owner(name string) string {
+func (f *faultyBackend) owner(name string) string {
 	steps := f.steps(which{kind: acquireStep, name: name})
 	if len(steps) == 0 {
 		return ""
@@ -268,28 +278,28 @@ func (f *faults) owner(name string) string {
 }
 
 // swallow lets wake-ups be lost, or not.
-func (f *faults) swallow(on bool) {
+func (f *faultyBackend) swallow(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.deaf = on
 }
 
 // subscriptions returns how many subscriptions to a name stand.
-func (f *faults) subscriptions(name string) int {
+func (f *faultyBackend) subscriptions(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.subs[name]
 }
 
 // batchSizes returns the sizes of the batches of renewals.
-func (f *faults) batchSizes() []int {
+func (f *faultyBackend) batchSizes() []int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]int(nil), f.batches...)
 }
 
 // end lets go of everything that hangs, and waits for what was to come late.
-func (f *faults) end() {
+func (f *faultyBackend) end() {
 	f.mu.Lock()
 	over := f.rules
 	f.rules = nil
@@ -301,20 +311,20 @@ func (f *faults) end() {
 }
 
 // broken returns how the client broke its side of the contract.
-func (f *faults) broken() []string {
+func (f *faultyBackend) broken() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]string(nil), f.breaches...)
 }
 
-func (f *faults) breach(format string, args ...any) {
+func (f *faultyBackend) breach(format string, args ...any) {
 	if len(f.breaches) < 10 {
 		f.breaches = append(f.breaches, fmt.Sprintf(format, args...))
 	}
 }
 
 // begin records a step and returns its fault, or nil.
-func (f *faults) begin(ctx context.Context, s *sentStep) fault {
+func (f *faultyBackend) begin(ctx context.Context, s *sentStep) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.at = time.Now()
@@ -339,7 +349,7 @@ func (f *faults) begin(ctx context.Context, s *sentStep) fault {
 }
 
 // check looks whether the client may send this. f.mu is held.
-func (f *faults) check(ctx context.Context, s *sentStep) {
+func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 	if s.name == "" {
 		f.breach("%v without a name", s.kind)
 	}
@@ -364,7 +374,7 @@ func (f *faults) check(ctx context.Context, s *sentStep) {
 }
 
 // through sends a step on its way.
-func through[Req, Res any](ctx context.Context, f *faults, s *sentStep, req Req, do func(context.Context, Req) (Res, error)) (Res, error) {
+func through[Req, Res any](ctx context.Context, f *faultyBackend, s *sentStep, req Req, do func(context.Context, Req) (Res, error)) (Res, error) {
 	var res Res
 	carryOut := func(ctx context.Context) error {
 		r, err := do(ctx, req)
@@ -388,7 +398,7 @@ func through[Req, Res any](ctx context.Context, f *faults, s *sentStep, req Req,
 }
 
 // Open implements [backend.Backend].
-func (f *faults) Open() backend.Session {
+func (f *faultyBackend) Open() backend.Session {
 	inner := f.inner.Open()
 	s := &faultySession{f, inner}
 	n, notifies := inner.(backend.Notifier)
@@ -418,10 +428,10 @@ func (f *faults) Open() backend.Session {
 }
 
 // Limits implements [backend.Backend].
-func (f *faults) Limits() backend.Limits { return f.inner.Limits() }
+func (f *faultyBackend) Limits() backend.Limits { return f.inner.Limits() }
 
 type faultySession struct {
-	f     *faults
+	f     *faultyBackend
 	inner backend.Session
 }
 
@@ -464,7 +474,7 @@ func (s *faultySession) Close() error {
 }
 
 type faultyNotifier struct {
-	f     *faults
+	f     *faultyBackend
 	inner backend.Notifier
 }
 
@@ -490,7 +500,7 @@ func (n faultyNotifier) Subscribe(ctx context.Context, req backend.SubscribeRequ
 	return &faultySubscription{f, req.Name, sub}, nil
 }
 
-func (f *faults) subscribed(name string, change int) {
+func (f *faultyBackend) subscribed(name string, change int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.subs[name] += change; f.subs[name] == 0 {
@@ -499,7 +509,7 @@ func (f *faults) subscribed(name string, change int) {
 }
 
 type faultySubscription struct {
-	f     *faults
+	f     *faultyBackend
 	name  string
 	inner backend.Subscription
 }
@@ -510,7 +520,7 @@ func (s *faultySubscription) Close() {
 }
 
 type faultyRenewer struct {
-	f       *faults
+	f       *faultyBackend
 	session *faultySession
 	inner   backend.BatchRenewer
 }

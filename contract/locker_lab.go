@@ -30,7 +30,7 @@ func locker(run func(*lab)) func(*env) {
 // A process is a client of the store, and what stands between the two.
 type process struct {
 	*dlock.Client
-	*faults
+	*faultyBackend
 }
 
 // process returns a client with a lease that doesn't run out during the case where time is real. It is closed when the case
@@ -40,7 +40,7 @@ func (l *lab) process(opts ...dlock.Option) *process {
 	return l.processOn(newFaults(l.store.Backend()), opts...)
 }
 
-func (l *lab) processOn(f *faults, opts ...dlock.Option) *process {
+func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	l.Helper()
 	own := []dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler))}
 	opts = slices.Concat(own, l.h.clientOptions, opts)

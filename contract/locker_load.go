@@ -21,6 +21,11 @@ var loadCases = []testCase{
 func counter(l *lab) {
 	const clients, users, increments = 4, 8, 12
 	count, want := 0, 0
+	while := time.Hour
+	if !l.h.Virtual {
+		while = 5 * time.Second // or fewer: a store may take its time
+	}
+	begin := time.Now()
 	type user struct {
 		call *call
 		done int
@@ -58,7 +63,7 @@ func counter(l *lab) {
 				return add(ctx)
 			}
 			who.call = l.start(fmt.Sprintf("client %d, user %d", c, u), func() error {
-				for range increments {
+				for i := 0; i < increments && time.Since(begin) < while; i++ {
 					ctx, cancel := context.WithCancel(l.ctx)
 					if u%4 == 3 {
 						cancel()
@@ -82,35 +87,38 @@ func counter(l *lab) {
 	if count != want {
 		l.Errorf("%d increments, and the counter is %d", want, count)
 	}
-	if least := clients * users * increments * 3 / 4; want < least {
+	if least := clients * users * increments * 3 / 4; want < least && time.Since(begin) < while {
 		l.Errorf("%d increments, want at least %d", want, least)
 	}
 	l.eventuallyFree("a")
 }
 
+// manyHolds: as many as the store can do in a while, since one may take its time for each step, and may
+// not take two at once.
 func manyHolds(l *lab) {
-	holds := 10_000
-	lease := l.lease()
+	const least = 20
+	holds, while, lease := 10_000, time.Hour, l.lease()
 	if !l.h.Virtual {
-		holds, lease = 300, l.legal(10*time.Second)
+		holds, while, lease = 300, 1500*time.Millisecond, l.legal(10*time.Second)
 	}
 	p := l.process(dlock.WithLease(lease))
 	before := runtime.NumGoroutine()
 	var lks []*dlock.Locker
-	for i := range holds {
-		lk := p.Locker(strconv.Itoa(i))
+	for begin := time.Now(); len(lks) < least || len(lks) < holds && time.Since(begin) < while; {
+		lk := p.Locker(strconv.Itoa(len(lks)))
 		l.lock(lk)
 		lks = append(lks, lk)
 	}
-	if n := runtime.NumGoroutine() - before; n > holds/10 {
-		l.Errorf("%d held locks have %d goroutines", holds, n)
-	}
+	holds = len(lks)
+	l.eventually("held locks have no goroutine each", func() bool { // renewals may, for a moment
+		return runtime.NumGoroutine()-before <= max(holds/10, least/2)
+	})
 	l.eventually("all are renewed", func() bool {
 		last := strconv.Itoa(holds - 1)
 		return p.count(which{kind: renewStep}) >= holds && p.count(which{kind: renewStep, name: last}) > 0
 	})
 	if sizes := p.batchSizes(); len(sizes) > 0 {
-		if n := p.count(which{kind: renewStep}); n < 20*len(sizes) {
+		if n := p.count(which{kind: renewStep}); n < min(20, holds/10)*len(sizes) {
 			l.Errorf("%d renewals in %d batches", n, len(sizes))
 		}
 	}

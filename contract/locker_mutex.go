@@ -256,7 +256,10 @@ func twoLockers(l *lab) {
 func boundedWait(l *lab) {
 	p := l.process()
 	l.take("a", "other:1")
-	const wait = 30 * time.Millisecond
+	wait := 30 * time.Millisecond
+	if !l.h.Virtual {
+		wait = 500 * time.Millisecond // in which the store answers
+	}
 	lk := p.Locker("a")
 
 	begin := time.Now()
@@ -383,14 +386,17 @@ func leaseLimits(l *lab) {
 		})
 	}
 	// The decorator checks that what reaches the store is within its limits.
-	const lease = 7*time.Millisecond + 300*time.Microsecond
+	whole := 7 * time.Millisecond
+	if !l.h.Virtual {
+		whole = 507 * time.Millisecond // an answer that took longer than that would be none
+	}
+	lease := whole + 300*time.Microsecond
 	lk := p.Locker("a")
 	begin := time.Now()
 	l.lock(lk, dlock.Lease(lease))
 	l.eventuallyOver("the hold is over", lk.Lost(l.ctx))
-	const whole = 7 * time.Millisecond
 	if p.limits() == (backend.Limits{}) {
-		l.took(begin, whole-whole/100, "a hold with a lease of 7.3 ms")
+		l.took(begin, whole-whole/100, "a hold with a lease of a fraction of a millisecond more")
 	}
 	if got, want := p.steps(which{kind: acquireStep})[0].lease, l.legal(whole); got != want {
 		l.Errorf("the store is asked for a lease of %v, want %v", got, want)

@@ -16,7 +16,7 @@ import (
 // stepCases are the cases for the steps of a session.
 var stepCases = slices.Concat(
 	acquireCases, releaseCases, renewCases, forceCases, lookCases, leaseCases,
-	nameCases, concurrencyCases, contextCases,
+	nameCases, concurrencyCases, contextCases, fragileCases,
 	notifierCases, batchCases, closeCases, mishapCases,
 )
 

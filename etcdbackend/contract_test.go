@@ -9,12 +9,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
 	"github.com/seed951563bd/distsync/internal/testservers"
 	"github.com/seed951563bd/distsync/internal/wiretest"
@@ -75,6 +78,9 @@ func store(t *testing.T, addr string) contract.Store {
 		// Deleting all keys is not enough: revisions would go on.
 		Wipe:               func() { at.move(testservers.Etcd(t).Addr) },
 		BreakSubscriptions: breaker.cut,
+		Fragile: wiretest.Fragile(t, addr, faults.HTTP2, func(addr string) backend.Backend {
+			return etcdbackend.New(connect(t, addr, reconnectAtOnce))
+		}),
 	}
 }
 
@@ -108,6 +114,12 @@ func (a *address) move(to string) {
 		conn.Close()
 	}
 	a.conns = nil
+}
+
+// reconnectAtOnce lets a client whose connection was broken not wait for a second before the next.
+func reconnectAtOnce(c *clientv3.Config) {
+	at := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: time.Millisecond}
+	c.DialOptions = append(c.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{Backoff: at, MinConnectTimeout: testservers.Patience}))
 }
 
 // A watchBreaker breaks the streams of watches of the clients that it is installed in, and nothing else.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
 	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
@@ -17,9 +18,13 @@ import (
 func TestContractOnRedis(t *testing.T) {
 	server := testservers.Redis(t)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		return wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
+		store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
 			return this.Server(t, server.Addr, wiretest.Options{})
 		})
+		store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, func(addr string) backend.Backend {
+			return this.Server(t, addr, wiretest.Options{})
+		})
+		return store
 	}})
 }
 
@@ -44,6 +49,9 @@ func TestContractOnMiniredis(t *testing.T) {
 				return err == nil && value == "foreign"
 			},
 			Wipe: s.FlushAll, // it knows no CLIENT KILL
+			Fragile: wiretest.Fragile(t, s.Addr(), faults.RESP, func(addr string) backend.Backend {
+				return redisbackend.New(connect(t, addr))
+			}),
 		}
 	}})
 }

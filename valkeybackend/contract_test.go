@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
 	"github.com/seed951563bd/distsync/internal/wiretest"
 	"github.com/seed951563bd/distsync/valkeybackend"
@@ -16,9 +17,13 @@ import (
 func TestContractOnValkey(t *testing.T) {
 	server := testservers.Valkey(t)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		return wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
+		store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
 			return valkeybackend.New(connected(t, connect(t, server.Addr)))
 		})
+		store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, func(addr string) backend.Backend {
+			return valkeybackend.New(connected(t, connect(t, addr)))
+		})
+		return store
 	}})
 }
 

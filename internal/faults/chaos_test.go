@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/faults"
 )
 
 // chaos has two crowds contend while the faults of the other rows strike at random, one upon

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/faults"
 )
 
 // Leases are long where what is left of a request must be cleared up, and not just run out.

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
-	"github.com/seed951563bd/distsync/internal/faults"
 	"github.com/seed951563bd/distsync/internal/redisson"
 	"github.com/seed951563bd/distsync/internal/testservers"
 	"github.com/seed951563bd/distsync/redisbackend"

@@ -14,9 +14,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/etcdbackend"
-	"github.com/seed951563bd/distsync/internal/faults"
 	"github.com/seed951563bd/distsync/internal/history"
 	"github.com/seed951563bd/distsync/internal/testservers"
 	"github.com/seed951563bd/distsync/membackend"

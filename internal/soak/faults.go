@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/faults"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/faults"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 )

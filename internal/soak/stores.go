@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
-	"github.com/seed951563bd/distsync/internal/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"

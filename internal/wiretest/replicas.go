@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/faults"
 	"github.com/seed951563bd/distsync/internal/redisson"
 	"github.com/seed951563bd/distsync/internal/testservers"
 )

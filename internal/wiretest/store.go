@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
 
@@ -42,6 +43,15 @@ func Store(t *testing.T, masters []*testservers.Server, connectBackend func(*tes
 				Must[int64](t)(node.ClientKillByFilter(ctx, "TYPE", "pubsub").Result())
 			}
 		},
+	}
+}
+
+// Fragile returns what [contract.Store] has under that name, for a server and a function that connects
+// to it at another address.
+func Fragile(t *testing.T, server string, protocol faults.Protocol, connectBackend func(addr string) backend.Backend) func() (backend.Backend, contract.Strike) {
+	return func() (backend.Backend, contract.Strike) {
+		p := NewProxy(t, server, protocol)
+		return connectBackend(p.Addr()), p.Strike
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/faults"
+	"github.com/seed951563bd/distsync/contract/faults"
 )
 
 // Owners, and the lease of all requests.

@@ -1,8 +1,9 @@
 // Package faults does to the traffic between clients and a real server what networks do to it, at
-// the moment that a test chooses: a [Proxy] cuts connections, holds traffic up, loses one reply, or
-// delivers one request late.
+// the moment that a test chooses: a [Proxy] cuts connections, holds traffic up, loses one request or
+// one reply, or delivers one request late.
 //
-// The package's own tests are the table of faults that locks are held against, on every store.
+// It is for the tests of those who write a backend. [Proxy.Strike] is what the contract suite wants
+// for Store.Fragile; the other methods are for tests of one's own.
 package faults
 
 import (
@@ -13,12 +14,14 @@ import (
 	"time"
 )
 
-// A Protocol is what clients and the server speak.
+// A Protocol is what clients and the server speak, not encrypted.
 type Protocol int
 
+// The protocols that a proxy can tell one request of from the next.
 const (
 	RESP  Protocol = iota // of Redis and Valkey, in either of its versions
-	HTTP2                 // with gRPC, of etcd; not encrypted
+	HTTP2                 // with gRPC, of etcd
+	Bytes                 // any in which a client waits for each reply before it sends the next request
 )
 
 // A Direction is where traffic goes. Both may be combined with |.
@@ -36,6 +39,22 @@ type Request struct {
 	Words   []string // RESP: the command and its arguments
 	Method  string   // HTTP2: the method, as "/etcdserverpb.KV/Txn"
 	Message []byte   // HTTP2: the message
+	Bytes   []byte   // Bytes: what came at once, which may be a part of a big request
+}
+
+// A Blow is what can happen to one request.
+type Blow int
+
+// What can happen to a request.
+const (
+	LoseRequest Blow = iota // the connection ends in its place, and the server never sees it
+	LoseReply               // the server carries it out, and the connection ends in place of the reply
+	HoldRequest             // the server sees it, but late
+)
+
+// String returns the blow in words.
+func (b Blow) String() string {
+	return [...]string{"request lost", "reply lost", "request late"}[b]
 }
 
 // A Proxy is what clients connect to in place of a server. Its methods may be called at any time
@@ -59,8 +78,8 @@ type Proxy struct {
 // A trap waits for a request.
 type trap struct {
 	match   func(Request) bool
-	hold    bool          // the request; else its reply is lost
-	sprung  chan struct{} // closed when the request, or its reply, was caught
+	blow    Blow
+	sprung  chan struct{} // closed when the request, or its reply, was lost or held
 	open    bool          // what was held may pass
 	caught  *flow         // where the request was to go
 	waiting [][]byte      // the request and what must not overtake it
@@ -147,15 +166,33 @@ func (p *Proxy) Unblock(d Direction) {
 //
 // The function must not use the proxy.
 func (p *Proxy) LoseReply(match func(Request) bool) (lost <-chan struct{}) {
-	return p.set(&trap{match: match}).sprung
+	return p.set(&trap{match: match, blow: LoseReply}).sprung
 }
 
 // Hold holds the next request that matches back, and with it whatever follows on its connection, or
 // on its stream of HTTP/2. The channel is closed when the request has come. Deliver passes it on to
 // the server, even if the client is gone by then, as a network may. [Proxy.Cut] drops it.
 func (p *Proxy) Hold(match func(Request) bool) (held <-chan struct{}, deliver func()) {
-	t := p.set(&trap{match: match, hold: true})
+	t := p.set(&trap{match: match, blow: HoldRequest})
 	return t.sprung, func() { p.deliver(t) }
+}
+
+// Strike deals a blow to the nth request, from 0, of those that come from now on, whoever sends it
+// and on whatever connection. Requests whose replies can't be told from others don't count where a
+// reply is to be lost (see [Proxy.LoseReply]). End says whether there has been such a request; if
+// not, it calls the blow off. What was held is delivered then, and end returns when that is answered.
+func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
+	t := p.set(&trap{blow: blow, match: func(Request) bool { n--; return n < 0 }})
+	return func() bool {
+		p.deliver(t)
+		p.Settle()
+		select {
+		case <-t.sprung:
+			return true
+		default:
+			return false
+		}
+	}
 }
 
 // Settle waits until the server has answered whatever was held and delivered, or the connection
@@ -208,7 +245,7 @@ func (p *Proxy) drop(t *trap) {
 // others, it can only be held back. p.mu is held.
 func (p *Proxy) spring(req Request, answered bool) *trap {
 	for _, t := range p.traps {
-		if (t.hold || answered) && t.match(req) {
+		if (t.blow != LoseReply || answered) && t.match(req) {
 			p.drop(t)
 			return t
 		}
@@ -262,10 +299,14 @@ func (p *Proxy) serve(client net.Conn) {
 
 // parsers returns what reads the two sides of a link.
 func (p *Proxy) parsers(l *link) (requests, replies parser) {
-	if p.protocol == HTTP2 {
+	switch p.protocol {
+	case HTTP2:
 		return newHTTP2(l)
+	case Bytes:
+		return newBytes(l)
+	default:
+		return newRESP(l)
 	}
-	return newRESP(l)
 }
 
 // link returns a new link, or nil if there may be none.
@@ -300,14 +341,13 @@ func (l *link) cut() {
 	l.poke()
 }
 
-// lost cuts the link because the reply that was to be lost is there. What came before it passes.
-// p.mu is held.
-func (l *link) lost(t *trap) {
-	if l.toClient.shut {
+// lose ends the flow in place of what was to be lost. What came before it passes. p.mu is held.
+func (f *flow) lose(t *trap) {
+	if f.shut {
 		return
 	}
-	l.toClient.shut = true
-	l.toClient.poke()
+	f.shut = true
+	f.poke()
 	close(t.sprung)
 }
 

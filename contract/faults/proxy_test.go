@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/seed951563bd/distsync/internal/faults"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
 
@@ -430,4 +430,136 @@ func TestProxyRefuses(t *testing.T) {
 		c.proxy.Refuse(false)
 		c.want(t, 1)
 	})
+}
+
+// Each of a row of requests can be struck, and only that is.
+func TestProxyStrikes(t *testing.T) {
+	t.Parallel()
+	onCounters(t, func(t *testing.T, c *counter) {
+		want := c.incremented(t, 1, 0)
+		for n := range 2 {
+			for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply} {
+				c.want(t, want) // and has a connection that works
+				end := c.proxy.Strike(blow, n)
+				want = c.incremented(t, n, want)
+				if err := c.increment(t.Context()); err == nil {
+					t.Errorf("%v, of request %d: no error", blow, n)
+				}
+				if !end() {
+					t.Fatalf("%v: request %d was not struck", blow, n)
+				}
+				if blow == faults.LoseReply {
+					want++
+				}
+				c.want(t, want)
+			}
+		}
+	})
+}
+
+// incremented increments n times, and returns what the counter is then.
+func (c *counter) incremented(t *testing.T, n, was int) int {
+	t.Helper()
+	for range n {
+		must(t, c.increment(t.Context()))
+	}
+	return was + n
+}
+
+func TestProxyStrikesWithDelay(t *testing.T) {
+	t.Parallel()
+	onCounters(t, func(t *testing.T, c *counter) {
+		c.incremented(t, 1, 0)
+		end := c.proxy.Strike(faults.HoldRequest, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		go func() { failed <- c.increment(ctx) }()
+		// Not a deadline: gRPC tells it to the server, which then doesn't carry out what comes after it.
+		time.AfterFunc(100*time.Millisecond, cancel)
+		select {
+		case err := <-failed:
+			if err == nil {
+				t.Error("a request that is held back was answered")
+			}
+		case <-time.After(200 * time.Millisecond): // go-redis doesn't look at the context, and gets the reply
+		}
+		if !end() {
+			t.Fatal("no request was struck")
+		}
+		c.want(t, 2) // when end has returned, it is carried out
+	})
+}
+
+func TestProxyCallsAStrikeOff(t *testing.T) {
+	t.Parallel()
+	onCounters(t, func(t *testing.T, c *counter) {
+		c.incremented(t, 1, 0)
+		for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply, faults.HoldRequest} {
+			if end := c.proxy.Strike(blow, 100); end() {
+				t.Errorf("%v: nothing was sent, and was struck", blow)
+			}
+			must(t, c.increment(t.Context()))
+		}
+		c.want(t, 4)
+	})
+}
+
+// A protocol that the proxy doesn't know is passed on as it is, and can be harmed all the same.
+func TestProxyOfBytes(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	p := newProxy(t, server.Addr, faults.Bytes)
+	send := func(key string) string {
+		conn, err := net.Dial("tcp", p.Addr())
+		must(t, err)
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(testservers.Patience))
+		var all string
+		for range 3 {
+			fmt.Fprintf(conn, "INCR %s\r\n", key)
+			reply := make([]byte, 100)
+			n, err := conn.Read(reply)
+			if err != nil {
+				break
+			}
+			all += strings.TrimSpace(string(reply[:n]))
+		}
+		return all
+	}
+	for _, c := range []struct {
+		key     string
+		strike  func() (end func() bool)
+		replies string
+		count   string
+	}{
+		{"untouched", func() func() bool { return func() bool { return true } }, ":1:2:3", "3"},
+		{"request", func() func() bool { return p.Strike(faults.LoseRequest, 1) }, ":1", "1"},
+		{"reply", func() func() bool { return p.Strike(faults.LoseReply, 1) }, ":1", "2"},
+		{"matched", func() func() bool {
+			lost := p.LoseReply(func(r faults.Request) bool { return strings.Contains(string(r.Bytes), "INCR matched") })
+			return func() bool { <-lost; return true }
+		}, "", "1"},
+	} {
+		end := c.strike()
+		if got := send(c.key); got != c.replies {
+			t.Errorf("%s: the client reads %q, want %q", c.key, got, c.replies)
+		}
+		if !end() {
+			t.Errorf("%s: nothing was struck", c.key)
+		}
+		if got := server.Do("GET", c.key); got != c.count {
+			t.Errorf("%s: carried out %s times, want %s", c.key, got, c.count)
+		}
+	}
+	held, deliver := p.Hold(func(faults.Request) bool { return true })
+	conn, err := net.Dial("tcp", p.Addr())
+	must(t, err)
+	fmt.Fprint(conn, "INCR late\r\n")
+	conn.Close()
+	come(t, "the request that is held", held)
+	deliver()
+	p.Settle()
+	if got := server.Do("GET", "late"); got != "1" {
+		t.Errorf("a late request was carried out %q times", got)
+	}
 }

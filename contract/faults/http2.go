@@ -144,7 +144,10 @@ func (s *http2Requests) data(st *stream, unit []byte) {
 		t := s.spring(Request{Method: st.method, Message: message}, st.lose == nil)
 		switch {
 		case t == nil:
-		case t.hold:
+		case t.blow == LoseRequest:
+			s.toServer.lose(t)
+			return
+		case t.blow == HoldRequest:
 			st.holding = t
 			s.toServer.hold(t, unit)
 			return
@@ -178,7 +181,7 @@ func (s *http2Replies) pass(unit []byte) {
 	switch s.header.Type {
 	case http2.FrameHeaders, http2.FrameData, http2.FrameRSTStream:
 		if st != nil && st.lose != nil {
-			s.lost(st.lose)
+			s.toClient.lose(st.lose)
 			return
 		}
 		if st != nil && st.holding != nil {

@@ -51,13 +51,16 @@ func (s respRequests) pass(unit []byte) {
 	if t != nil {
 		s.caught[s.requests] = t
 	}
-	if t != nil && t.hold {
+	switch {
+	case t != nil && t.blow == LoseRequest:
+		s.toServer.lose(t)
+	case t != nil && t.blow == HoldRequest:
 		s.holding = t
 		t.silent = s.subscribes
 		s.toServer.hold(t, unit)
-		return
+	default:
+		s.toServer.pass(unit)
 	}
-	s.toServer.pass(unit)
 }
 
 type respReplies struct {
@@ -73,8 +76,8 @@ func (s respReplies) pass(unit []byte) {
 	}
 	t := s.caught[s.replies]
 	switch {
-	case t != nil && !t.hold:
-		s.lost(t)
+	case t != nil && t.blow == LoseReply:
+		s.toClient.lose(t)
 		return
 	case t != nil:
 		t.answered()

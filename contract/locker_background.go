@@ -1,0 +1,283 @@
+package contract
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// backgroundCases: what a client goes on with when nobody waits for it, and what it must not believe
+// meanwhile. Leases are of an hour where the end of one would hide that nothing was done.
+var backgroundCases = []testCase{
+	{"an unlock that failed", "goes on in the background until the store has answered", locker(failedUnlock)},
+	{"an unlock behind a re-entry that fails", "goes on in the background, though the lock is renewed", locker(unlockBehindReentry)},
+	{"a number that is taken back", "lets the next waiter of this client in, without a message", locker(takenBackWakes)},
+	{"a late re-entry with a long lease", "is taken back for as long as that lease would have lasted", locker(lateLongReentry)},
+	{"a re-entry that began a fresh hold", "is taken back", locker(freshReentry)},
+	{"an attempt in doubt with a short lease", "may be carried out late: the shortest of all leases in doubt counts", locker(doubtfulAttempt)},
+	{"a fixed lease and the next waiter", "who wants a lock that is renewed gets one", locker(fixedLeaseEndsHere)},
+	{"subscribing fails all the time", "waiters poll", locker(alwaysFailingSubscription)},
+	{"renewals that hang", "end with the lock, and what they answer then changes nothing", locker(renewalsEnd)},
+	{"renewals that take their time", "are renewals", locker(slowRenewals)},
+	{"a question that is answered late", "is answered with what is so by then", locker(lateLook)},
+	{"TryLock beside a waiter on the same Locker", "asks the store, and says false", locker(tryBesideWaiter)},
+	{"Close while an unlock is repeated", "the unlock says that the lock was given back", locker(closeInUnlock)},
+}
+
+func failedUnlock(l *lab) {
+	p, q := l.process(dlock.WithLease(l.longLease())), l.process()
+	for what, f := range map[string]fault{"request lost": requestLost, "not sent": notSent} {
+		lk := p.Locker(what)
+		l.lock(lk)
+		r := p.on(which{kind: releaseStep, name: what}, f)
+		ctx, cancel := context.WithTimeout(l.ctx, 20*time.Millisecond)
+		l.wantError(lk.UnlockContext(ctx), "UnlockContext while the store fails", context.DeadlineExceeded)
+		cancel()
+		sent := r.hits()
+		l.eventually("it goes on", func() bool { return r.hits() >= sent+3 })
+		r.off()
+		l.eventuallyFree(what)
+		l.lock(q.Locker(what))
+	}
+}
+
+func unlockBehindReentry(l *lab) {
+	p := l.process(dlock.WithLease(l.longLease()))
+	lk, ctx := p.Locker("a"), l.ctxOf()
+	l.noError(lk.LockContext(ctx), "LockContext")
+	fails := make(chan struct{})
+	r := p.next(1, which{kind: reentryStep}, func(x *transit) error {
+		select {
+		case <-fails:
+		case <-x.f.ended:
+		}
+		return requestLost(x)
+	})
+	reentry := l.start("a re-entry", func() error {
+		_, err := lk.TryLock(ctx)
+		return err
+	})
+	l.eventually("the re-entry is sent", func() bool { return r.hits() == 1 })
+	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	l.wantError(lk.UnlockContext(short), "UnlockContext behind a re-entry that hangs", context.DeadlineExceeded)
+	l.wantHeld("a", "while the re-entry hangs")
+	close(fails)
+	l.wantError(reentry.result(), "the re-entry")
+	l.eventuallyFree("a")
+}
+
+func takenBackWakes(l *lab) {
+	p := l.process(dlock.WithLease(l.longLease()))
+	p.swallow(true)
+	p.next(1, which{kind: acquireStep}, replyLost)
+	r := p.on(which{kind: releaseStep}, notSent)
+	_, err := p.Locker("a").TryLock(l.ctx)
+	l.wantError(err, "TryLock without an answer", errFault)
+	wait := l.start("a waiter", func() error { return p.Locker("a").LockContext(l.ctx) })
+	l.eventually("it asks", func() bool { return p.count(which{kind: acquireStep}) >= 2 })
+	wait.waits()
+	begin := time.Now()
+	r.off()
+	wait.ok()
+	l.tookBetween(begin, 0, time.Minute, "the wait for a number that is taken back")
+}
+
+func lateLongReentry(l *lab) {
+	short := l.lease()
+	p := l.process()
+	lk, ctx := p.Locker("a"), l.ctxOf()
+	l.noError(lk.LockContext(ctx, dlock.Lease(short)), "LockContext")
+	open := make(chan struct{})
+	p.next(1, which{kind: reentryStep}, late(open))
+	_, err := lk.TryLock(ctx, dlock.Lease(l.longLease()))
+	l.wantError(err, "a re-entry without an answer", errFault)
+	if err := lk.UnlockContext(ctx); err != nil {
+		l.wantError(err, "UnlockContext", dlock.ErrLost) // on a busy machine
+	}
+	l.sleep(2 * short)
+	close(open)
+	l.eventually("the re-entry is carried out, late", func() bool { return p.steps(which{kind: reentryStep})[0].carriedOut })
+	l.eventuallyFree("a")
+}
+
+func freshReentry(l *lab) {
+	p := l.process(dlock.WithLease(l.longLease()))
+	lk, ctx := p.Locker("a"), l.ctxOf()
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.vanish("a")
+	l.wantError(lk.LockContext(ctx), "a re-entry of what is gone", dlock.ErrLost)
+	l.eventuallyFree("a")
+}
+
+func doubtfulAttempt(l *lab) {
+	short, long := l.lease(), l.legal(10*l.lease())
+	p, q := l.process(), l.process()
+	for name, second := range map[string]bool{"one": false, "two": true} {
+		lk, ctx := p.Locker(name), l.ctxOf()
+		open := make(chan struct{})
+		p.next(1, which{kind: acquireStep, name: name}, late(open))
+		l.noError(lk.LockContext(ctx, dlock.Lease(short)), "LockContext")
+		if second {
+			p.next(1, which{kind: reentryStep, name: name}, requestLost)
+			_, err := lk.TryLock(ctx, dlock.Lease(l.legal(2*short)))
+			l.wantError(err, "a re-entry without an answer")
+		}
+		if err := lk.LockContext(ctx, dlock.Lease(long)); err != nil {
+			l.wantError(err, "a longer re-entry", dlock.ErrLost) // on a busy machine
+			continue
+		}
+		close(open) // and in the store the hold has the short lease again
+		l.eventually("the attempt is carried out, late", func() bool { return p.steps(which{kind: acquireStep, name: name})[0].carriedOut })
+		l.lock(q.Locker(name))
+		if !isOver(lk.Lost(ctx)) {
+			l.Errorf("%s in doubt: another has the lock, and the holder believes in a lease that a late attempt has shortened", name)
+		}
+	}
+}
+
+func fixedLeaseEndsHere(l *lab) {
+	lease := l.brisk()
+	p := l.process(dlock.WithLease(lease))
+	fixed, next := p.Locker("a"), p.Locker("a")
+	l.lock(fixed, dlock.Lease(lease))
+	wait := l.start("a waiter", func() error { return next.LockContext(l.ctx) })
+	wait.waits()
+	l.unlock(fixed)
+	wait.ok()
+	l.sleep(lease * 5 / 4)
+	if held, err := next.IsHeld(l.ctx); err != nil || !held {
+		l.Errorf("IsHeld, after more than a lease: %v, %v", held, err)
+	}
+	l.unlock(next)
+}
+
+func alwaysFailingSubscription(l *lab) {
+	for what, f := range map[string]fault{"request lost": requestLost, "not sent": notSent, "none": nil} {
+		faulty := newFaults(l.store.Backend())
+		faulty.hideNotify = f == nil
+		p := l.processOn(faulty, dlock.WithLease(l.longLease()))
+		if f != nil {
+			p.on(which{kind: subscribeStep}, f)
+		}
+		l.take(what, "other:1")
+		wait := l.start("a waiter", func() error { return p.Locker(what).LockContext(l.ctx) })
+		l.eventually("it polls", func() bool { return p.count(which{kind: acquireStep}) >= 5 })
+		if l.h.Virtual {
+			l.sleep(10 * time.Minute) // and goes on, at least once a second
+		}
+		begin := time.Now()
+		l.noError(l.give(what, "other:1"), "release")
+		wait.ok()
+		l.tookBetween(begin, 0, 1200*time.Millisecond, "getting in by polling")
+	}
+}
+
+func renewalsEnd(l *lab) {
+	lease := l.lease()
+	p := l.process(dlock.WithLease(lease))
+	lk, ctx := p.Locker("a"), l.ctxOf()
+	p.on(which{kind: renewStep}, hangsPolitely)
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.eventuallyOver("the lock is lost", lk.Lost(ctx))
+	l.eventually("no renewal is under way", func() bool { return p.underWay(which{kind: renewStep}) == 0 })
+	l.wantError(lk.UnlockContext(ctx), "UnlockContext", dlock.ErrLost)
+
+	q := l.process(dlock.WithLease(lease))
+	lk = q.Locker("b")
+	open := make(chan struct{})
+	q.on(which{kind: renewStep}, func(x *transit) error {
+		if err := x.carryOut(context.WithoutCancel(x.ctx)); err != nil {
+			return err
+		}
+		select {
+		case <-open: // whatever its context says
+		case <-x.f.ended:
+		}
+		return nil
+	})
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.eventuallyOver("the lock is lost", lk.Lost(ctx))
+	close(open)
+	l.sleep(lease * 5 / 4)
+	l.wantError(lk.UnlockContext(ctx), "UnlockContext, after renewals were answered too late", dlock.ErrLost)
+}
+
+func slowRenewals(l *lab) {
+	lease := l.brisk()
+	p := l.process(dlock.WithLease(lease))
+	p.on(which{kind: renewStep}, func(x *transit) error {
+		timer := time.NewTimer(lease / 4)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return x.carryOut(x.ctx)
+		case <-x.ctx.Done():
+		case <-x.f.ended:
+		}
+		return failure(backend.Unknown)
+	})
+	lk := p.Locker("a")
+	l.lock(lk)
+	length := lease * 5 / 4
+	if l.h.Virtual {
+		length = 20 * lease
+	}
+	l.sleep(length)
+	if held, err := lk.IsHeld(l.ctx); err != nil || !held {
+		l.Errorf("IsHeld, after %v: %v, %v", length, held, err)
+	}
+}
+
+func lateLook(l *lab) {
+	p := l.process()
+	lk := p.Locker("a")
+	l.lock(lk, dlock.Lease(l.lease()))
+	open := make(chan struct{})
+	p.next(1, which{kind: lookStep}, replyHangs(open))
+	var held bool
+	ask := l.start("IsHeld", func() (err error) {
+		held, err = lk.IsHeld(l.ctx)
+		return err
+	})
+	l.eventually("it is answered by the store", func() bool {
+		sent := p.steps(which{kind: lookStep})
+		return len(sent) > 0 && sent[0].carriedOut || isOver(lk.Lost(l.ctx))
+	})
+	l.eventuallyOver("the hold is over", lk.Lost(l.ctx))
+	close(open)
+	ask.ok()
+	if held {
+		l.Error("IsHeld says true when the hold is over")
+	}
+}
+
+func tryBesideWaiter(l *lab) {
+	p := l.process()
+	l.take("a", "other:1")
+	shared := p.Locker("a")
+	wait := l.start("a waiter", func() error { return shared.LockContext(l.ctx) })
+	l.eventually("it asks", func() bool { return p.count(which{kind: acquireStep}) > 0 })
+	wait.waits()
+	for range 3 {
+		if l.tryLock(shared) {
+			l.Fatal("TryLock got what another process holds")
+		}
+	}
+	l.noError(l.give("a", "other:1"), "release")
+	wait.ok()
+}
+
+func closeInUnlock(l *lab) {
+	p := l.process()
+	lk := p.Locker("a")
+	l.lock(lk)
+	r := p.next(1, which{kind: releaseStep}, replyLost)
+	unlock := l.start("UnlockContext", func() error { return lk.UnlockContext(l.ctx) })
+	l.eventually("its first release is lost", func() bool { return r.hits() == 1 && p.underWay(which{kind: releaseStep}) == 0 })
+	l.noError(p.Client.Close(), "Close")
+	unlock.ok()
+	l.wantFree("a", "after the unlock")
+}

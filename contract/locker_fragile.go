@@ -1,0 +1,69 @@
+package contract
+
+import (
+	"fmt"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+var fragileLockerCases = []testCase{
+	{"a connection that breaks", "whichever request is lost, or its reply: nobody loses a lock, and no lock is left behind", locker(breakingConnection)},
+}
+
+// breakingConnection strikes each request of some calls in turn. Leases are long, so that what is left
+// behind is found.
+func breakingConnection(l *lab) {
+	l.skipWithout(l.store.Fragile != nil, "Fragile")
+	back, strike := l.store.Fragile()
+	p, q := l.processOn(newFaults(back), dlock.WithLease(l.longLease())), l.process()
+	for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply} {
+		for n, struck := 0, true; struck; n++ {
+			name := fmt.Sprintf("%v, %d", blow, n)
+			l.eventually("the connection works again", func() bool {
+				_, err := p.Locker(name).IsLocked(l.ctx)
+				return err == nil
+			})
+			end := strike(blow, n)
+			l.tryOnce(p, name)
+			l.nest(p, q, name)
+			struck = end()
+			l.eventuallyFree(name)
+		}
+	}
+}
+
+// tryOnce is a TryLock and, if that has the lock, an unlock. Nobody else has it, so it may fail, but not
+// say so.
+func (l *lab) tryOnce(p *process, name string) {
+	l.Helper()
+	lk := p.Locker(name)
+	switch ok, err := lk.TryLock(l.ctx); {
+	case ok:
+		l.unlock(lk)
+	case err == nil:
+		l.Fatalf("%s: TryLock says that another has the lock, and nobody does", name)
+	}
+	l.eventuallyFree(name)
+}
+
+// nest locks three times and unlocks three times.
+func (l *lab) nest(p, q *process, name string) {
+	l.Helper()
+	lk, ctx := p.Locker(name), l.ctxOf()
+	for range 3 {
+		l.noError(lk.LockContext(ctx), name+": LockContext")
+	}
+	for held := 3; held > 0; held-- {
+		res, err := l.other.Look(l.ctx, backend.LookRequest{Name: name, Owner: p.owner(name)})
+		l.noError(err, "Look")
+		if res.Count < held || isOver(lk.Lost(ctx)) {
+			l.Fatalf("%s: held %d times, and the store counts %d; lost: %v", name, held, res.Count, isOver(lk.Lost(ctx)))
+		}
+		if l.tryLock(q.Locker(name)) {
+			l.Fatalf("%s: another got in", name)
+		}
+		l.noError(lk.UnlockContext(ctx), name+": UnlockContext")
+	}
+}

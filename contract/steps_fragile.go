@@ -1,0 +1,208 @@
+package contract
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
+)
+
+// fragileCases: what a step says when its connection breaks, or its request comes late. The rule is the
+// same for each: it was carried out at most once, and an error doesn't say otherwise than it was.
+var fragileCases = []testCase{
+	fragileCase("acquire", fragileStep{
+		do: func(ctx context.Context, a party, name string) (bool, error) {
+			res, err := a.s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: a.e.longLease()})
+			return res.Acquired, err
+		},
+		times: func(e *env, res backend.LookResult) int { return res.Count },
+	}),
+	fragileCase("re-entry", fragileStep{
+		holds: 1,
+		do: func(ctx context.Context, a party, name string) (bool, error) {
+			res, err := a.s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: a.e.longLease(), Reentry: true})
+			return res.Acquired && res.Count == 2, err
+		},
+		times: func(e *env, res backend.LookResult) int { return res.Count - 1 },
+	}),
+	fragileCase("release of one of several", fragileStep{
+		holds: 3,
+		do: func(ctx context.Context, a party, name string) (bool, error) {
+			res, err := a.s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: a.owner, Lease: a.e.longLease()})
+			return res.Outcome == backend.Left, err
+		},
+		times: func(e *env, res backend.LookResult) int { return 3 - res.Count },
+	}),
+	fragileCase("last release", fragileStep{
+		holds: 1,
+		do: func(ctx context.Context, a party, name string) (bool, error) {
+			res, err := a.s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: a.owner, Lease: a.e.longLease()})
+			return res.Outcome == backend.Freed, err
+		},
+		times: func(e *env, res backend.LookResult) int { return 1 - res.Count },
+	}),
+	fragileCase("renew", fragileStep{
+		holds: 1,
+		do: func(ctx context.Context, a party, name string) (bool, error) {
+			res, err := a.s.Renew(ctx, backend.RenewRequest{Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()})
+			return res.Held, err
+		},
+		times: renewed,
+	}),
+	fragileCase("batch", fragileStep{
+		holds: 1,
+		need:  (*env).needBatchRenewer,
+		do: func(ctx context.Context, a party, name string) (held bool, err error) {
+			reqs := []backend.RenewRequest{{Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()}}
+			a.s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(_ int, res backend.RenewResult, failed error) {
+				held, err = res.Held, failed
+			})
+			return held, err
+		},
+		times: renewed,
+	}),
+	fragileCase("force", fragileStep{
+		holds: 2,
+		do: func(ctx context.Context, a party, name string) (bool, error) {
+			res, err := a.s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: name})
+			return res.Released, err
+		},
+		times: func(e *env, res backend.LookResult) int {
+			if res.Held {
+				return 0
+			}
+			return 1
+		},
+	}),
+}
+
+// renewed says whether a lease was doubled.
+func renewed(e *env, res backend.LookResult) int {
+	if res.Remaining > e.longLease()+time.Minute {
+		return 1
+	}
+	return 0
+}
+
+// A fragileStep is a step that is struck.
+type fragileStep struct {
+	need  func(*env) // skips
+	holds int        // of its owner before
+	do    func(ctx context.Context, a party, name string) (done bool, err error)
+	times func(e *env, after backend.LookResult) int // how often it was carried out
+}
+
+func fragileCase(name string, step fragileStep) testCase {
+	return testCase{"fragile/" + name,
+		"A step whose connection breaks, or whose request comes late, is not repeated by the backend, and tells the truth: " +
+			"done, or not done and never to be (Retry), or perhaps (Unknown)",
+		func(e *env) {
+			e.skipWithout(e.store.Fragile != nil, "Fragile")
+			if step.need != nil {
+				step.need(e)
+			}
+			back, strike := e.store.Fragile()
+			a := party{e, back.Open(), "a"}
+			e.Cleanup(func() { a.s.Close() })
+			f := &fragile{e, a, e.party("b"), strike, step}
+			for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply, faults.HoldRequest} {
+				f.each(blow)
+			}
+		}}
+}
+
+// fragile is what a case of a struck step has at hand.
+type fragile struct {
+	e      *env
+	a, b   party // a is struck, and b sees what comes of it
+	strike Strike
+	step   fragileStep
+}
+
+// each strikes each of the requests of the step in turn.
+func (f *fragile) each(blow faults.Blow) {
+	f.e.Helper()
+	const most = 20
+	var verdicts []func()
+	for n := range most {
+		verdict, struck := f.once(fmt.Sprintf("%v, %d", blow, n), blow, n)
+		verdicts = append(verdicts, verdict)
+		if struck {
+			continue
+		}
+		if n == 0 && blow != faults.HoldRequest {
+			f.e.Fatalf("the harness is wrong: a step takes no request that Strike(%v, 0) strikes", blow)
+		}
+		break
+	}
+	for _, verdict := range verdicts {
+		verdict() // nothing has changed since
+	}
+}
+
+// once strikes one request of the step, and judges. The verdict can be asked for again later.
+func (f *fragile) once(name string, blow faults.Blow, n int) (verdict func(), struck bool) {
+	f.e.Helper()
+	f.e.eventually("a step without an error, after a connection broke", func() bool {
+		_, err := f.a.s.Look(f.e.ctx, backend.LookRequest{Name: name, Owner: f.a.owner})
+		return err == nil
+	})
+	for range f.step.holds {
+		party{f.e, f.b.s, f.a.owner}.acquires(name, f.e.longLease())
+	}
+	done, struck, err := f.do(name, sync.OnceValue(f.strike(blow, n)))
+	verdict = func() { f.judge(name, done, err) }
+	verdict()
+	return verdict, struck
+}
+
+// do takes the step, and ends the blow when it has returned, or should have. Its context is cancelled a
+// little later where the request is late, and has no deadline: a server could be told of that.
+func (f *fragile) do(name string, end func() bool) (done, struck bool, err error) {
+	f.e.Helper()
+	ctx, cancel := context.WithCancel(f.e.ctx)
+	defer cancel()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		done, err = f.step.do(ctx, f.a, name)
+	}()
+	for _, next := range []func(){cancel, func() { end() }} {
+		select {
+		case <-returned:
+		case <-time.After(100 * time.Millisecond):
+			next()
+		}
+	}
+	select {
+	case <-returned:
+	case <-f.e.ctx.Done():
+		f.e.Fatalf("%s: the step has not returned", name)
+	}
+	return done, end(), err
+}
+
+// judge looks what came of a step, and whether it has told the truth.
+func (f *fragile) judge(name string, done bool, err error) {
+	f.e.Helper()
+	var after backend.LookResult
+	f.e.eventually("the lock can be looked at", func() (ok bool) {
+		var failed error
+		after, failed = f.b.s.Look(f.e.ctx, backend.LookRequest{Name: name, Owner: f.a.owner})
+		return failed == nil
+	})
+	times := f.step.times(f.e, after)
+	switch kind := backend.KindOf(err); {
+	case times < 0 || times > 1:
+		f.e.Fatalf("%s: the step was carried out %d times; want at most once", name, times)
+	case err == nil && (!done || times != 1):
+		f.e.Fatalf("%s: no error; the answer says done %v; and it was carried out %d times", name, done, times)
+	case err != nil && kind == backend.Refused:
+		f.e.Fatalf("%s: error %q is of kind Refused; but another step could be carried out", name, err)
+	case err != nil && kind == backend.Retry && times > 0:
+		f.e.Fatalf("%s: error %q is of kind Retry, but the step was carried out", name, err)
+	}
+}
