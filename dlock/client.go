@@ -51,6 +51,7 @@ type Client struct {
 	queues    map[string]*queue   // by name: who waits for it
 	spare     *queue              // for the next that is needed
 	crowds    map[string]*crowd   // by name: other clients that are to come first
+	streaks   map[string]streak   // by name: of late
 	takeBacks takeBacks
 	alarms    alarms      // by time: what is due
 	timer     *time.Timer // runs ring at the first of these
@@ -82,6 +83,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 		lost:     make(map[lostKey][]*hold),
 		queues:   make(map[string]*queue),
 		crowds:   make(map[string]*crowd),
+		streaks:  make(map[string]streak),
 	}
 	for _, opt := range opts {
 		if opt == nil {

@@ -3,7 +3,6 @@ package dlock
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -337,16 +336,4 @@ func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, 
 
 func (cl *claim) releaseRequest(lease time.Duration, ask bool) backend.ReleaseRequest {
 	return backend.ReleaseRequest{Name: cl.name, Owner: cl.owner, Lease: lease, AskWaiting: ask}
-}
-
-// How often a client that is alone with a lock asks whether it is: each time that it has had it for so
-// long that the question costs nothing in comparison, and of shorter times one in so many.
-const (
-	longTurn     = time.Millisecond
-	shareOfAsked = 32
-)
-
-// asksWhoWaitsLocked says whether a last release asks the store whether others wait for the lock.
-func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
-	return c.crowds[cl.name] != nil || now-cl.began >= longTurn || rand.N(shareOfAsked) == 0
 }

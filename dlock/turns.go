@@ -9,6 +9,37 @@ import "github.com/seed951563bd/distsync/backend"
 // counted, but doesn't come (a process that stands still, somebody who only listens), is waited for
 // now and then only.
 
+// A streak is how a client takes a lock again and again, with no more than a moment in between.
+type streak struct {
+	began instant // or since when it isn't known whether others wait
+	last  instant // when the last release began
+}
+
+const (
+	longestPauseInStreak = 2 * shortestWait
+	mostStreaks          = 256 // that are remembered
+)
+
+// asksWhoWaitsLocked says whether a last release asks the store whether others wait for the lock: where
+// they do, or did a moment ago; after a chain; and now and then where this client has locked it just before.
+func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
+	s, known := c.streaks[cl.name]
+	goesOn := known && cl.began-s.last <= longestPauseInStreak
+	if !goesOn {
+		s.began = cl.began
+	}
+	ask := c.crowds[cl.name] != nil || cl.handed || goesOn && now-s.began >= shortestWait
+	if ask {
+		s.began = now
+	}
+	s.last = now
+	if !known && len(c.streaks) >= mostStreaks {
+		clear(c.streaks)
+	}
+	c.streaks[cl.name] = s
+	return ask
+}
+
 // A crowd is the other clients that wait for a lock which this client has had. It is forgotten when
 // nothing has been heard of it for a while.
 type crowd struct {

@@ -115,8 +115,10 @@ func TestAShortWaitDuringATurn(t *testing.T) {
 		defer other.Close()
 		l := c.Locker("x")
 		mustTry(t, l)
+		l.Unlock()
+		mustTry(t, l) // again
 		w := wait(t.Context(), other.Locker("x"))
-		time.Sleep(longTurn)
+		time.Sleep(shortestWait)
 		mustUnlock(t, t.Context(), l)
 		w.mustBeIn(t) // the other client has it, and the store answers at once
 		ok, err := l.TryLock(t.Context(), Wait(3*time.Millisecond))
@@ -146,7 +148,9 @@ func TestAShortWaitDuringATurnThatNobodyTakes(t *testing.T) {
 		defer sub.Close()
 		l := c.Locker("x")
 		mustTry(t, l)
-		time.Sleep(longTurn)
+		l.Unlock()
+		mustTry(t, l) // again
+		time.Sleep(shortestWait)
 		mustUnlock(t, t.Context(), l)
 		if ok, err := l.TryLock(t.Context(), Wait(3*time.Millisecond)); !ok || err != nil {
 			t.Errorf("the lock is free for all of the wait, and the store is well: %v, %v", ok, err)
@@ -259,10 +263,10 @@ func TestTurnsThatNobodyTakes(t *testing.T) {
 		const turns = 1000
 		for range turns {
 			l.Lock()
-			time.Sleep(longTurn)
+			time.Sleep(time.Millisecond)
 			l.Unlock()
 		}
-		most := turns * longTurn
+		most := turns * time.Millisecond
 		most += (most/longestExcuse + 2) * 2 * shortestWait
 		if took := time.Since(begin); took > most {
 			t.Errorf("%d turns beside others that never come took %v, want %v at the most", turns, took, most)
@@ -299,4 +303,62 @@ func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
 		w.mustBeIn(t)
 		w.leave()
 	})
+}
+
+// asking counts the releases that ask who waits.
+type asking struct {
+	backend.Backend
+	asked, releases *int
+}
+
+func (b asking) Open() backend.Session { return askingSession{b.Backend.Open(), b} }
+
+type askingSession struct {
+	backend.Session
+	b asking
+}
+
+func (s askingSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	*s.b.releases++
+	if req.AskWaiting {
+		*s.b.asked++
+	}
+	time.Sleep(100 * time.Microsecond)
+	return s.Session.Release(ctx, req)
+}
+
+// Who locks now and then asks nothing, and who locks again and again asks now and then.
+func TestWhoIsAloneHardlyAsks(t *testing.T) {
+	for name, test := range map[string]struct {
+		names       int
+		held, pause time.Duration
+		share       float64 // of the releases that ask, at the most
+	}{
+		"again and again":          {1, 0, 0, 0.05},
+		"again, held for long":     {1, time.Second, 0, 1},
+		"now and then":             {1, 0, 2 * longestPauseInStreak, 0},
+		"now and then, for long":   {1, time.Second, 2 * longestPauseInStreak, 0},
+		"one name after the other": {1000, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := asking{membackend.New(), new(int), new(int)}
+				c := New(b, quiet())
+				defer c.Close()
+				for i := range 2000 {
+					l := c.Locker(fmt.Sprint(i % test.names))
+					l.Lock()
+					time.Sleep(test.held)
+					l.Unlock()
+					time.Sleep(test.pause)
+				}
+				if share := float64(*b.asked) / float64(*b.releases); share > test.share {
+					t.Errorf("%d of %d releases ask who waits", *b.asked, *b.releases)
+				}
+				if len(c.streaks) > mostStreaks {
+					t.Errorf("%d streaks are remembered", len(c.streaks))
+				}
+			})
+		})
+	}
 }
