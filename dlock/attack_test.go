@@ -445,7 +445,7 @@ func TestAStepThatPanics(t *testing.T) {
 	}{
 		"Lock":    {1, 0, (*Locker).Lock},
 		"TryLock": {1, 0, func(l *Locker) { l.TryLock(context.Background()) }},
-		"Unlock":  {0, 1, func(l *Locker) { l.Lock(); l.Unlock() }},
+		"Unlock":  {0, 1, func(l *Locker) { l.Lock(); defer l.Unlock() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -44,11 +44,11 @@ func BenchmarkLockContext(b *testing.B) {
 // A hand-over takes as long among many who wait as among few.
 func BenchmarkHandover(b *testing.B) {
 	for name, lock := range map[string]func(c *dlock.Client, shared *dlock.Locker){
-		"own Lockers": func(c *dlock.Client, _ *dlock.Locker) { l := c.Locker("x"); l.Lock(); l.Unlock() },
+		"own Lockers": func(c *dlock.Client, _ *dlock.Locker) { l := c.Locker("x"); l.Lock(); defer l.Unlock() },
 		"Do": func(c *dlock.Client, _ *dlock.Locker) {
 			c.Locker("x").Do(context.Background(), func(context.Context) error { return nil })
 		},
-		"shared Locker": func(_ *dlock.Client, l *dlock.Locker) { l.Lock(); l.Unlock() },
+		"shared Locker": func(_ *dlock.Client, l *dlock.Locker) { l.Lock(); defer l.Unlock() },
 	} {
 		for _, waiters := range []int{500, 20_000} {
 			b.Run(fmt.Sprint(name, ", waiters ", waiters), func(b *testing.B) {
