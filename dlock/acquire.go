@@ -92,15 +92,20 @@ func (a *acquisition) mayTake(ctx context.Context) {
 // forgo gives up whatever a call has that will never return.
 func (c *Client) forgo(a *acquisition) {
 	c.mu.Lock()
+	defer c.unlock()
 	c.dequeueLocked(a)
-	if a.h != nil {
+	h := a.handed
+	switch {
+	case a.h == nil:
+	case c.holds[a.name] == a.h:
+		h, a.h = a.h, nil
+	default:
 		a.h.claim.unsure = true // an attempt may have been sent
 	}
-	if h := a.handed; h != nil {
+	if h != nil {
 		c.backgroundLocked(func() { c.release(context.Background(), h) })
 	}
-	c.unlock()
-	c.abandon(a)
+	c.abandonLocked(a)
 }
 
 // acquireInTime tries until it has the lock or the call cannot go on.
@@ -180,6 +185,19 @@ func (s holdState) overError() error {
 	default:
 		return ErrNotHeld
 	}
+}
+
+// whyOver says how the hold that a context is for has ended, if it has.
+func (c *Client) whyOver(h *hold) error {
+	if h == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	if c.checkLocked(h) {
+		return nil
+	}
+	return h.state.overError()
 }
 
 // locker returns the Locker whose plain call it is, or nil.

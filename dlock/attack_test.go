@@ -717,6 +717,14 @@ func TestUnlockByAnotherLocker(t *testing.T) {
 		if !errors.Is(err, ErrNotHeld) || strings.Contains(err.Error(), "another") {
 			t.Errorf("%v", err)
 		}
+		l := c.Locker("z")
+		if err := l.LockContext(WithOwner(t.Context(), NewOwner())); err != nil {
+			t.Fatal(err)
+		}
+		err = l.UnlockContext(t.Context())
+		if !errors.Is(err, ErrNotHeld) || !strings.Contains(err.Error(), "unlock with the context that locked it") {
+			t.Errorf("%v", err)
+		}
 	})
 }
 
@@ -919,9 +927,9 @@ func TestAHungNodeDoesNotDelayTakeBacksOfOthers(t *testing.T) {
 func TestUnlockOfAReentryTakesAsLongAsItsContextAllows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &hooked{Backend: membackend.New()}
-		hang := false
+		var hang atomic.Bool
 		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			if hang {
+			if hang.Load() {
 				<-ctx.Done()
 				return backend.ReleaseResult{}, ctx.Err()
 			}
@@ -934,9 +942,7 @@ func TestUnlockOfAReentryTakesAsLongAsItsContextAllows(t *testing.T) {
 			if err := l.LockContext(ctx); err != nil {
 				t.Fatal(err)
 			}
-			b.mu.Lock()
-			hang = true
-			b.mu.Unlock()
+			hang.Store(true)
 			soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 			defer cancel()
 			began := time.Now()
@@ -944,7 +950,7 @@ func TestUnlockOfAReentryTakesAsLongAsItsContextAllows(t *testing.T) {
 			if took := time.Since(began); took > 100*time.Millisecond {
 				t.Errorf("an unlock whose context allows 100ms took %v", took)
 			}
-			hang = false
+			hang.Store(false)
 			return nil
 		})
 	})
@@ -1056,5 +1062,67 @@ func TestATakeBackOfALongLeaseAfterAnOutage(t *testing.T) {
 			t.Errorf("the store was back for %v before a lock that had been unlocked was released", late)
 		}
 		mustUnlock(t, t.Context(), o)
+	})
+}
+
+// A waiter whose lease is shorter than the store's answers take keeps the place at the head of the
+// queue for ever: nobody else of this client gets in, though the lock is free.
+func TestALeaseShorterThanARoundTripBlocksNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		attempts := 0
+		b.acquire = func(ctx context.Context, r backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			attempts++
+			time.Sleep(10 * time.Millisecond)
+			defer time.Sleep(10 * time.Millisecond)
+			return do(ctx)
+		}
+		c := New(b, quiet())
+		defer c.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		hopeless := wait(ctx, c.Locker("x"), Lease(15*time.Millisecond))
+		w := wait(t.Context(), c.Locker("x"))
+		time.Sleep(time.Minute)
+		in := w.isIn(t)
+		if !in {
+			t.Errorf("nobody had the lock for a minute, and who waited for it did not get in; %d attempts were sent for another", attempts)
+		}
+		cancel()
+		<-hopeless.in
+		if !in {
+			<-w.in
+		}
+		w.leave()
+	})
+}
+
+// An attempt that is cut short because its owner got in elsewhere is logged as one that failed.
+func TestAnAttemptThatIsCutShortIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		slow := true
+		b.acquire = func(ctx context.Context, r backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if slow {
+				slow = false
+				time.Sleep(10 * time.Millisecond)
+			}
+			return do(ctx)
+		}
+		logger, lines := slowLogger(0)
+		c := New(b, logger)
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		w := wait(ctx, c.Locker("x")) // asks, and has no answer yet
+		l := c.Locker("x")
+		if ok, err := l.TryLock(ctx); !ok || err != nil { // the same owner gets in
+			t.Fatal(ok, err)
+		}
+		w.mustBeIn(t)
+		w.leave()
+		mustUnlock(t, ctx, l)
+		if synctest.Wait(); lines.Load() > 0 {
+			t.Error("the store is well, nothing failed, and something is logged")
+		}
 	})
 }

@@ -116,7 +116,8 @@ func (c *Client) Locker(name string) *Locker {
 	return &Locker{client: c, name: name}
 }
 
-// Close ends the client: whoever waits gets [ErrClosed], [Locker.Lost] channels are closed,
+// Close ends the client: whoever waits gets [ErrClosed], in a [Locker.Lock] as a panic, since that has
+// no other way to say it (end such goroutines first, or use LockContext). [Locker.Lost] channels are closed,
 // contexts of [Locker.Do] end with that cause, and nothing is renewed any more. What is held is not
 // released, since its holder may still be in its critical section; it ends with its lease, or when
 // its holder unlocks it, which still works, and it is logged. The store's client stays open, and may

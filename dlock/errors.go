@@ -19,7 +19,8 @@ var (
 	ErrHeld = errors.New("held by another")
 
 	// ErrUnavailable says that the store didn't answer, or refused: nothing is known of who has the
-	// lock. It comes with what the store, or its client, said.
+	// lock. It comes with what the store, or its client, said. From [Locker.Do] it may also mean that
+	// fn has run, and that only the unlock was not confirmed: then the Op of the [Error] is "unlock".
 	ErrUnavailable = errors.New("store unavailable")
 
 	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
@@ -57,6 +58,7 @@ var (
 	errUnanswered  = errors.New("the store has not answered")
 	errNotUnlocked = fmt.Errorf("the last hold of this Locker is over, but not unlocked: %w", ErrLost)
 	errElsewhere   = fmt.Errorf("%w by this Locker; another Locker of this client has it", ErrNotHeld)
+	errOwners      = fmt.Errorf("%w by this Locker's plain calls; an owner or a Do of this client has it: unlock with the context that locked it", ErrNotHeld)
 )
 
 // unavailable returns an error of the store as one that says so. What the store found under the

@@ -325,7 +325,7 @@ func ExampleWithGoroutineOwners() {
 }
 
 // An HTTP handler that tells a lock that another has, 423 Locked, from a store that doesn't answer, 503
-// Service Unavailable.
+// Service Unavailable. It answers after Do, and what was done is done, even if the unlock fails.
 func ExampleErrHeld() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -333,16 +333,19 @@ func ExampleErrHeld() {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
 		defer cancel()
+		shipped := false
 		err := client.Locker("lock:orders:42").Do(ctx, func(ctx context.Context) error {
-			fmt.Fprintln(w, "shipped")
+			shipped = true
 			return nil
 		})
 		switch {
+		case shipped:
+			fmt.Fprintln(w, "shipped") // and err, if there is one, goes into the log
 		case errors.Is(err, dlock.ErrHeld):
 			http.Error(w, "somebody else is at it", http.StatusLocked)
 		case errors.Is(err, dlock.ErrUnavailable):
 			http.Error(w, "try again later", http.StatusServiceUnavailable)
-		case err != nil:
+		default:
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})

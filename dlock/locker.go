@@ -47,8 +47,8 @@ func (l *Locker) For(o Owner) *Locker {
 }
 
 // Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store
-// can't be reached or returns errors, it keeps trying and logs that now and then. It panics where
-// waiting can't help, with an [*Error]: one that wraps [ErrClosed] if the client is or gets closed,
+// can't be reached or returns errors, also such as somebody must put right first (a wrong password),
+// it keeps trying and logs that now and then. It panics where waiting can't help, with an [*Error]: one that wraps [ErrClosed] if the client is or gets closed,
 // [ErrConflict] if the lock's name holds something that is not a lock, or one that says that the
 // name is empty.
 func (l *Locker) Lock() {
@@ -223,7 +223,7 @@ func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 // acquire gets the lock for a caller.
 func (l *Locker) acquire(ctx context.Context, who caller, o acquireOptions, opts []AcquireOption) (*hold, error) {
 	if err := l.usable(ctx); err != nil {
-		return nil, err
+		return nil, both(err, l.client.whyOver(who.hold))
 	}
 	o, err := l.client.options(o, opts)
 	if err != nil {
@@ -269,10 +269,14 @@ func (l *Locker) plainHold() (*hold, error) {
 	if h := l.hold; h != nil && !h.offered && h.state != released {
 		return h, nil
 	}
-	if other := c.holds[l.name]; other != nil && other != l.hold {
+	switch other := c.holds[l.name]; {
+	case other == nil || other == l.hold:
+		return nil, ErrNotHeld
+	case other.locker() == nil:
+		return nil, errOwners
+	default:
 		return nil, errElsewhere
 	}
-	return nil, ErrNotHeld
 }
 
 // usable says what speaks against using the Locker at all.

@@ -46,11 +46,18 @@ func (b *logbook) add(records ...record) {
 	}
 }
 
-// write writes until nothing is left.
+// write writes until nothing is left, or the logger ends its goroutine.
 func (b *logbook) write() {
+	over := false
+	defer func() {
+		if !over {
+			b.stop()
+		}
+	}()
 	for {
 		records, dropped := b.next()
 		if records == nil {
+			over = true
 			return
 		}
 		for _, r := range records {
@@ -69,10 +76,21 @@ func (b *logbook) next() (records []record, dropped int) {
 	records, dropped = b.waiting, b.dropped
 	b.waiting, b.dropped = nil, 0
 	if records == nil {
-		close(b.done)
-		b.done = nil
+		b.stopLocked()
 	}
 	return records, dropped
+}
+
+// stop notes that nothing is being written any more.
+func (b *logbook) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopLocked()
+}
+
+func (b *logbook) stopLocked() {
+	close(b.done)
+	b.done = nil
 }
 
 func (b *logbook) log(r record) {

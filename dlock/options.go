@@ -117,7 +117,8 @@ func Lease(d time.Duration) AcquireOption {
 }
 
 // Wait bounds how long an acquiring call waits for the lock, counted from the call; 0 is a single
-// attempt, and a negative wait is an error of the call. When it is over [Locker.TryLock] answers
+// attempt, which isn't bounded itself: where the store hangs it takes as long as the context or the
+// store's client allow, so that in a handler a short wait may be better; and a negative wait is an error of the call. When it is over [Locker.TryLock] answers
 // false, the others [ErrNotAcquired]. The default is 0 for TryLock and no bound for the others.
 func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }

@@ -116,7 +116,7 @@ func TestWaitAtTheGateEndsWhileTheStoreHangs(t *testing.T) {
 			t.Error("TryLock(ctx 1s, Wait 100ms) hasn't returned after an hour")
 		}
 		close(open)
-		synctest.Wait()
+		time.Sleep(time.Second) // its answer came too late: it asks again
 		c.Close()
 	})
 }

@@ -111,8 +111,8 @@ func (c *Client) tookBackLocked(t *takeBack, sent instant, res backend.ReleaseRe
 	case err == nil && res.Outcome == backend.Left:
 		c.scheduleLocked(&t.alarm, now)
 		return
-	case err == nil:
-		c.wakeLocked(cl.name) // if it is free now, that may be our doing
+	case err == nil && res.Outcome == backend.Freed:
+		c.wakeLocked(cl.name)
 	}
 	if answered && (sent >= cl.horizon || !cl.unsure) || sent >= cl.horizon+max(cl.lease, takeBackPatience) {
 		cl.back = false

@@ -162,9 +162,12 @@ func (c *Client) leadLocked(q *queue) {
 	if q.lead != nil && q.lead.committed() {
 		return
 	}
-	a := q.firstInLocked()
-	if a == q.lead {
+	a, before := q.firstInLocked(), q.lead
+	if a == before {
 		return
+	}
+	if before != nil && !before.trying {
+		c.abandonLocked(before) // its Locker was locked, and nobody repeats what it asked for
 	}
 	q.lead = a
 	if a == nil {
@@ -406,31 +409,30 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 		a.tries.reset()
 		c.held(a, remaining)
 		return nil, nil
-	case err == errAgain, err == ErrClosed, backend.KindOf(err) == backend.Refused:
-		return nil, c.quit(a, err)
+	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
+		return nil, c.quit(a, err) // if it goes on, it is another acquisition, behind the others
 	}
-	c.report(a, err)
-	c.failed(a, ctx.Err() != nil, err)
-	if err == errLate {
-		c.abandon(a) // the store may end it at any moment: the next attempt is another acquisition
+	if c.failed(a, ctx.Err() != nil, err) {
+		c.report(a, err)
 	}
 	return nil, nil
 }
 
 // failed notes that the lead's attempt failed, perhaps because it was cut short, and when it is to be
-// repeated.
-func (c *Client) failed(a *acquisition, cut bool, err error) {
+// repeated. It is false if it is not.
+func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	q := c.queues[a.name]
 	if q == nil || q.lead != a {
 		c.abandonLocked(a) // it was joined meanwhile, or its Locker was locked
-		return
+		return false
 	}
 	a.answered = a.answered || q.refused > a.seen
 	a.fail(cut, err)
 	q.failure = a.failure
 	c.scheduleLocked(&a.alarm, c.now()+a.tries.next(firstBackoff, longestPause(a.o.lease)))
+	return true
 }
 
 // attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 
@@ -21,7 +22,8 @@ type victim struct {
 // clientVictim returns a victim in this process. All that others see of a crash is that nobody
 // renews the lock any more and nobody unlocks it. A client that is closed does just that.
 func clientVictim(ctx context.Context, store backend.Backend) (*victim, error) {
-	client := dlock.New(store, dlock.WithLease(lease))
+	// A client that is closed while it has a lock says so in the log; one that crashes doesn't.
+	client := dlock.New(store, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err := client.Locker(lockName).LockContext(ctx); err != nil {
 		client.Close()
 		return nil, err
