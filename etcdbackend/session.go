@@ -292,6 +292,10 @@ func (s *session) put(ctx context.Context, id holdID, old, next record, l lease,
 		ops = append(ops, del(place))
 	}
 	swapped, key, repeated, err := s.swapOnLease(ctx, id, old, ops, l, fresh)
+	if place != nil && refusedBeside(err) {
+		s.line.served(id.name, place) // it isn't there, then
+		swapped, key, repeated, err = s.swapOnLease(ctx, id, old, ops[:1], l, fresh)
+	}
 	if repeated {
 		s.holds.suspect(id, l.id)
 	}
@@ -364,11 +368,16 @@ func (s *session) delete(ctx context.Context, name string, ttl int64, old record
 	}
 	deletion := del(s.store.key(name))
 	done, key, err = s.store.swap(ctx, name, ttl, old, append([]*pb.RequestOp{deletion}, ops...)...)
-	if len(ops) > 0 && err != nil && backend.KindOf(err) == backend.Refused && !errors.Is(err, backend.ErrConflict) {
-		// Perhaps it may not read the keys of those who wait.
+	if len(ops) > 0 && refusedBeside(err) {
 		done, key, err = s.store.swap(ctx, name, ttl, old, deletion)
 	}
 	return done, key, err
+}
+
+// refusedBeside says whether a transaction may have been refused for what it does beside a lock's own
+// key: perhaps its user may not use the keys of those who wait.
+func refusedBeside(err error) bool {
+	return err != nil && backend.KindOf(err) == backend.Refused && !errors.Is(err, backend.ErrConflict)
 }
 
 // giveBack revokes all leases of a hold that isn't in the store any more.
