@@ -39,13 +39,18 @@ func (c *Client) begin() bool {
 	return !c.closed
 }
 
-// here runs a step that can be left. What its session says of the end of ctx isn't news.
+// here runs a step that can be left.
 func here[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
 	res, err := do(c.session, ctx, req)
+	return res, unanswered(ctx, err)
+}
+
+// unanswered returns the error of a step without what it says of the end of ctx, which isn't news.
+func unanswered(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = &backend.Error{Kind: backend.KindOf(err), Err: errUnanswered}
+		return &backend.Error{Kind: backend.KindOf(err), Err: errUnanswered}
 	}
-	return res, err
+	return err
 }
 
 // aside runs a step in a goroutine, which calls done at its end, and returns early if ctx ends.
@@ -62,12 +67,12 @@ func aside[Req, Res any](ctx context.Context, c *Client, done func(), do func(ba
 	}()
 	select {
 	case a := <-answers:
-		return a.res, a.err
+		return a.res, unanswered(ctx, a.err)
 	case <-ctx.Done():
 	}
 	select {
 	case a := <-answers:
-		return a.res, a.err
+		return a.res, unanswered(ctx, a.err)
 	default:
 		var none Res
 		return none, errUnanswered
