@@ -102,7 +102,7 @@ func (h *hold) budget(now instant) time.Duration {
 // releaseContext returns a context in which to release. One that is over already doesn't keep
 // anybody from it, nor does that of a Do whose hold it is, which ends as the release begins.
 func (c *Client) releaseContext(ctx context.Context, h *hold) (context.Context, context.CancelFunc) {
-	budget := h.budget(c.now())
+	budget := longestRelease
 	switch {
 	case ctx.Err() != nil:
 		ctx = withoutCancel(ctx)
@@ -115,6 +115,7 @@ func (c *Client) releaseContext(ctx context.Context, h *hold) (context.Context, 
 	if c.prompt {
 		return ctx, func() {} // it takes no time
 	}
+	budget = min(budget, h.budget(c.now()))
 	if ctx == context.Background() && budget == longestRelease {
 		return c.patience(), func() {}
 	}

@@ -88,7 +88,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 	}
 	q := c.queues[a.name]
 	if q == nil {
-		q = c.newQueueLocked(a.name, now)
+		q = c.newQueueLocked(a.name)
 	}
 	a.joined = false
 	a.alarm.task = a
@@ -113,16 +113,14 @@ func (c *Client) enqueue(a *acquisition) bool {
 }
 
 // newQueueLocked makes an empty queue.
-func (c *Client) newQueueLocked(name string, now instant) *queue {
+func (c *Client) newQueueLocked(name string) *queue {
 	q := c.spare
 	if q == nil {
 		q = new(queue)
 	}
 	c.spare = nil
 	*q = queue{name: name}
-	q.overdue.task = q
 	c.queues[name] = q
-	c.scheduleLocked(&q.overdue, now+c.lease)
 	return q
 }
 
@@ -274,6 +272,14 @@ func (a *acquisition) ring(c *Client, now instant) {
 	}
 }
 
+// watchLocked sees to it that somebody who waits for very long is noticed.
+func (c *Client) watchLocked(q *queue) {
+	if q.overdue.task == nil {
+		q.overdue.task = q
+		c.scheduleLocked(&q.overdue, c.now()+c.lease)
+	}
+}
+
 // ring says once if somebody has waited for longer than a lease for what this client holds itself.
 func (q *queue) ring(c *Client, now instant) {
 	if due := q.first.since + c.lease; now < due {
@@ -377,6 +383,7 @@ func (c *Client) turn(a *acquisition) move {
 	}
 	q := c.queues[a.name]
 	if q.lead != a || !a.fresh && !q.woken {
+		c.watchLocked(q)
 		return a.wait()
 	}
 	// Cleared before the attempt and never after it: what happens from now on counts for the next.
