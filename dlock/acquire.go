@@ -28,7 +28,7 @@ type acquisition struct {
 	prev, next *acquisition
 	signal     chan struct{} // look again: to ask the store, joined, or handed the lock
 	alarm      alarm         // when it looks again at the latest
-	since      instant       // when it queued up
+	since      instant       // when it began to wait; 0: it has asked only
 	fresh      bool          // to try
 	trying     bool          // an attempt is under way
 	joined     bool          // the same party got in elsewhere: it can re-enter
@@ -374,7 +374,7 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 		a.h = c.claimForLocked(a)
 	}
 	h, lease := a.h, c.stored(a.o.lease)
-	sent, forced := c.now(), c.forced
+	sent, forced := c.now(), c.forced.Load()
 	h.claim.sending(sent, lease)
 	c.asked++
 	a.attempt = c.asked
@@ -382,7 +382,7 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 
 	res, err := step(ctx, c, backend.Session.Acquire, h.claim.acquireRequest(lease, false))
 
-	if remaining, err = c.answered(a, sent, res, err); err == nil && c.wasForced(forced) {
+	if remaining, err = c.answered(a, sent, res, err); err == nil && c.forced.Load() != forced {
 		c.confirm(ctx, h.claim)
 	}
 	return remaining, err
@@ -431,13 +431,6 @@ func (c *Client) unusableLocked(a *acquisition) error {
 	default:
 		return nil
 	}
-}
-
-// wasForced says whether this client has forced a lock since it had forced so many.
-func (c *Client) wasForced(before uint64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.forced != before
 }
 
 // confirm asks the store whether a claim that was granted while this client forced a lock has been

@@ -36,6 +36,7 @@ type Client struct {
 
 	acquisitions sync.Pool // of those that are over
 	patient      atomic.Pointer[patience]
+	forced       atomic.Uint64 // how many locks this client has forced
 
 	// The mutex is never held across I/O or a wait, nor while anything of a caller's is called, its
 	// contexts among it. Functions that need it end in Locked.
@@ -43,7 +44,6 @@ type Client struct {
 	closed    bool
 	number    uint64              // of the last outermost acquisition
 	asked     uint64              // how many attempts to acquire were sent
-	forced    uint64              // how many locks were forced by this client
 	holds     map[string]*hold    // by name: the hold that this client has
 	lost      map[lostKey][]*hold // of owners, not yet unlocked
 	losses    []*hold             // the same, oldest first

@@ -163,7 +163,7 @@ func (c *Client) claimOf(name string) *claim {
 func (c *Client) struck(name string, mine *claim) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.forced++
+	c.forced.Add(1)
 	if mine != nil {
 		c.loseLocked(mine.holder, ErrLost)
 	}

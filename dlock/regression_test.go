@@ -273,7 +273,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					h := c.holds["x"]
 					c.mu.Unlock()
 					c.mu.Lock()
-					err := c.releaseOneLocked(context.Background(), h)
+					err := c.releaseOneLocked(context.Background(), h, c.now())
 					if err == nil {
 						t.Errorf("another was inside since, and the partial unlock says nil")
 					}

@@ -57,20 +57,22 @@ func (c *Client) release(ctx context.Context, h *hold) error {
 		defer func() { <-h.slot }()
 	}
 	c.mu.Lock()
+	now := c.now()
 	switch {
 	case h.state == released, h.count <= 0:
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
 		return c.releaseForsakenLocked(ctx, h)
-	case !c.checkLocked(h):
+	case !h.valid(now):
+		c.loseLocked(h, ErrLost)
 		c.releaseLostLocked(h)
 		c.unlock()
 		return ErrLost
 	case h.count > 1:
-		return c.releaseOneLocked(ctx, h)
+		return c.releaseOneLocked(ctx, h, now)
 	default:
-		return c.releaseLastLocked(ctx, h)
+		return c.releaseLastLocked(ctx, h, now)
 	}
 }
 
@@ -159,8 +161,8 @@ func (c *Client) releaseLostLocked(h *hold) {
 // releaseOneLocked gives back one of several holds. Whatever becomes of the request, the caller has
 // given it back: if it wasn't carried out, the store counts more than we do, and the last release
 // drains that. It unlocks c.mu.
-func (c *Client) releaseOneLocked(ctx context.Context, h *hold) error {
-	cl, now := h.claim, c.now()
+func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) error {
+	cl := h.claim
 	h.count--
 	lease := cl.remaining(now)
 	if h.count < h.renewedFrom {
@@ -195,8 +197,8 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold) error {
 
 // releaseLastLocked gives back the last hold. From here on its number is dead: whatever happens,
 // nothing re-enters or renews it any more. It unlocks c.mu.
-func (c *Client) releaseLastLocked(ctx context.Context, h *hold) (err error) {
-	cl, now := h.claim, c.now()
+func (c *Client) releaseLastLocked(ctx context.Context, h *hold, now instant) (err error) {
+	cl := h.claim
 	h.state = released
 	h.count = 0
 	lease := c.stored(cl.lease)

@@ -180,7 +180,11 @@ func (c *Client) hearLocked(q *queue, until instant) {
 	}
 	a := q.lead
 	if a.budget > 0 {
-		until = min(until, a.since+a.budget/newsShare)
+		began := a.since
+		if began == 0 {
+			began = c.now() // it comes just now
+		}
+		until = min(until, began+a.budget/newsShare)
 	}
 	if q.again == 0 || until < q.again {
 		q.again = until

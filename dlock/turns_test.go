@@ -362,3 +362,30 @@ func TestWhoIsAloneHardlyAsks(t *testing.T) {
 		})
 	}
 }
+
+// Who waits for long enough lets others come first, also where the wait is bounded.
+func TestABoundedWaitSitsOutATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		c := New(mem, quiet())
+		defer c.Close()
+		s := mem.Open()
+		sub, err := s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Close()
+		l := c.Locker("x")
+		mustTry(t, l)
+		l.Unlock()
+		mustTry(t, l)
+		time.Sleep(shortestWait)
+		l.Unlock()
+		began := time.Now()
+		mustTry(t, l, Wait(time.Second))
+		if took := time.Since(began); took != shortestWait {
+			t.Errorf("in after %v, beside one who is counted and doesn't come; want %v", took, shortestWait)
+		}
+		l.Unlock()
+	})
+}

@@ -82,8 +82,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 	if c.reentersLocked(a) {
 		return false
 	}
-	now := c.now()
-	if h := c.holds[a.name]; h != nil && h.valid(now) {
+	if h := c.holds[a.name]; h != nil && h.valid(c.now()) {
 		a.answered = true // we know without asking
 	}
 	q := c.queues[a.name]
@@ -92,8 +91,8 @@ func (c *Client) enqueue(a *acquisition) bool {
 	}
 	a.joined = false
 	a.alarm.task = a
-	if a.since == 0 {
-		a.since, a.seen = now, c.asked
+	if a.seen == 0 {
+		a.seen = c.asked
 	}
 	a.prev, a.next = q.last, nil
 	if q.last != nil {
@@ -107,7 +106,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 		c.leadLocked(q)
 	}
 	if q.lead != a && a.budget > 0 {
-		c.scheduleLocked(&a.alarm, now+a.budget/newsShare)
+		c.scheduleLocked(&a.alarm, c.now()+a.budget/newsShare)
 	}
 	return true
 }
@@ -273,17 +272,20 @@ func (a *acquisition) ring(c *Client, now instant) {
 }
 
 // watchLocked sees to it that somebody who waits for very long is noticed.
-func (c *Client) watchLocked(q *queue) {
+func (c *Client) watchLocked(q *queue, a *acquisition) {
+	if a.since == 0 {
+		a.since = c.now()
+	}
 	if q.overdue.task == nil {
 		q.overdue.task = q
-		c.scheduleLocked(&q.overdue, c.now()+c.lease)
+		c.scheduleLocked(&q.overdue, a.since+c.lease)
 	}
 }
 
 // ring says once if somebody has waited for longer than a lease for what this client holds itself.
 func (q *queue) ring(c *Client, now instant) {
-	if due := q.first.since + c.lease; now < due {
-		c.scheduleLocked(&q.overdue, due)
+	if began := q.first.since; began == 0 || now < began+c.lease {
+		c.scheduleLocked(&q.overdue, max(began, now-c.lease/2)+c.lease)
 		return
 	}
 	switch l := q.first.locker(); {
@@ -383,7 +385,7 @@ func (c *Client) turn(a *acquisition) move {
 	}
 	q := c.queues[a.name]
 	if q.lead != a || !a.fresh && !q.woken {
-		c.watchLocked(q)
+		c.watchLocked(q, a)
 		return a.wait()
 	}
 	// Cleared before the attempt and never after it: what happens from now on counts for the next.
