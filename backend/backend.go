@@ -158,8 +158,8 @@ type ReleaseResult struct {
 	Outcome ReleaseOutcome
 	// Counted says that Waiting is known. It may be false whatever the request asked for.
 	Counted bool
-	// Waiting is how many clients other than this one wait for the lock now that it is free, so that
-	// this one can let them come first.
+	// Waiting is how many clients other than this one wait for the lock now that it is free, at least,
+	// so that this one can let them come first.
 	Waiting int
 }
 
