@@ -439,3 +439,28 @@ func TestMany(t *testing.T) {
 	all.Wait()
 	s.Settle()
 }
+
+// The room in which batches gather is used again, and keeps nobody's commands alive.
+func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
+	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
+		calls := append(fill(t, s), start(t.Context(), s, 10), start(t.Context(), s, 11), start(t.Context(), s, 12))
+		for range maxFlights + 1 {
+			srv.open <- struct{}{}
+		}
+		for _, c := range calls {
+			c.mustBeAnswered(t)
+		}
+		synctest.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		room := s.waiting[:cap(s.waiting)]
+		if len(room) == 0 {
+			t.Fatal("no room is kept for the next batch")
+		}
+		for _, p := range room {
+			if p != nil {
+				t.Fatalf("%v is kept", p.commands)
+			}
+		}
+	})
+}
