@@ -8,8 +8,9 @@ type Notifier interface {
 	// Subscribe arranges for req.Wake to be called whenever the named lock is released or
 	// force-released in the store, by whatever session. It returns when the subscription is
 	// established: a release that happens after Subscribe has returned must lead to a call of Wake,
-	// unless the message is lost. A store may lose messages; waiters look again now and then. The
-	// context is for the call: what it has established goes on when ctx ends.
+	// unless the message is lost, or another has the lock again by then. A store may lose messages;
+	// waiters look again now and then. The context is for the call: what it has established goes on
+	// when ctx ends.
 	//
 	// When the subscription breaks, the session restores it by itself, and calls Wake once when it
 	// stands again, since a release may have gone unnoticed in between. Wake may be called without

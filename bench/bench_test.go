@@ -184,8 +184,7 @@ func TestUsage(t *testing.T) {
 	}{
 		{onRedis, testservers.Redis, 2, []string{"bare go-redis", "our scripts, bare", "redsync", "redislock", "dlock"}},
 		{onValkey, testservers.Valkey, 2, []string{"bare go-redis", "bare valkey-go", "our scripts, bare", "dlock"}},
-		{onEtcd, testservers.Etcd, 2, []string{"bare Txn", "concurrency"}},
-		{onEtcd, testservers.Etcd, 5, []string{"our steps, bare", "dlock"}},
+		{onEtcd, testservers.Etcd, 2, []string{"bare Txn", "concurrency", "our steps, bare", "dlock"}},
 	} {
 		t.Run(string(server.store), func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -88,11 +89,20 @@ func (l *bareEtcdLocker) Unlock() error {
 	return err
 }
 
-// etcdSteps does what package etcdbackend does, with nothing around it: it looks, then makes a lease
-// for this one hold, creates the key, deletes it, and revokes the lease.
+// etcdSteps does what package etcdbackend does, with nothing around it: it creates the key on a lease of
+// its own and deletes it. The lease serves the next hold; where it has become older than a moment it
+// is kept alive before.
 type etcdSteps struct {
 	*bareEtcd
 	ttl int64
+
+	mu     sync.Mutex
+	leases []etcdLease // that no key is attached to
+}
+
+type etcdLease struct {
+	id    clientv3.LeaseID
+	since time.Time
 }
 
 func openEtcdSteps(p place) (system, error) {
@@ -100,39 +110,59 @@ func openEtcdSteps(p place) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &etcdSteps{bare, int64(p.lease.Seconds())}, nil
+	return &etcdSteps{bareEtcd: bare, ttl: int64(p.lease.Seconds())}, nil
 }
 
 func (s *etcdSteps) locker(name string, _ int) (locker, error) {
 	return &etcdStepsLocker{etcdSteps: s, bare: bareEtcdLocker{s.bareEtcd, name, rand.Text()}}, nil
 }
 
+// take returns a lease that has just begun.
+func (s *etcdSteps) take(ctx context.Context) (etcdLease, error) {
+	s.mu.Lock()
+	var l etcdLease
+	if n := len(s.leases); n > 0 {
+		l, s.leases = s.leases[n-1], s.leases[:n-1]
+	}
+	s.mu.Unlock()
+	now := time.Now()
+	switch {
+	case l.id == 0:
+		granted, err := s.client.Grant(ctx, s.ttl)
+		if err != nil {
+			return etcdLease{}, err
+		}
+		return etcdLease{granted.ID, now}, nil
+	case now.Sub(l.since) > 900*time.Millisecond:
+		_, err := s.client.KeepAliveOnce(ctx, l.id)
+		return etcdLease{l.id, now}, err
+	default:
+		return l, nil
+	}
+}
+
+func (s *etcdSteps) put(l etcdLease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases = append(s.leases, l)
+}
+
 type etcdStepsLocker struct {
 	*etcdSteps
 	bare  bareEtcdLocker
-	lease clientv3.LeaseID // of the present hold
+	lease etcdLease // of the present hold
 }
 
 func (l *etcdStepsLocker) Lock(ctx context.Context) error {
 	for {
-		res, err := l.client.Get(ctx, l.bare.name)
-		if err != nil {
+		var err error
+		if l.lease, err = l.take(ctx); err != nil {
 			return err
 		}
-		if len(res.Kvs) > 0 {
-			continue
-		}
-		granted, err := l.client.Grant(ctx, l.ttl)
-		if err != nil {
+		if done, err := l.bare.try(ctx, l.lease.id); done || err != nil {
 			return err
 		}
-		l.lease = granted.ID
-		if done, err := l.bare.try(ctx, l.lease); done || err != nil {
-			return err
-		}
-		if err := l.revoke(); err != nil {
-			return err
-		}
+		l.put(l.lease)
 	}
 }
 
@@ -140,12 +170,8 @@ func (l *etcdStepsLocker) Unlock() error {
 	if err := l.bare.Unlock(); err != nil {
 		return err
 	}
-	return l.revoke()
-}
-
-func (l *etcdStepsLocker) revoke() error {
-	_, err := l.client.Revoke(context.Background(), l.lease)
-	return err
+	l.put(l.lease)
+	return nil
 }
 
 // etcdNotice is bareEtcd, but waits for the key's deletion.
