@@ -76,6 +76,12 @@
 // argument of a script is none: it has a String method, and notices when it is sent, since that is all
 // that tells whether a step that failed may have been carried out.
 //
+// # Servers that can't be reached
+//
+// go-redis dials five times before it says so, which takes about 0.4 s (Options.DialerRetries), and
+// reports that to its own logger as well (package logging of go-redis switches that off). A call that
+// waits for less ends with "the store has not answered".
+//
 // # TLS
 //
 // With Options.TLSConfig go-redis dials without heeding contexts. A connection for subscriptions that
