@@ -13,11 +13,14 @@ import "github.com/seed951563bd/distsync/backend"
 type streak struct {
 	began instant // or since when it isn't known whether others wait
 	last  instant // when the last release began
+	turns int     // so far
 }
 
 const (
 	longestPauseInStreak = 2 * shortestWait
-	mostStreaks          = 256 // that are remembered
+	shortStreak          = 4                 // turns, after which it is asked ...
+	longStreak           = 10 * shortestWait // ... or after that time
+	mostStreaks          = 256               // that are remembered
 )
 
 // asksWhoWaitsLocked says whether a last release asks the store whether others wait for the lock: where
@@ -26,9 +29,11 @@ func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 	s, known := c.streaks[cl.name]
 	goesOn := known && cl.began-s.last <= longestPauseInStreak
 	if !goesOn {
-		s.began = cl.began
+		s = streak{began: cl.began}
 	}
-	ask := c.crowds[cl.name] != nil || cl.handed || goesOn && now-s.began >= shortestWait
+	s.turns++
+	since := now - s.began
+	ask := c.crowds[cl.name] != nil || cl.handed || goesOn && (since >= longStreak || since >= shortestWait && s.turns > shortStreak)
 	if ask {
 		s.began = now
 	}
@@ -54,8 +59,8 @@ type crowd struct {
 }
 
 const (
-	longestCrowd  = 200 * shortestWait // for how long a crowd is remembered
-	longestExcuse = 20 * shortestWait  // and who didn't come
+	longestCrowd  = 2000 * shortestWait // for how long a crowd is remembered
+	longestExcuse = 20 * shortestWait   // and who didn't come
 )
 
 // ring forgets a crowd.

@@ -118,7 +118,7 @@ func TestAShortWaitDuringATurn(t *testing.T) {
 		l.Unlock()
 		mustTry(t, l) // again
 		w := wait(t.Context(), other.Locker("x"))
-		time.Sleep(shortestWait)
+		time.Sleep(longStreak)
 		mustUnlock(t, t.Context(), l)
 		w.mustBeIn(t) // the other client has it, and the store answers at once
 		ok, err := l.TryLock(t.Context(), Wait(3*time.Millisecond))
@@ -150,7 +150,7 @@ func TestAShortWaitDuringATurnThatNobodyTakes(t *testing.T) {
 		mustTry(t, l)
 		l.Unlock()
 		mustTry(t, l) // again
-		time.Sleep(shortestWait)
+		time.Sleep(longStreak)
 		mustUnlock(t, t.Context(), l)
 		if ok, err := l.TryLock(t.Context(), Wait(3*time.Millisecond)); !ok || err != nil {
 			t.Errorf("the lock is free for all of the wait, and the store is well: %v, %v", ok, err)
@@ -379,7 +379,7 @@ func TestABoundedWaitSitsOutATurn(t *testing.T) {
 		mustTry(t, l)
 		l.Unlock()
 		mustTry(t, l)
-		time.Sleep(shortestWait)
+		time.Sleep(longStreak)
 		l.Unlock()
 		began := time.Now()
 		mustTry(t, l, Wait(time.Second))
