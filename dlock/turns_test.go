@@ -14,6 +14,16 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
+// listen subscribes another client to x, who is counted among those who wait and never comes.
+func listen(t *testing.T, b backend.Backend) backend.Subscription {
+	t.Helper()
+	sub, err := b.Open().(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
 // Each release of a client puts off when its own first waiter asks again, for as long as others are
 // subscribed and don't come: it never does if the client's TryLocks are less than 5 ms apart, though
 // the lock is free for most of the time.
@@ -28,11 +38,7 @@ func TestReleasesDoNotPutOffTheirOwnWaiter(t *testing.T) {
 				}
 				c := New(mem, clientOpts...)
 				defer c.Close()
-				sub, err := mem.Open().(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer sub.Close()
+				defer listen(t, mem).Close()
 				first := c.Locker("x")
 				mustTry(t, first, opts...)
 				w := wait(t.Context(), c.Locker("x"), opts...)
@@ -140,12 +146,7 @@ func TestAShortWaitDuringATurnThatNobodyTakes(t *testing.T) {
 		mem := membackend.New()
 		c := New(mem, quiet())
 		defer c.Close()
-		s := mem.Open()
-		sub, err := s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer sub.Close()
+		defer listen(t, mem).Close()
 		l := c.Locker("x")
 		mustTry(t, l)
 		l.Unlock()
@@ -251,12 +252,7 @@ func TestTurnsThatNobodyTakes(t *testing.T) {
 		c := New(mem, quiet())
 		defer c.Close()
 		for range 3 { // subscribed, and asleep
-			s := mem.Open()
-			sub, err := s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer sub.Close()
+			defer listen(t, mem).Close()
 		}
 		begin := time.Now()
 		l := c.Locker("x")
@@ -369,12 +365,7 @@ func TestABoundedWaitSitsOutATurn(t *testing.T) {
 		mem := membackend.New()
 		c := New(mem, quiet())
 		defer c.Close()
-		s := mem.Open()
-		sub, err := s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer sub.Close()
+		defer listen(t, mem).Close()
 		l := c.Locker("x")
 		mustTry(t, l)
 		l.Unlock()
