@@ -2,6 +2,7 @@ package etcdbackend
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -128,4 +131,37 @@ func TestRepeatedAcquisition(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lateContext is one whose timer runs a moment after its deadline.
+type lateContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c lateContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// TestDeadlineBeforeTimer: gRPC may say that a deadline has passed before the context does. That is the
+// end of the context all the same, and not something that the store has said.
+func TestDeadlineBeforeTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deadline := time.Now().Add(time.Second)
+		timer, cancel := context.WithDeadline(t.Context(), deadline.Add(time.Millisecond))
+		defer cancel()
+		ctx := lateContext{timer, deadline}
+		_, err := send(ctx, func(_ context.Context, _ *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+			seemSent(opts)
+			time.Sleep(time.Until(deadline))
+			err := status.Error(codes.DeadlineExceeded, "stream terminated by RST_STREAM with error code: CANCEL")
+			for _, opt := range opts {
+				if finish, ok := opt.(grpc.OnFinishCallOption); ok {
+					finish.OnFinish(err)
+				}
+			}
+			return nil, err
+		}, &pb.TxnRequest{})
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() == nil {
+			t.Errorf("%v, and the context says %v; want the end of the context", err, ctx.Err())
+		}
+	})
 }

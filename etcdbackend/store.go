@@ -69,7 +69,7 @@ func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...gr
 		// The client repeats what was cancelled or timed out without the context's doing, as if
 		// it could not have been carried out. It doesn't if the context is over.
 		if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded {
-			over = ctx.Err() != nil
+			over = hasEnded(ctx)
 			cancel()
 		}
 	}))
@@ -81,6 +81,15 @@ func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...gr
 		kinded = &backend.Error{Kind: kinded.Kind, Err: ctx.Err()}
 	}
 	return res, kinded
+}
+
+// hasEnded says whether a context is over. gRPC looks at the deadline by itself, and may have done so a
+// moment before the context's timer ran.
+func hasEnded(ctx context.Context) bool {
+	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
 }
 
 // insist sends a request that may be repeated, since it changes nothing or the second time nothing more. The
