@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -26,6 +27,9 @@ type Limits struct {
 	// LeaseStep is the unit in which the store counts leases. The lease of every request is a
 	// whole multiple of it. Zero means a millisecond.
 	LeaseStep time.Duration
+
+	// Kinds is which kinds of lock the store knows beside [Exclusive].
+	Kinds Kinds
 }
 
 // Session is one client's access to the store: five atomic steps, and Close.
@@ -52,7 +56,8 @@ type Limits struct {
 type Session interface {
 	// Acquire takes the lock for the request's owner if nobody holds it, or counts one hold more
 	// if that owner holds it; in both cases the lock expires after the request's lease, counted
-	// from now, whatever it was before. If another holds it, nothing changes.
+	// from now, whatever it was before. If another holds it, nothing changes. A Read or Write lasts no
+	// shorter than it did before, in all steps: its expiry may be one for several holds.
 	Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error)
 
 	// Release gives back one hold of the request's owner. With the last one the lock is free, and
@@ -65,7 +70,9 @@ type Session interface {
 	// owner holds it. Otherwise nothing changes.
 	Renew(ctx context.Context, req RenewRequest) (RenewResult, error)
 
-	// ForceRelease frees the lock whoever holds it and however often, and wakes those who wait.
+	// ForceRelease frees the lock whoever holds it and however often, and wakes those who wait. That of
+	// a Read frees nothing while somebody writes, and that of a Write nothing while somebody only reads; else it
+	// takes what the owner of the Write reads, too.
 	ForceRelease(ctx context.Context, req ForceReleaseRequest) (ForceReleaseResult, error)
 
 	// Look reports on the lock and changes nothing. What it reports was so at one moment between
@@ -80,12 +87,62 @@ type Session interface {
 	Close() error
 }
 
-// Kind is a kind of lock. Kinds that share a name in the store exclude each other. A session may
-// answer a request of a kind that it doesn't know with an error of kind [Refused].
+// Kind is a kind of lock. A store knows [Exclusive], and of the others those that its [Limits] declare. A
+// session answers a request of any other with an error of kind [Refused] that names the store and
+// the kind: [UnknownKind].
+//
+// Exclusive and Fenced are two ways to one lock: each excludes the other under the same name. Read and Write
+// are the sides of a read-write lock. What a name holds belongs to one of these pairs, and a step of the other
+// finds no lock there, but [ErrConflict], at once, and leaves it untouched.
 type Kind uint8
 
-// Exclusive is a lock held by one owner at a time, who may hold it several times.
-const Exclusive Kind = 0
+const (
+	// Exclusive is a lock held by one owner at a time, who may hold it several times.
+	Exclusive Kind = iota
+
+	// Fenced is an Exclusive lock whose acquisitions are numbered: see [AcquireResult].Token.
+	Fenced
+
+	// Read is a lock held by any number of owners, each of them once, while nobody else has it for
+	// writing. To acquire it again makes sure that it doesn't end before the lease.
+	Read
+
+	// Write is a lock held by one owner at a time, who may hold it several times, while nobody else
+	// reads. The owner of a Write may acquire the Read of that name, too, and keeps it after the
+	// last release of the Write. To the owner of a Read alone a Write is held by another: nobody gets from reading to writing.
+	Write
+)
+
+// String returns the kind in a word.
+func (k Kind) String() string {
+	switch k {
+	case Exclusive:
+		return "exclusive"
+	case Fenced:
+		return "fenced"
+	case Read:
+		return "read"
+	case Write:
+		return "write"
+	default:
+		return fmt.Sprintf("kind %d", uint8(k))
+	}
+}
+
+// Kinds is a set of kinds of lock. Exclusive is in every one.
+type Kinds uint64
+
+// KindsOf returns the set of Exclusive and those given.
+func KindsOf(kinds ...Kind) Kinds {
+	set := Kinds(0)
+	for _, k := range kinds {
+		set |= 1 << k
+	}
+	return set
+}
+
+// Has says whether a kind is in the set.
+func (s Kinds) Has(k Kind) bool { return k == Exclusive || s&(1<<k) != 0 }
 
 // AcquireRequest asks for a lock, once.
 type AcquireRequest struct {
@@ -97,6 +154,16 @@ type AcquireRequest struct {
 	// Reentry says that the owner believes it holds the lock already. The step does the same
 	// either way, but its result must then carry Count.
 	Reentry bool
+
+	// Waited is for how long the owner has waited for the lock, and Place, unless it is zero, says that it goes on
+	// waiting if it isn't acquired now: it will ask again, or release, before that time is over.
+	//
+	// A Write that isn't acquired leaves a note where Place isn't zero: that this owner has waited since now
+	// less Waited. The note ends with Place, unless the owner asks again; when it acquires the
+	// Write; and when it releases, also where it held nothing. A Read isn't acquired, though nobody
+	// writes, while there is a note of somebody who has waited for longer, and its result says for how long, at the most: so
+	// writers get their turn, however many read. That doesn't apply to an owner who reads or writes already. Other kinds ignore both.
+	Waited, Place time.Duration
 }
 
 // AcquireResult is the answer to an [AcquireRequest].
@@ -110,15 +177,18 @@ type AcquireResult struct {
 	Count int
 
 	// Remaining is, where the lock was not acquired, how long the present hold would last if
-	// nobody renewed it; negative if it never ends or the store doesn't know.
+	// nobody renewed it; negative if it never ends or the store doesn't know. Where a Read is kept out by a note
+	// it is what is left of that, and more than zero.
 	Remaining time.Duration
 
-	// Token is a fencing token: it grows with every acquisition of a name that finds it free.
-	// Zero where the store has none. Package dlock doesn't pass it on yet.
+	// Token is the number of a Fenced lock that was acquired: never zero, and larger than that of every
+	// acquisition before it of that name and kind that found the lock free, by whomever, also when that was lost or forced
+	// or ran out long ago. Whoever holds the lock already gets the number that its hold has. Other kinds have none.
 	Token uint64
 }
 
-// ReleaseRequest gives back one hold.
+// ReleaseRequest gives back one hold. That of a Write also takes back the note that its owner has left as it
+// waited, and wakes everybody if there was one.
 type ReleaseRequest struct {
 	Kind  Kind
 	Name  string
@@ -137,8 +207,8 @@ type ReleaseOutcome uint8
 // What a release can do.
 const (
 	NotHeld ReleaseOutcome = iota // nothing: the owner holds nothing
-	Left                          // one hold was given back, others are left
-	Freed                         // the last hold was given back: the lock is free
+	Left                          // one hold was given back, others of the owner are left
+	Freed                         // the owner's last hold was given back
 )
 
 // String returns the outcome in words.
@@ -196,9 +266,9 @@ type LookRequest struct {
 	Owner string // may be empty: then Count is not asked for
 }
 
-// LookResult is the answer to a [LookRequest].
+// LookResult is the answer to a [LookRequest]. Read and Write are asked about one by one.
 type LookResult struct {
-	Held      bool          // by anybody
+	Held      bool          // by anybody, in this kind
 	Count     int           // the holds of the request's owner
-	Remaining time.Duration // until the lock expires: 0 if it is free, negative if it never does
+	Remaining time.Duration // until the last of them expires: 0 if there is none, negative if it never does
 }

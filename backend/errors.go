@@ -1,10 +1,19 @@
 package backend
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // ErrConflict is wrapped in the error of a step that found, under the lock's name, something in
 // the store that is no lock. Such an error is of kind [Refused], and the thing is left untouched.
 var ErrConflict = errors.New("the key holds something that is not a lock")
+
+// UnknownKind returns the error of a step that asks for a kind of lock which the store doesn't know: of
+// kind [Refused], wrapping [errors.ErrUnsupported].
+func UnknownKind(store string, kind Kind) error {
+	return &Error{Kind: Refused, Err: fmt.Errorf("%s has no %v locks: %w", store, kind, errors.ErrUnsupported)}
+}
 
 // ErrorKind says what an error tells about the step that returned it.
 type ErrorKind uint8
