@@ -26,7 +26,7 @@ type hold struct {
 
 // told is who is told when a hold is over before it was released.
 type told struct {
-	over     chan struct{}          // closed when it is lost; nil until somebody asks
+	over     []chan struct{}        // closed when it is lost
 	contexts map[*lifeline]struct{} // ended when it is lost or released
 }
 
@@ -260,7 +260,9 @@ func (c *Client) loseHoldLocked(h *hold, cause error) {
 	case v == nil:
 		c.rememberLocked(h)
 	case rules[h.kind].shared:
-		v.hold = nil // others go on reading
+		if v.hold == h {
+			v.hold = nil // others go on reading
+		}
 		c.rememberLocked(h)
 	}
 	if inner := c.endInnerLocked(h); inner != nil {
@@ -301,8 +303,10 @@ func (c *Client) vacateLocked(h *hold) {
 
 // tellLocked ends what hangs on a hold.
 func (c *Client) tellLocked(h *hold, cause error) {
-	if h.told != nil && h.told.over != nil {
-		close(h.told.over)
+	if h.told != nil {
+		for _, over := range h.told.over {
+			close(over)
+		}
 	}
 	c.endContextsLocked(h, cause)
 }

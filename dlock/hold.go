@@ -228,13 +228,13 @@ func (c *Client) lostChannel(h *hold) <-chan struct{} {
 	defer c.unlock()
 	c.checkLocked(h)
 	t := h.tellsLocked()
-	if t.over == nil {
-		t.over = make(chan struct{})
+	if len(t.over) == 0 {
+		t.over = []chan struct{}{make(chan struct{})}
 		if h.state == lost || h.state == forsaken {
-			close(t.over)
+			close(t.over[0])
 		}
 	}
-	return t.over
+	return t.over[0]
 }
 
 // within says whether ctx comes from a hold.

@@ -334,10 +334,15 @@ func (l *Locker) plainHold() (*hold, error) {
 	if h := c.lastLossLocked(l.lostKey(l.plain)); h != nil {
 		return h, nil
 	}
-	if h := l.plain.hold; h != nil && !h.offered && h.state != released {
+	o := c.objectLocked(l.kind, l.name)
+	if rules[l.kind].shared {
+		if h := o.oldest(l.plain); h != nil {
+			return h, nil
+		}
+	} else if h := l.plain.hold; h != nil && !h.offered && h.state != released {
 		return h, nil
 	}
-	switch o := c.objectLocked(l.kind, l.name); {
+	switch {
 	case o == nil || o.alone == nil || o.alone == l.plain.hold || o.alone.kind != l.kind:
 		return nil, ErrNotHeld
 	case o.alone.variable() == nil:
@@ -407,7 +412,7 @@ func (l *Locker) held(ctx context.Context) (int, error) {
 	if l.presentLocked(who) != h {
 		return 0, nil
 	}
-	return int(h.count), nil
+	return c.objectLocked(l.kind, l.name).calls(h), nil
 }
 
 // present returns the valid hold of a caller, or nil.
