@@ -71,7 +71,7 @@ func (h *Hold) Lost() <-chan struct{} {
 // Token returns the lock's fencing token, if it is one of a [Client.FencedLocker]: a number, never 0, that is
 // larger than any given out for this lock before. It stays what it is when the lock is lost: that is what it is for.
 func (h *Hold) Token() (token uint64, ok bool) {
-	token = h.mustBeHeld().hold.claim.token
+	token = h.mustBeHeld().hold.claim.token()
 	return token, token != 0
 }
 
@@ -88,8 +88,11 @@ func (h *Hold) mustBeHeld() *held {
 // Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token].
 func Token(ctx context.Context) (token uint64, ok bool) {
 	for id := identityOf(ctx); id != nil; id = id.outer {
-		if id.hold != nil && id.hold.claim.token != 0 {
-			return id.hold.claim.token, true
+		if id.hold == nil {
+			continue
+		}
+		if token := id.hold.claim.token(); token != 0 {
+			return token, true
 		}
 	}
 	return 0, false

@@ -140,7 +140,7 @@ func (c *Client) restLocked(o *object, h *hold) *hold {
 		if v := h.variable(); v != nil {
 			v.hold = h
 		}
-		h.claim.holds++
+		h.claim.more.holds++
 	}
 	h.count++
 	h.claim.more.joins++
@@ -238,8 +238,8 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	c.bequeathLocked(h)
 	c.dropLocked(h)
 	c.vacateLocked(h)
-	cl.holds--
-	if cl.holds > 0 {
+	cl.more.holds--
+	if cl.more.holds > 0 {
 		c.unlock()
 		return nil
 	}
@@ -271,7 +271,7 @@ func (c *Client) releaseClaimLocked(ctx context.Context, h *hold) error {
 		c.unlock()
 		runtime.Gosched()
 		c.mu.Lock()
-		if cl.holds > 0 || cl.more.joins != joins || cl.dead {
+		if cl.more.holds > 0 || cl.more.joins != joins || cl.dead {
 			c.unlock()
 			return nil
 		}
@@ -384,7 +384,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		return nil, errLate
 	}
 	inner.began, inner.alarm.task = sent, inner
-	h := c.joinReadersLocked(c.openLocked(inner.kind, a.name, inner.object), inner, a.party)
+	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a.party)
 	c.joinLocked(h)
 	c.scheduleLocked(&inner.alarm, c.nextLook(inner, sent))
 	return h, nil
@@ -403,7 +403,7 @@ func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	if inner.dead {
 		return nil, ErrLost
 	}
-	if inner.holds == 0 {
+	if inner.more.holds == 0 {
 		inner.lease, inner.watched = a.o.lease, !a.o.fixed
 	}
 	return inner, nil
@@ -417,7 +417,7 @@ func (c *Client) endInnerLocked(h *hold) *claim {
 		return nil
 	}
 	inner.more.under = nil
-	if inner.holds > 0 || inner.dead {
+	if inner.more.holds > 0 || inner.dead {
 		return nil
 	}
 	c.endSharedLocked(inner)
