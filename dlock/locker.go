@@ -329,7 +329,8 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 		}
 		if !rules[l.kind].shared {
 			return ErrNotHeld
-		} // else another reader, who leaves at the same time, has given that one back
+		}
+		// Others have given back the rest of what was found, each his own: there is one more for this one.
 	}
 }
 
@@ -339,12 +340,9 @@ func (l *Locker) plainHold() (*hold, error) {
 	c := l.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := c.lastLossLocked(l.lostKey(l.plain)); h != nil {
-		return h, nil
-	}
 	o := c.objectLocked(l.kind, l.name)
 	if rules[l.kind].shared {
-		if h := o.leaving(l.plain); h != nil {
+		if h := c.plainSharedLocked(l.key(), l.kind, l.plain); h != nil {
 			return h, nil
 		}
 	} else if h := l.plain.hold; h != nil && !h.offered && h.state != released {
@@ -360,9 +358,9 @@ func (l *Locker) plainHold() (*hold, error) {
 	}
 }
 
-func (l *Locker) lostKey(p party) lostKey {
-	return lostKey{lockKey{rules[l.kind].family, l.name}, l.kind, p}
-}
+func (l *Locker) key() lockKey { return lockKey{rules[l.kind].family, l.name} }
+
+func (l *Locker) lostKey(p party) lostKey { return lostKey{l.key(), l.kind, p} }
 
 // usable says what speaks against using the Locker at all.
 func (l *Locker) usable(ctx context.Context) error {

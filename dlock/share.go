@@ -28,9 +28,18 @@ func (o *object) readers() []*hold {
 	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
 }
 
-// leaving returns the hold of a Locker's plain calls that is given back next. Who of them gives something back isn't known:
-// so what remains is what lasts longest, for everybody who is still reading.
-func (o *object) leaving(v *variable) *hold {
+// plainSharedLocked returns what the next plain unlock of a reading Locker gives back, or nil. Who of its readers
+// that is isn't known: first what was lost, then what ends first, so that what remains protects everybody who is
+// still reading for as long as possible.
+func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) *hold {
+	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
+		return h
+	}
+	return c.objects[key.family][key.name].endsFirst(v)
+}
+
+// endsFirst returns that hold of a Locker's plain calls which ends first by itself, or the oldest.
+func (o *object) endsFirst(v *variable) *hold {
 	first := o.reader(v)
 	if first == nil {
 		return nil
