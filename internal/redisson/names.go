@@ -17,7 +17,7 @@ const (
 
 // Channel returns the name of the channel on which releases of the named lock are published. Its
 // braces make a cluster put it where the lock is; a name that brings a brace is taken as it is,
-// which does not always achieve that: see [CheckSlot].
+// which does not always achieve that: see checkSlots.
 func Channel(name string) string {
 	if strings.Contains(name, "{") {
 		return channelPrefix + name
@@ -38,17 +38,18 @@ func Wakeup(message string) (backend.Wakeup, bool) {
 	}
 }
 
-// CheckSlot returns an error of kind [backend.Refused] if a cluster keeps the named lock and its
-// channel in different slots: there such a lock could be acquired but never released.
-func CheckSlot(name string) error {
-	channel := Channel(name)
-	key, other := Slot(name), Slot(channel)
-	if key == other {
-		return nil
+// checkSlots returns an error of kind [backend.Refused] if a cluster keeps the keys of a lock, of which
+// its channel is one, in different slots: there such a lock could be acquired but never released.
+func checkSlots(name string, keys []string) error {
+	first := Slot(keys[0])
+	for _, key := range keys[1:] {
+		if slot := Slot(key); slot != first {
+			return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(
+				"lock name %q cannot be used in a cluster: its braces put the key %q into slot %d and %q into slot %d",
+				name, keys[0], first, key, slot)}
+		}
 	}
-	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(
-		"lock name %q cannot be used in a cluster: its braces put the key into slot %d and the channel %q into slot %d",
-		name, key, channel, other)}
+	return nil
 }
 
 // Slots is how many slots a cluster has.

@@ -97,6 +97,29 @@ func ParseCount(reply any) (int, error) {
 	return n, nil
 }
 
+// look asks about a lock and one owner.
+func look(req backend.LookRequest) []Command {
+	holds := ask("HGET", req.Name, req.Owner)
+	if req.Owner == "" {
+		holds = ask("HLEN", req.Name) // minds the key's type too
+	}
+	return []Command{ask("EXISTS", req.Name), holds, ask("PTTL", req.Name)}
+}
+
+// looked reads the replies to look.
+func looked(req backend.LookRequest, replies []Reply) (backend.LookResult, error) {
+	for _, r := range replies {
+		if r.Err != nil {
+			return backend.LookResult{}, r.Err
+		}
+	}
+	holds := replies[1].Value
+	if req.Owner == "" {
+		holds = nil
+	}
+	return ParseLook(replies[0].Value, holds, replies[2].Value)
+}
+
 // ParseLook reads the replies to EXISTS key, HGET key owner (nil if there is no owner to ask for) and
 // PTTL key, sent in this order. Others may have taken turns on the lock between them; if the first
 // or the last says that it was free, it was free at one moment, and that is what is reported.
