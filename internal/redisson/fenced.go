@@ -18,7 +18,7 @@ var fencedAcquireText string
 var fencedAcquireScript = newScript(isLockText + fencedAcquireText)
 
 // AcquireFenced is one attempt to lock with a number. An owner who holds the lock already keeps the number.
-// [ParseGrant] reads its reply.
+// [ParseFenced] reads its reply.
 func AcquireFenced(req backend.AcquireRequest) Call {
 	return call(fencedAcquireScript, 2, req.Name, tokenKey(req.Name), millis(req.Lease), req.Owner)
 }
@@ -28,28 +28,21 @@ func tokenKey(name string) string { return "redisson_lock_token:" + tagged(name)
 // CheckFencedSlot is [CheckSlot] for a fenced lock.
 func CheckFencedSlot(name string) error { return checkSlots(name, Channel(name), tokenKey(name)) }
 
-// ParseGrant reads the reply to [AcquireFenced], [AcquireRead] and [AcquireWrite]: the owner's holds, with the
-// number if there is one; or, if the lock was not acquired, how long the present hold or a writer's note lasts.
-func ParseGrant(reply any) (backend.AcquireResult, error) {
+// ParseFenced reads the reply to [AcquireFenced]: the owner's holds with the number of the lock, or as
+// [ParseAcquire].
+func ParseFenced(reply any) (backend.AcquireResult, error) {
 	words, granted := reply.([]any)
 	if !granted {
-		if reply == nil {
-			return backend.AcquireResult{}, unexpected("acquire", reply)
-		}
-		return ParseAcquire(reply)
+		return ParseGrant(reply)
 	}
-	res := backend.AcquireResult{Acquired: true}
 	if len(words) == 2 {
 		text, _ := words[1].(string)
-		res.Token, _ = strconv.ParseUint(text, 10, 64)
+		token, err := strconv.ParseUint(text, 10, 64)
+		res, odd := ParseGrant(words[:1])
+		if err == nil && token > 0 && odd == nil {
+			res.Token = token
+			return res, nil
+		}
 	}
-	if len(words) == 2 && res.Token == 0 || len(words) != 1 && len(words) != 2 {
-		return backend.AcquireResult{}, unexpected("acquire", reply)
-	}
-	count, ok := words[0].(int64)
-	if !ok || count < 1 {
-		return backend.AcquireResult{}, unexpected("acquire", reply)
-	}
-	res.Count = int(count)
-	return res, nil
+	return backend.AcquireResult{}, unexpected("acquire", reply)
 }

@@ -171,6 +171,21 @@ func LookWrite(req backend.LookRequest) Call {
 	return call(rwLookScript, 1, req.Name, writing, writer(req.Owner))
 }
 
+// ParseGrant reads the reply to [AcquireRead] and [AcquireWrite]: the owner's holds or, if the lock was not
+// acquired, how long the present hold or a writer's note lasts.
+func ParseGrant(reply any) (backend.AcquireResult, error) {
+	words, granted := reply.([]any)
+	if !granted && reply != nil {
+		return ParseAcquire(reply)
+	}
+	if len(words) == 1 {
+		if count, ok := words[0].(int64); ok && count > 0 {
+			return backend.AcquireResult{Acquired: true, Count: int(count)}, nil
+		}
+	}
+	return backend.AcquireResult{}, unexpected("acquire", reply)
+}
+
 // ParseRenewals reads the reply to [RenewReads] or [RenewWrites] of n requests: which are held.
 func ParseRenewals(reply any, n int) ([]backend.RenewResult, error) {
 	replies, ok := reply.([]any)
