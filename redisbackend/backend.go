@@ -113,5 +113,5 @@ func (b *Backend) Open() backend.Session {
 	return redisson.Open(o)
 }
 
-// Limits returns the zero value: Redis counts leases in milliseconds.
-func (b *Backend) Limits() backend.Limits { return backend.Limits{} }
+// Limits says which kinds of lock there are. Redis counts leases in milliseconds.
+func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: redisson.Kinds} }

@@ -109,5 +109,5 @@ func (b *Backend) Open() backend.Session {
 	return redisson.Open(o)
 }
 
-// Limits returns the zero value: Valkey counts leases in milliseconds.
-func (b *Backend) Limits() backend.Limits { return backend.Limits{} }
+// Limits says which kinds of lock there are. Valkey counts leases in milliseconds.
+func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: redisson.Kinds} }

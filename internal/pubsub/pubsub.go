@@ -227,6 +227,14 @@ func (s *Subscriber) channel(name string) *channel {
 	return ch
 }
 
+// Listens says whether anybody is subscribed to a channel, or about to be.
+func (s *Subscriber) Listens(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ch := s.channels[name]
+	return ch != nil && len(ch.subs) > 0
+}
+
 // Watch begins to observe whether the session itself listens to a channel. The function it returns,
 // which must be called, ends that and says how many connections of the session a server can have
 // counted among those who listen, meanwhile: at least, and at most.

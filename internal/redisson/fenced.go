@@ -25,9 +25,6 @@ func AcquireFenced(req backend.AcquireRequest) Call {
 
 func tokenKey(name string) string { return "redisson_lock_token:" + tagged(name) }
 
-// CheckFencedSlot is [CheckSlot] for a fenced lock.
-func CheckFencedSlot(name string) error { return checkSlots(name, Channel(name), tokenKey(name)) }
-
 // ParseFenced reads the reply to [AcquireFenced]: the owner's holds with the number of the lock, or as
 // [ParseAcquire].
 func ParseFenced(reply any) (backend.AcquireResult, error) {

@@ -170,9 +170,10 @@ func TestFencedSlots(t *testing.T) {
 		"a": true, "{a}b": true, "a{b}c": true, "{a}{b}": true, "a{b}}": true,
 		"a{b": false, "{}x": false, "a}b": false, "}": false,
 	} {
-		for what, err := range map[string]error{"fenced": CheckFencedSlot(name), "read-write": CheckRWSlot(name)} {
+		for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write} {
+			err := checkSlots(name, kindOf(k).keys(name, "owner")...)
 			if (err == nil) != good || err != nil && backend.KindOf(err) != backend.Refused {
-				t.Errorf("%s, %q: %v", what, name, err)
+				t.Errorf("%v, %q: %v", k, name, err)
 			}
 		}
 	}

@@ -36,7 +36,7 @@ func FuzzNames(f *testing.F) {
 		if Slot(name) >= Slots || Slot(channel) >= Slots {
 			t.Errorf("%q: slots %d and %d", name, Slot(name), Slot(channel))
 		}
-		err := checkSlots(name, kindOf(backend.Exclusive).keys(name, other))
+		err := checkSlots(name, kindOf(backend.Exclusive).keys(name, other)...)
 		if (err == nil) != (Slot(name) == Slot(channel)) {
 			t.Errorf("%q: slots %d and %d, %v", name, Slot(name), Slot(channel), err)
 		}

@@ -19,10 +19,15 @@ const (
 // braces make a cluster put it where the lock is; a name that brings a brace is taken as it is,
 // which does not always achieve that: see checkSlots.
 func Channel(name string) string {
+	return channelPrefix + tagged(name)
+}
+
+// tagged is a name as it is put into the names of keys that a cluster shall keep in one slot with it.
+func tagged(name string) string {
 	if strings.Contains(name, "{") {
-		return channelPrefix + name
+		return name
 	}
-	return channelPrefix + "{" + name + "}"
+	return "{" + name + "}"
 }
 
 // Wakeup says whom a message on a lock's channel is meant for. It is false for a message that is
@@ -38,15 +43,15 @@ func Wakeup(message string) (backend.Wakeup, bool) {
 	}
 }
 
-// checkSlots returns an error of kind [backend.Refused] if a cluster keeps the keys of a lock, of which
+// checkSlots returns an error of kind [backend.Refused] if a cluster keeps a lock and other keys of it, of which
 // its channel is one, in different slots: there such a lock could be acquired but never released.
-func checkSlots(name string, keys []string) error {
-	first := Slot(keys[0])
-	for _, key := range keys[1:] {
-		if slot := Slot(key); slot != first {
+func checkSlots(name string, others ...string) error {
+	slot := Slot(name)
+	for _, key := range others {
+		if other := Slot(key); other != slot {
 			return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(
-				"lock name %q cannot be used in a cluster: its braces put the key %q into slot %d and %q into slot %d",
-				name, keys[0], first, key, slot)}
+				"lock name %q cannot be used in a cluster: its braces put the key into slot %d and %q into slot %d",
+				name, slot, key, other)}
 		}
 	}
 	return nil

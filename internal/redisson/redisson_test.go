@@ -49,7 +49,7 @@ func TestCheckSlots(t *testing.T) {
 		"a": true, "{a}b": true, "a{b}c": true, "{a}{b}": true, "a{b}}": true,
 		"a{b": false, "{}x": false, "a}b": false, "}": false,
 	} {
-		err := checkSlots(name, kindOf(backend.Exclusive).keys(name, "owner"))
+		err := checkSlots(name, kindOf(backend.Exclusive).keys(name, "owner")...)
 		if (err == nil) != good {
 			t.Errorf("checkSlots(%q) = %v", name, err)
 		}

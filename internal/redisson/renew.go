@@ -154,13 +154,13 @@ func (b *batch) pick(group []int) []backend.RenewRequest {
 // names, nobody knows which; and a no may come from a proxy that has sent the script where only
 // the first of its names is. If there was no reply all are answered with the error.
 func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
-	held, odd := parseTogether(len(group), r.Value)
+	results, odd := ParseRenewals(r.Value, len(group))
 	for i, request := range group {
 		switch {
 		case r.Err != nil && r.Refusal == "":
 			b.answer(request, backend.RenewResult{}, r.Err)
-		case r.Err == nil && odd == nil && held[i]:
-			b.answer(request, backend.RenewResult{Held: true}, nil)
+		case r.Err == nil && odd == nil && results[i].Held:
+			b.answer(request, results[i], nil)
 		default:
 			rest = append(rest, request)
 		}
@@ -176,8 +176,9 @@ func (b *batch) apart(ctx context.Context, group []int) {
 	}
 	var no []int
 	for i, r := range b.runBatch(ctx, calls) {
-		res, err := parse(r, b.kinds[group[i]].renewed)
-		if err == nil && !res.Held {
+		k := b.kinds[group[i]]
+		res, err := parse(r, k.renewed)
+		if err == nil && !res.Held && k.renewAgain != nil {
 			no = append(no, group[i])
 			continue
 		}
@@ -218,19 +219,4 @@ func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 		replies[unknown[i]] = r
 	}
 	return replies
-}
-
-func parseTogether(n int, reply any) ([]bool, error) {
-	replies, ok := reply.([]any)
-	if !ok || len(replies) != n {
-		return nil, unexpected("renew together", reply)
-	}
-	held := make([]bool, n)
-	for i, reply := range replies {
-		var err error
-		if held[i], err = parseBool("renew together", reply); err != nil {
-			return nil, err
-		}
-	}
-	return held, nil
 }

@@ -97,27 +97,29 @@ func ParseCount(reply any) (int, error) {
 	return n, nil
 }
 
-// look asks about a lock and one owner.
+// look asks about a lock and one owner, or whether it has a mode.
 func look(req backend.LookRequest) []Command {
-	holds := ask("HGET", req.Name, req.Owner)
-	if req.Owner == "" {
-		holds = ask("HLEN", req.Name) // minds the key's type too
+	field := req.Owner
+	if field == "" {
+		field = "mode"
 	}
-	return []Command{ask("EXISTS", req.Name), holds, ask("PTTL", req.Name)}
+	return []Command{ask("EXISTS", req.Name), ask("HGET", req.Name, field), ask("PTTL", req.Name)}
 }
 
-// looked reads the replies to look.
-func looked(req backend.LookRequest, replies []Reply) (backend.LookResult, error) {
+// looked reads the replies to look. With an expiry it is certain that it is a lock if the owner holds it or,
+// where nobody is asked about, it has no mode.
+func looked(req backend.LookRequest, replies []Reply) (res backend.LookResult, certain bool, err error) {
 	for _, r := range replies {
 		if r.Err != nil {
-			return backend.LookResult{}, r.Err
+			return backend.LookResult{}, false, r.Err
 		}
 	}
 	holds := replies[1].Value
 	if req.Owner == "" {
-		holds = nil
+		certain, holds = holds == nil, nil
 	}
-	return ParseLook(replies[0].Value, holds, replies[2].Value)
+	res, err = ParseLook(replies[0].Value, holds, replies[2].Value)
+	return res, !res.Held || res.Remaining >= 0 && (certain || res.Count > 0), err
 }
 
 // ParseLook reads the replies to EXISTS key, HGET key owner (nil if there is no owner to ask for) and

@@ -2,7 +2,6 @@ package redisson
 
 import (
 	_ "embed"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -77,14 +76,6 @@ func notes(name string) string { return "distsync_rwlock_notes:" + tagged(name) 
 // timeout is the key that says how long a reader reads.
 func timeout(name, reader string) string { return tagged(name) + ":" + reader + ":rwlock_timeout:1" }
 
-// tagged is a name as it is put into the names of keys that a cluster shall keep in one slot with it.
-func tagged(name string) string {
-	if strings.Contains(name, "{") {
-		return name
-	}
-	return "{" + name + "}"
-}
-
 // reader is the field of an owner who reads. There are two kinds of field besides: the mode, and those of
 // writers. Owners that look like these get a colon more.
 func reader(owner string) string {
@@ -127,7 +118,7 @@ func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease), writer(req.Owner))
 }
 
-// RenewReads prolongs up to [MaxTogether] reads, all for the lease of the first. [ParseRenewals] reads its reply, and
+// RenewReads prolongs up to a hundred reads, all for the lease of the first. [ParseRenewals] reads its reply, and
 // no further step is needed if that is no. Of an error nobody knows whose it is, unless there is only one.
 func RenewReads(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 2*len(reqs)), []string{millis(reqs[0].Lease)}
@@ -209,25 +200,6 @@ func ParseLookRW(reply any) (backend.LookResult, error) {
 		return backend.LookResult{}, unexpected("look", reply)
 	}
 	return ParseLook(words[0], words[1], words[2])
-}
-
-// CheckRWSlot is [CheckSlot] for a read-write lock.
-func CheckRWSlot(name string) error {
-	return checkSlots(name, RWChannel(name), notes(name), timeout(name, ""))
-}
-
-// checkSlots returns an error of kind [backend.Refused] if a cluster keeps a lock and other keys of it in
-// different slots.
-func checkSlots(name string, others ...string) error {
-	slot := Slot(name)
-	for _, key := range others {
-		if other := Slot(key); other != slot {
-			return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(
-				"lock name %q cannot be used in a cluster: its braces put the key into slot %d and %q into slot %d",
-				name, slot, key, other)}
-		}
-	}
-	return nil
 }
 
 // micros is a duration on the wire where milliseconds don't do, rounded up: a place that isn't zero stays so.

@@ -228,14 +228,6 @@ func (s *store) take(x step) string {
 	}
 }
 
-func parseRenewal(reply any) (backend.RenewResult, error) {
-	results, err := ParseRenewals(reply, 1)
-	if err != nil {
-		return backend.RenewResult{}, err
-	}
-	return results[0], nil
-}
-
 // say carries out a call and words what the parser makes of the reply.
 func say[T any](s *store, c Call, parse func(any) (T, error)) string {
 	reply, err := s.run(c)

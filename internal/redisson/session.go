@@ -3,6 +3,7 @@ package redisson
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/pubsub"
@@ -36,6 +37,7 @@ func Open(o Options) backend.Session {
 type session struct {
 	Options
 	probed atomic.Bool // see probe
+	latest latest      // plain lock that was acquired
 }
 
 var (
@@ -71,7 +73,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 		return nil, backend.UnknownKind(s.Store, kind)
 	}
 	if s.Cluster {
-		if err := checkSlots(name, k.keys(name, owner)); err != nil {
+		if err := checkSlots(name, k.keys(name, owner)...); err != nil {
 			return nil, err
 		}
 	}
@@ -111,22 +113,45 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.AcquireResult{}, err
 	}
 	var res backend.AcquireResult
-	if !req.Reentry && s.Replicas.N == 0 {
-		res, err = parse(s.run(ctx, k.acquire(req)), k.acquired)
-	} else {
+	if s.Replicas.N > 0 || req.Reentry && k.count != nil {
 		res, err = s.acquireAsking(ctx, k, req)
+	} else {
+		res, err = parse(s.run(ctx, k.acquire(req)), k.acquired)
 	}
-	if err != nil || res.Remaining >= 0 {
+	if err != nil || !k.blind {
 		return res, err
 	}
-	return res, s.foreign(ctx, req.Name)
+	if res.Acquired {
+		s.latest.is(req.Name)
+		return res, nil
+	}
+	return res, s.refused(ctx, k, req.Name, res.Remaining)
+}
+
+// refused looks whether what keeps others from a lock is one of the kind at all. It isn't if that never ends, and
+// may not be where nobody has looked yet: who waits has, and so has who holds it.
+func (s *session) refused(ctx context.Context, k *kind, name string, remaining time.Duration) error {
+	if remaining >= 0 && (s.latest.was(name) || s.Subscriber.Listens(k.channel(name))) {
+		return nil
+	}
+	return s.foreign(ctx, name)
+}
+
+// foreign returns the error of a step that has found something else than a plain lock.
+func (s *session) foreign(ctx context.Context, name string) error {
+	r := s.run(ctx, IsForeign(name))
+	if r.Err != nil {
+		return nil // it stays what it seems to be
+	}
+	return ParseIsForeign(r.Value)
 }
 
 // acquireAsking acquires and asks, in the same round trip, what else must be known: how many holds the owner
 // has if it is a re-entry, and last how many replicas have acknowledged it if that is asked for.
 func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	send, cmds := s.Transport.SendTogether, make([]Command, 1, 3)
-	if req.Reentry {
+	counts := req.Reentry && k.count != nil
+	if counts {
 		cmds = append(cmds, k.count(req.Name, req.Owner))
 	}
 	if s.Replicas.N > 0 {
@@ -138,7 +163,7 @@ func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.Acquir
 		return res, err
 	}
 	// From here on it is acquired, and so every error is Unknown.
-	if req.Reentry {
+	if counts {
 		res.Count, err = parse(replies[1], ParseCount)
 	}
 	if err == nil && s.Replicas.N > 0 {
@@ -150,29 +175,20 @@ func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.Acquir
 	return res, nil
 }
 
-// foreign looks whether what seems to be held for ever is a lock at all, and returns the error of a step
-// that has found it.
-func (s *session) foreign(ctx context.Context, name string) error {
-	r := s.run(ctx, IsForeign(name))
-	if r.Err != nil {
-		return nil // it stays what it seems to be
-	}
-	return ParseIsForeign(r.Value)
-}
-
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
 	if err != nil {
 		return backend.ReleaseResult{}, err
 	}
+	s.latest.isNot(req.Name)
 	var res backend.ReleaseResult
 	if !req.AskWaiting {
 		res, err = parse(s.run(ctx, k.release(s.Dialect, req)), k.released)
 	} else {
 		res, err = s.releaseAsking(ctx, k, req)
 	}
-	if MayHold(res, err) {
+	if k.releaseAgain != nil && MayHold(res, err) {
 		return parse(s.run(ctx, k.releaseAgain(s.Dialect, req)), k.releasedAgain)
 	}
 	return res, err
@@ -198,7 +214,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		return backend.RenewResult{}, err
 	}
 	res, err := parse(s.run(ctx, k.renew(req)), k.renewed)
-	if err != nil || res.Held {
+	if err != nil || res.Held || k.renewAgain == nil {
 		return res, err
 	}
 	return parse(s.run(ctx, k.renewAgain(req)), k.renewedAgain)
@@ -216,15 +232,15 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
 }
 
-// Look asks with plain commands, in one round trip.
+// Look asks in one round trip, and in a second one if the answers may be about something else than a lock.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
 	if err != nil {
 		return backend.LookResult{}, err
 	}
-	res, err := k.looked(req, s.Transport.SendTogether(ctx, k.look(req)...))
-	if err != nil || res.Remaining >= 0 {
+	res, certain, err := k.looked(req, s.Transport.SendTogether(ctx, k.look(req)...))
+	if err != nil || certain {
 		return res, err
 	}
 	return res, s.foreign(ctx, req.Name)
