@@ -106,6 +106,38 @@ func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 				t.Error("it woke all")
 			}
 
+			for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write} {
+				full(false)
+				Must[string](t)(acquires(kind, Alice)(ctx, s))
+				if kind != backend.Read {
+					Must[string](t)(acquires(kind, Alice)(ctx, s))
+				}
+				full(true)
+				if kind == backend.Read { // to which Bob would be admitted
+					_, err := acquires(kind, Bob)(ctx, s)
+					WantKind(t, err, backend.Retry)
+				}
+				for _, step := range []taken{renews(kind, Alice), renewsInBatch(kind, Alice)} {
+					if said := Must[string](t)(step(ctx, s)); said != "true" {
+						t.Errorf("%v: renewed: %s", kind, said)
+					}
+				}
+				for _, want := range []string{"holds left", "freed", "not held"} {
+					if kind == backend.Read && want == "holds left" {
+						continue // it counts one
+					}
+					if said := Must[string](t)(releases(kind, Alice)(ctx, s)); said != want {
+						t.Errorf("%v: release: %s, want %s", kind, said, want)
+					}
+				}
+				full(false)
+				Must[string](t)(acquires(kind, Alice)(ctx, s))
+				full(true)
+				if said := Must[string](t)(forces(kind)(ctx, s)); said != "true" {
+					t.Errorf("%v: a forced release: %s", kind, said)
+				}
+			}
+
 			full(false)
 			Must[backend.AcquireResult](t)(s.Acquire(ctx, Acquire(Alice)))
 			full(true)
