@@ -14,12 +14,13 @@ if (not holds or not token) then
     local time = redis.call('time');
     local micros = time[1] * 1000000 + time[2];
     if (token and tonumber(token) >= micros) then
-        redis.call('incr', KEYS[2]); -- here, as Lua's numbers end at 2^53
+        redis.call('incr', KEYS[2]); -- not here, as Lua's numbers end at 2^53
         redis.call('persist', KEYS[2]);
+        token = redis.call('get', KEYS[2]);
     else
-        redis.call('set', KEYS[2], string.format('%.0f', micros));
+        token = string.format('%.0f', micros);
+        redis.call('set', KEYS[2], token);
     end;
-    token = redis.call('get', KEYS[2]);
 end;
 local count = redis.call('hincrby', KEYS[1], ARGV[2], 1);
 redis.call('pexpire', KEYS[1], ARGV[1]);

@@ -7,10 +7,12 @@ if (mode and not writes) then
     return left;
 end;
 local noted = redis.call('hexists', KEYS[2], ARGV[2]);
-if (not mode) then
-    redis.call('hset', KEYS[1], 'mode', 'write');
+local count = 1;
+if (mode) then
+    count = redis.call('hincrby', KEYS[1], ARGV[2], 1);
+else
+    redis.call('hset', KEYS[1], 'mode', 'write', ARGV[2], 1);
 end;
-local count = redis.call('hincrby', KEYS[1], ARGV[2], 1);
 if (left < tonumber(ARGV[1])) then
     redis.call('pexpire', KEYS[1], ARGV[1]);
 end;
