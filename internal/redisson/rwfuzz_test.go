@@ -94,20 +94,22 @@ func FuzzKindNames(f *testing.F) {
 		if one != two && timeout(name, reader(one)) == timeout(name, reader(two)) {
 			t.Errorf("%q and %q have one timeout key", one, two)
 		}
-		keys := []string{RWChannel(name), notes(name), timeout(name, reader(one)), timeout(name, reader(two))}
-		err := CheckRWSlot(name)
-		for _, key := range keys {
-			if err == nil && Slot(key) != Slot(name) {
-				t.Errorf("%q is accepted, though %q is in another slot", name, key)
+		for _, owner := range []string{one, two} {
+			for kind, keys := range map[backend.Kind][]string{
+				backend.Fenced: {Channel(name), tokenKey(name)},
+				backend.Read:   {RWChannel(name), notes(name), timeout(name, reader(owner))},
+				backend.Write:  {RWChannel(name), notes(name)},
+			} {
+				err := checkSlots(name, kindOf(kind).keys(name, owner)...)
+				for _, key := range keys {
+					if err == nil && Slot(key) != Slot(name) {
+						t.Errorf("%v, %q: accepted, though %q is in another slot", kind, name, key)
+					}
+				}
+				if err != nil && (backend.KindOf(err) != backend.Refused || !strings.ContainsAny(name, "{}")) {
+					t.Errorf("%v, %q is refused: %v", kind, name, err)
+				}
 			}
-		}
-		for _, err := range []error{err, CheckFencedSlot(name)} {
-			if err != nil && (backend.KindOf(err) != backend.Refused || !strings.ContainsAny(name, "{}")) {
-				t.Errorf("%q is refused: %v", name, err)
-			}
-		}
-		if CheckFencedSlot(name) == nil && (Slot(tokenKey(name)) != Slot(name) || CheckSlot(name) != nil) {
-			t.Errorf("%q is accepted for a fenced lock", name)
 		}
 	})
 }

@@ -169,7 +169,7 @@ func TestRenewManyRW(t *testing.T) {
 		}{"reads": {AcquireRead, RenewReads}, "writes": {AcquireWrite, RenewWrites}} {
 			s.do("flushall")
 			var reqs []backend.RenewRequest
-			for i := range MaxTogether {
+			for i := range maxTogether {
 				req := backend.RenewRequest{Name: fmt.Sprint("n", i), Owner: fmt.Sprint("o", i), Lease: 20 * unit}
 				reqs = append(reqs, req)
 				if i%3 == 0 {

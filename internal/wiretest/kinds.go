@@ -311,7 +311,7 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 	}{
 		"fenced": {"~redisson_lock_token:*", "redisson_lock__channel:*",
 			[]string{"+hmget", "+get", "+set", "+incr", "+persist", "+time"}, fencedOnWire, []backend.Kind{backend.Fenced}},
-		"readwrite": {"~distsync_rwlock_notes:* ~{lock:*", "redisson_rwlock:*",
+		"readwrite": {"~distsync_rwlock_notes:* ~{lock:*}:*:rwlock_timeout:*", "redisson_rwlock:*",
 			[]string{"+hmget", "+hset", "+hdel", "+hgetall", "+get", "+set", "+time"}, rwOnWire, []backend.Kind{backend.Read, backend.Write}},
 	} {
 		t.Run(name, func(t *testing.T) {
