@@ -85,3 +85,26 @@ func TestWatchOfForgottenServer(t *testing.T) {
 		p.woken(t, backend.WakeOne)
 	})
 }
+
+func TestListens(t *testing.T) {
+	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
+		want := func(when string, want bool) {
+			t.Helper()
+			if s.Listens("a") != want || s.Listens("b") {
+				t.Errorf("%s: %v", when, !want)
+			}
+		}
+		want("nobody listens", false)
+		s.Watch("a")()
+		want("somebody has looked", false)
+		p := subscribe(t, s, "a")
+		server := <-c.conns
+		want("somebody is about to", true)
+		server.does(t, Subscribe, "a")
+		p.stands(t)
+		want("somebody listens", true)
+		p.sub.Close()
+		want("nobody listens any more", false)
+		server.does(t, Unsubscribe, "a")
+	})
+}

@@ -23,7 +23,7 @@ func AcquireFenced(req backend.AcquireRequest) Call {
 	return call(fencedAcquireScript, 2, req.Name, tokenKey(req.Name), millis(req.Lease), req.Owner)
 }
 
-func tokenKey(name string) string { return "redisson_lock_token:" + tagged(name) }
+func tokenKey(name string) string { return tagged("redisson_lock_token:", name, "") }
 
 // ParseFenced reads the reply to [AcquireFenced]: the owner's holds with the number of the lock, or as
 // [ParseAcquire].

@@ -1,20 +1,26 @@
 package redisson
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
-// latest is the plain lock that a session has acquired last, if it hasn't given it back since. What a session holds
-// itself it need not look at: that is a plain lock.
+// latest is what a session has acquired last, if that is a plain lock and wasn't given back since. Who is refused by it
+// need not look what it is.
 type latest struct {
-	mu   sync.Mutex
-	name string
+	mu          sync.Mutex
+	name, owner string
+	until       time.Time
 }
 
-func (l *latest) is(name string) {
+// is notes an acquisition.
+func (l *latest) is(name, owner string, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.name = name
+	l.name, l.owner, l.until = name, owner, until
 }
 
+// isNot notes that a lock may be another's now.
 func (l *latest) isNot(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -23,8 +29,9 @@ func (l *latest) isNot(name string) {
 	}
 }
 
-func (l *latest) was(name string) bool {
+// refuses says whether it keeps an owner from a lock.
+func (l *latest) refuses(name, owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.name == name
+	return l.name == name && l.owner != owner && time.Now().Before(l.until)
 }

@@ -19,15 +19,15 @@ const (
 // braces make a cluster put it where the lock is; a name that brings a brace is taken as it is,
 // which does not always achieve that: see checkSlots.
 func Channel(name string) string {
-	return channelPrefix + tagged(name)
+	return tagged(channelPrefix, name, "")
 }
 
-// tagged is a name as it is put into the names of keys that a cluster shall keep in one slot with it.
-func tagged(name string) string {
+// tagged puts a name into that of a key that a cluster shall keep in one slot with it.
+func tagged(before, name, after string) string {
 	if strings.Contains(name, "{") {
-		return name
+		return before + name + after
 	}
-	return "{" + name + "}"
+	return before + "{" + name + "}" + after
 }
 
 // Wakeup says whom a message on a lock's channel is meant for. It is false for a message that is

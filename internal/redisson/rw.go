@@ -68,13 +68,13 @@ const (
 
 // RWChannel returns the name of the channel on which releases of both sides of a read-write lock are published,
 // with the same messages as on a plain lock's [Channel].
-func RWChannel(name string) string { return "redisson_rwlock:" + tagged(name) }
+func RWChannel(name string) string { return tagged("redisson_rwlock:", name, "") }
 
 // notes is where writers who wait leave their notes.
-func notes(name string) string { return "distsync_rwlock_notes:" + tagged(name) }
+func notes(name string) string { return tagged("distsync_rwlock_notes:", name, "") }
 
 // timeout is the key that says how long a reader reads.
-func timeout(name, reader string) string { return tagged(name) + ":" + reader + ":rwlock_timeout:1" }
+func timeout(name, reader string) string { return tagged("", name, ":"+reader+":rwlock_timeout:1") }
 
 // reader is the field of an owner who reads. There are two kinds of field besides: the mode, and those of
 // writers. Owners that look like these get a colon more.

@@ -37,7 +37,7 @@ func Open(o Options) backend.Session {
 type session struct {
 	Options
 	probed atomic.Bool // see probe
-	latest latest      // plain lock that was acquired
+	latest latest      // plain lock
 }
 
 var (
@@ -112,29 +112,30 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err != nil {
 		return backend.AcquireResult{}, err
 	}
+	sent := time.Now()
 	var res backend.AcquireResult
 	if s.Replicas.N > 0 || req.Reentry && k.count != nil {
 		res, err = s.acquireAsking(ctx, k, req)
 	} else {
 		res, err = parse(s.run(ctx, k.acquire(req)), k.acquired)
 	}
-	if err != nil || !k.blind {
-		return res, err
+	switch {
+	case err != nil:
+		return backend.AcquireResult{}, err
+	case !k.blind:
+		s.latest.isNot(req.Name)
+	case res.Acquired:
+		s.latest.is(req.Name, req.Owner, sent.Add(req.Lease))
+	case s.doubtful(k, req, res):
+		return res, s.foreign(ctx, req.Name)
 	}
-	if res.Acquired {
-		s.latest.is(req.Name)
-		return res, nil
-	}
-	return res, s.refused(ctx, k, req.Name, res.Remaining)
+	return res, nil
 }
 
-// refused looks whether what keeps others from a lock is one of the kind at all. It isn't if that never ends, and
-// may not be where nobody has looked yet: who waits has, and so has who holds it.
-func (s *session) refused(ctx context.Context, k *kind, name string, remaining time.Duration) error {
-	if remaining >= 0 && (s.latest.was(name) || s.Subscriber.Listens(k.channel(name))) {
-		return nil
-	}
-	return s.foreign(ctx, name)
+// doubtful says whether what has refused an owner may be no lock of the kind. Locks end. And somebody has looked if
+// another waits here for this one, or holds it.
+func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.AcquireResult) bool {
+	return res.Remaining < 0 || !s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
 }
 
 // foreign returns the error of a step that has found something else than a plain lock.
@@ -229,6 +230,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
+	s.latest.isNot(req.Name)
 	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
 }
 
