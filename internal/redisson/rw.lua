@@ -14,7 +14,8 @@ local function find(key, ...)
     return left, unpack(fields);
 end;
 
--- eachTimeout calls a function with the timeout keys of all who read.
+-- eachTimeout calls a function with the timeout keys of all who read. Nobody has as many as ten thousand, but
+-- somebody's data may say so, and a server does nothing else meanwhile.
 local function eachTimeout(key, visit)
     local tagged = key;
     if (not string.find(key, '{', 1, true)) then
@@ -22,7 +23,7 @@ local function eachTimeout(key, visit)
     end;
     local fields = redis.call('hgetall', key);
     for f = 1, #fields, 2 do
-        for i = 1, tonumber(fields[f + 1]) or 0 do
+        for i = 1, math.min(tonumber(fields[f + 1]) or 0, 10000) do
             visit(tagged .. ':' .. fields[f] .. ':rwlock_timeout:' .. i);
         end;
     end;

@@ -468,6 +468,16 @@ func TestRWStates(t *testing.T) {
 			:persist n
 			unread A = freed
 			state`,
+		"a count that nobody has counted": `
+			:hset n mode read B 1000000000000
+			:pexpire n 9000000
+			read A 10 = count 1
+			unread A = freed
+			state
+			:hset n mode read B 1000000000000
+			:pexpire n 9000000
+			noreads = released
+			state`,
 		"owners that look like something else": `
 			read mode 10 = count 1
 			read A:write 10 = count 1
