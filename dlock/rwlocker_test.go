@@ -568,3 +568,47 @@ func (l *logs) count(msg, name string) int {
 	}
 	return n
 }
+
+// Readers of one Locker give back what others of them have taken, and at the end all is given back.
+func TestPlainReadersOfOneLocker(t *testing.T) {
+	c := New(membackend.New(), quiet(), WithHandover(100*time.Microsecond))
+	defer c.Close()
+	rw := c.RWLocker("x")
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for n := range 2000 {
+				if ctx, cancel := context.WithTimeout(t.Context(), 100*time.Microsecond); (n+i)%50 == 0 {
+					if rw.Reader().LockContext(ctx) == nil {
+						rw.RUnlock()
+					}
+					cancel()
+				} else {
+					cancel()
+				}
+				if (n+i)%100 == 0 {
+					rw.Lock()
+					rw.Unlock()
+				}
+				rw.RLock()
+				rw.RUnlock()
+			}
+		})
+	}
+	all.Wait()
+	time.Sleep(time.Millisecond)
+	if ok, err := rw.Writer().TryLock(t.Context(), Wait(time.Minute)); !ok || err != nil {
+		t.Fatalf("TryLock = %v, %v", ok, err)
+	}
+	rw.Unlock()
+	for range 1000 { // takebacks
+		c.mu.Lock()
+		idle := len(c.alarms.heap) == 0
+		c.mu.Unlock()
+		if idle {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	empty(t, c)
+}

@@ -28,8 +28,17 @@ func (o *object) readers() []*hold {
 	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
 }
 
-// oldest returns the hold of a Locker's plain calls that is given back next. Who of them gives something back isn't known:
-// so what remains is always the latest, which protects everybody who is still reading.
+// plainSharedLocked returns what the next plain unlock of a reading Locker gives back, or nil. Who of its readers
+// that is isn't known: first what was lost, then what is oldest, so that what remains protects everybody who is
+// still reading.
+func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) *hold {
+	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
+		return h
+	}
+	return c.objects[key.family][key.name].oldest(v)
+}
+
+// oldest returns the oldest hold of a Locker's plain calls.
 func (o *object) oldest(v *variable) *hold {
 	if o == nil || o.reading == nil {
 		return nil
