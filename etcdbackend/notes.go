@@ -134,8 +134,7 @@ func (s *session) dropNote(id holdID) {
 }
 
 // barred says whether a note keeps a reader out, and for how long at the most.
-func (s *session) barred(ctx context.Context, id holdID, waited time.Duration, notes []record) (remaining time.Duration, out bool) {
-	rev, known := s.waits.since(id, waited)
+func (s *session) barred(ctx context.Context, w wait, notes []record) (remaining time.Duration, out bool) {
 	var leases []int64
 	for _, n := range notes {
 		leases = append(leases, n.lease)
@@ -144,11 +143,12 @@ func (s *session) barred(ctx context.Context, id holdID, waited time.Duration, n
 	if err != nil {
 		return -1, true
 	}
+	waited := time.Since(w.began)
 	for i, n := range notes {
 		oldest := n.waited + time.Duration(left[i].granted-left[i].seconds)*time.Second
 		switch {
 		case left[i].seconds < 0, waited >= oldest:
-		case known && n.created > rev && n.first < time.Second:
+		case w.rev != 0 && n.created > w.rev && n.first < time.Second:
 		default:
 			remaining, out = max(remaining, lasts(left[i].seconds)), true
 		}
@@ -164,28 +164,32 @@ type waits struct {
 
 type wait struct {
 	began time.Time
-	rev   int64 // when it was first kept out
+	rev   int64 // when it was first kept out; 0 if that isn't known
 }
 
-// since returns the revision at which a reader who has waited for so long was kept out first, if that is known.
-func (ws *waits) since(id holdID, waited time.Duration) (rev int64, known bool) {
+// find returns the wait of a reader who says to have waited for so long.
+func (ws *waits) find(id holdID, waited time.Duration) wait {
+	began := time.Now().Add(-waited)
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	w, known := ws.entries[id]
-	return w.rev, known && waited > 0 && w.began.Sub(time.Now().Add(-waited)).Abs() < time.Second
+	if w, known := ws.entries[id]; known && waited > 0 && w.began.Sub(began).Abs() < time.Second {
+		return w
+	}
+	return wait{began: began}
 }
 
-// goOn notes that a reader who has waited for so long was kept out at a revision.
-func (ws *waits) goOn(id holdID, waited time.Duration, rev int64) {
-	if _, known := ws.since(id, waited); known || rev == 0 {
+// goOn notes that a reader was kept out at a revision.
+func (ws *waits) goOn(id holdID, w wait, rev int64) {
+	if w.rev != 0 {
 		return
 	}
+	w.rev = rev
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.entries == nil || len(ws.entries) >= mostNames {
 		ws.entries = make(map[holdID]wait)
 	}
-	ws.entries[id] = wait{time.Now().Add(-waited), rev}
+	ws.entries[id] = w
 }
 
 // end forgets a reader, who waits no more.

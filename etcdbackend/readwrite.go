@@ -180,6 +180,7 @@ func (at scene) others(owner string) (leases []int64) {
 // acquireRead takes the lock to be free of writers and notes if nothing speaks against it.
 func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
+	w := s.waits.find(id, req.Waited)
 	a := &attempt{id: id, ttl: s.store.ttl(req.Lease)}
 	a.look = []*pb.RequestOp{rangeOp(s.store.key(req.Name)), s.store.rangeAll(req.Name, noteRole, 0)}
 	at := scene{mine: s.holds.guess(id), write: s.holds.guess(writeOf(id))}
@@ -188,9 +189,9 @@ func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (
 		at, err = s.lookAround(ctx, a)
 	}
 	for err == nil {
-		if remaining, out := s.keptOut(ctx, id, req.Waited, at); out {
+		if remaining, out := s.keptOut(ctx, id, w, at); out {
 			s.others.add(req.Name)
-			s.waits.goOn(id, req.Waited, at.rev)
+			s.waits.goOn(id, w, at.rev)
 			return backend.AcquireResult{Remaining: remaining}, nil
 		}
 		a.only = same(s.store.key(req.Name), at.write)
@@ -214,14 +215,14 @@ func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (
 }
 
 // keptOut says whether somebody keeps a reader out, and for how long.
-func (s *session) keptOut(ctx context.Context, id holdID, waited time.Duration, at scene) (time.Duration, bool) {
+func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (time.Duration, bool) {
 	switch {
 	case !at.mine.free() || at.write.owner == id.owner:
 		return 0, false
 	case !at.write.free():
 		return s.longest(ctx, []int64{at.write.lease}), true
 	default:
-		return s.barred(ctx, id, waited, at.notes)
+		return s.barred(ctx, w, at.notes)
 	}
 }
 
