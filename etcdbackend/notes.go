@@ -21,7 +21,7 @@ import (
 
 // leaveNote leaves or renews the note of whoever waits to write, if those are still there who keep it out. If not,
 // it returns what it has found instead.
-func (s *session) leaveNote(ctx context.Context, a *attempt, req backend.AcquireRequest, at scene) (left bool, now scene, err error) {
+func (s *session) leaveNote(ctx context.Context, a *attempt, req backend.AcquireRequest, at scene) (left bool, found scene, err error) {
 	if err := ended(ctx); err != nil {
 		return false, at, err
 	}
@@ -30,10 +30,14 @@ func (s *session) leaveNote(ctx context.Context, a *attempt, req backend.Acquire
 	if err != nil {
 		return false, at, err
 	}
-	if note.free() {
-		note.owner, note.first = req.Owner, req.Waited
+	now := time.Now()
+	if since := now.Add(-req.Waited); note.free() || since.Before(note.since) {
+		note.since = since
 	}
-	note.lease, note.waited = l.id, req.Waited
+	note.lease, note.owner, note.waited = l.id, req.Owner, now.Sub(note.since)
+	if note.free() {
+		note.first = note.waited
+	}
 	res, err := insist(ctx, patience(a.ttl), s.store.kv.Txn, &pb.TxnRequest{
 		Compare: s.stillOut(a.id, at),
 		Success: []*pb.RequestOp{s.store.put(id, note)},
@@ -55,8 +59,8 @@ func (s *session) leaveNote(ctx context.Context, a *attempt, req backend.Acquire
 	if res.Succeeded {
 		return true, at, nil
 	}
-	now, err = s.scene(a.id, res)
-	return false, now, err
+	found, err = s.scene(a.id, res)
+	return false, found, err
 }
 
 // stillOut says that what keeps a writer out is as it was seen. When it gets in that is gone for good.

@@ -74,6 +74,16 @@ func TestNoteSaysSinceWhen(t *testing.T) {
 		b.releases(backend.Write, backend.NotHeld) // gives up
 		nothingLeft(t, admin, a, b, c)
 	}
+	// Who asks again keeps the earliest time that it has said.
+	a.gets(backend.Read)
+	for _, waited := range []time.Duration{time.Minute, 0, 2 * time.Minute, time.Minute} {
+		b.fails(backend.Write, lease, waits(waited, place))
+		c.fails(backend.Read, place, waits(50*time.Second, 0))
+	}
+	c.fails(backend.Read, place, waits(110*time.Second, 0))
+	c.gets(backend.Read, waits(130*time.Second, 0))
+	c.releases(backend.Read, backend.Freed)
+	b.releases(backend.Write, backend.NotHeld)
 	// Where the writer has waited elsewhere before it left a note, that the note is younger doesn't count.
 	a.gets(backend.Read)
 	b.fails(backend.Write, lease, waits(0, place))

@@ -40,8 +40,10 @@ type record struct {
 	created int64 // the revision in which it was created
 	lease   int64 // that it is attached to; 0: none, it never ends
 
-	// Of a note: for how long its owner had waited when it was written last, and when it was created.
+	// Of a note: for how long its owner had waited when it was written last, and when it was created; and since when,
+	// as only the owner's session knows.
 	waited, first time.Duration
+	since         time.Time
 }
 
 func (r record) free() bool { return r.rev == 0 }
