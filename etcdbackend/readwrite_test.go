@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -557,5 +558,93 @@ func TestRenewedTogether(t *testing.T) {
 		if look.Count != 1 || look.Remaining < lease*3/4 {
 			t.Errorf("%+v after a renewal", look)
 		}
+	}
+}
+
+// deletes says whether a request is a transaction that would delete keys.
+func deletes(req any) bool {
+	txn, ok := req.(*pb.TxnRequest)
+	return ok && txn.Success[0].GetRequestDeleteRange() != nil
+}
+
+// TestForcedMeanwhile: what happens between the look and the deletion of a forced release.
+func TestForcedMeanwhile(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	a, b := party{t, open(t, connect(t, server.Addr)), alice}, party{t, open(t, connect(t, server.Addr)), bob}
+	var meanwhile func()
+	forcer := party{t, open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+		if f := meanwhile; f != nil && deletes(req) {
+			meanwhile = nil
+			f()
+		}
+		return send(ctx)
+	}))), carol}
+
+	a.gets(backend.Read)
+	meanwhile = func() { b.gets(backend.Read) }
+	forcer.forces(backend.Read, true)
+	a.releases(backend.Read, backend.NotHeld)
+	b.releases(backend.Read, backend.NotHeld)
+
+	a.gets(backend.Read)
+	meanwhile = func() {
+		a.releases(backend.Read, backend.Freed)
+		a.gets(backend.Write)
+		a.gets(backend.Read)
+	}
+	forcer.forces(backend.Read, false)
+	meanwhile = func() {
+		a.releases(backend.Write, backend.Freed)
+		b.gets(backend.Read)
+	}
+	forcer.forces(backend.Write, false)
+	a.releases(backend.Read, backend.Freed)
+	b.releases(backend.Read, backend.Freed)
+	nothingLeft(t, admin, a, b)
+
+	// Another lock, whose name looks like a key of this one.
+	a.gets(backend.Read)
+	other := backend.AcquireRequest{Name: "n\x01read/x", Owner: bob, Lease: lease}
+	meanwhile = func() { wiretest.Must[backend.AcquireResult](t)(b.s.Acquire(t.Context(), other)) }
+	if res, err := forcer.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: backend.Read, Name: "n"}); !errors.Is(err, backend.ErrConflict) {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if get(t, admin, key(other.Name)) == nil {
+		t.Error("another lock was released")
+	}
+}
+
+// TestAloneWithItsKey: whoever may use a lock's key alone pays for that once.
+func TestAloneWithItsKey(t *testing.T) {
+	server := testservers.Etcd(t, "--bcrypt-cost", "4")
+	root := connect(t, server.Addr)
+	ctx := t.Context()
+	for _, user := range []string{"root", "locker"} {
+		wiretest.Must[*clientv3.AuthUserAddResponse](t)(root.UserAdd(ctx, user, "secret"))
+		wiretest.Must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
+		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
+	}
+	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
+		key("n"), "", clientv3.PermissionType(clientv3.PermReadWrite)))
+	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
+	var sent counts
+	p := party{t, open(t, connect(t, server.Addr, as("locker", "secret"), sent.install)), alice}
+	p.gets(backend.Fenced)
+	p.releases(backend.Fenced, backend.Freed)
+	for range 3 {
+		sent.reset()
+		p.gets(backend.Fenced)
+		p.releases(backend.Fenced, backend.Freed)
+		p.releases(backend.Fenced, backend.NotHeld)
+		p.sees(backend.Fenced, false, 0)
+		p.renews(backend.Fenced, false)
+		if got, _ := sent.get(); got != fmt.Sprint(map[string]int{rpcTxn: 3, rpcRange: 2}) {
+			t.Errorf("sent %v", got)
+		}
+	}
+	for _, kind := range []backend.Kind{backend.Read, backend.Write} {
+		_, err := p.s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease})
+		wantKind(t, err, backend.Refused)
 	}
 }
