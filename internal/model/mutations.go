@@ -65,6 +65,26 @@ const (
 	noShortTimer
 	passesForGood
 	grantLeft
+
+	// Sharing a read.
+	joinsLost
+	joinsReleased
+	joinsNested
+	joinsForever
+	joinedUnseen
+	joinedDropped
+	leaverReleases
+	lastStays
+	leftToLease
+	tellsOne
+	revivesClaim
+	takesOverLost
+	replacedUnseen
+
+	// Reading under a write.
+	nestedReleasedEarly
+	nestedTakenBackEarly
+	handsOnRead
 )
 
 // mutations says in words what each mutation does.
@@ -125,6 +145,24 @@ var mutations = [...]string{
 	noShortTimer:             "a head that may be handed the lock, or waits for its message after a chain, waits for that only",
 	passesForGood:            "a message that lets others come first leaves no timer",
 	grantLeft:                "a waiter that is cancelled as it is handed the lock leaves it",
+
+	joinsLost:      "a shared read is joined after its deadline",
+	joinsReleased:  "a shared read is joined after its last release was sent",
+	joinsNested:    "a read under a write is joined",
+	joinsForever:   "a shared read is joined however old it is",
+	joinedUnseen:   "a reader that has joined doesn't look whether what it joined is lost by now",
+	joinedDropped:  "a reader that is cancelled as it joins leaves its place taken",
+	leaverReleases: "whoever leaves a shared read releases it",
+	lastStays:      "the last to leave a shared read doesn't release it",
+	leftToLease:    "a shared read whose release gave up is left to its lease",
+	tellsOne:       "a shared read that is lost is lost for one of its readers",
+	revivesClaim:   "the answer to a renewal brings back a shared read that was lost meanwhile",
+	takesOverLost:  "a new shared read takes over the readers of one that is lost",
+	replacedUnseen: "nobody looks whether a shared read was there still when another took over its readers",
+
+	nestedReleasedEarly:  "a read under a write is released while the write goes on",
+	nestedTakenBackEarly: "a read under a write is taken back while the write goes on",
+	handsOnRead:          "a write under which is read is handed on",
 }
 
 func (m mutation) String() string { return mutations[m] }

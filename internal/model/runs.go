@@ -15,7 +15,7 @@ type run struct {
 	explore func(want []string) Result
 }
 
-const limit = 12_000_000 // states
+const limit = 1_500_000 // states
 
 // surprise says what is not as expected, or nothing.
 func (r *run) surprise(res Result) string {
@@ -71,6 +71,19 @@ var (
 	})
 	unsure = func(m Holds) Holds { m.SureOnly = false; return m }
 
+	share = Shares{
+		Parties: [2]int{2, 0}, Numbers: [2]int{2, 1}, Count: 2, Requests: 2, Lease: 2, Rival: true,
+	}
+	shareAged   = with(share, func(m *Shares) { m.Window, m.Lease = 1, 3 })
+	share3      = with(share, func(m *Shares) { m.Parties[0] = 3 })
+	plain       = with(shareAged, func(m *Shares) { m.Plain = true })
+	nested      = with(share, func(m *Shares) { m.Parties[0], m.Writers[0], m.Numbers[0] = 1, 1, 1 })
+	shareMixed  = with(share, func(m *Shares) { m.Writers[0] = 1 })
+	shareHand   = with(share, func(m *Shares) { m.Writers[0], m.Numbers[0], m.HandOvers = 2, 1, 1 })
+	shareForced = with(share, func(m *Shares) { m.Forces, m.Answered = 1, true })
+	window      = with(shareForced, func(m *Shares) { m.Window, m.Lease = 1, 3 })
+	plainForced = with(window, func(m *Shares) { m.Plain = true })
+
 	wait2 = Waits{Waiters: 2, Breaks: 2, Others: 3, Unknowns: 1, Forces: 1, HandOver: true}
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
 )
@@ -114,6 +127,30 @@ func runs() []run {
 		waits("2 waiters, turns", with(wait2, func(m *Waits) { m.Turns = true })),
 		waits("3 waiters, turns, no hand-over", with(wait3, func(m *Waits) { m.Turns, m.HandOver = true, false })),
 		waits("3 waiters, no notification", with(wait3, func(m *Waits) { m.Polls = true })),
+
+		shares("readers share", share),
+		shares("three readers", share3),
+		shares("claims age", shareAged),
+		shares("X mixed", shareMixed),
+		shares("X mixed hand", with(shareMixed, func(m *Shares) { m.HandOvers = 1; m.Writers[0] = 2; m.Requests = 1 })),
+		shares("X full", with(share, func(m *Shares) {
+			m.Rival = false
+			m.Parties = [2]int{1, 1}
+			m.Writers = [2]int{1, 1}
+			m.Numbers = [2]int{1, 1}
+		})),
+		shares("X unanswered", with(shareForced, func(m *Shares) { m.Answered = false })),
+		shares("X crash", with(share, func(m *Shares) { m.Crashes = 1 })),
+		shares("X renewals", with(share, func(m *Shares) { m.Renewals = true })),
+		shares("X punctual", with(shareMixed, func(m *Shares) { m.Punctual = true })),
+		shares("plain readers", plain),
+		shares("a writer reads", nested),
+		shares("a writer reads, punctual", with(nested, func(m *Shares) { m.Punctual = true })),
+		shares("readers and a writer, hand-over", shareHand),
+		shares("punctual", with(share, func(m *Shares) { m.Punctual = true })),
+		shares("ForceUnlock", shareForced),
+		shares("ForceUnlock, plain", plainForced),
+		shares("ForceUnlock, window", window),
 
 		big(holds("an owner acquires twice", twice)),
 		big(holds("an owner re-enters 3 deep, 4 requests", deep)),
@@ -168,6 +205,23 @@ func runs() []run {
 		holdsWithout(handedDropped, hand, "L1"),
 		holdsWithout(handedUnseen, hand, "S4"),
 
+		sharesWithout(joinsLost, share, "S4"),
+		sharesWithout(joinsReleased, share, "S1"),
+		sharesWithout(joinsNested, with(nested, func(m *Shares) { m.Parties[0] = 2 }), "S1"),
+		sharesWithout(joinsForever, window, "E1"),
+		sharesWithout(joinedUnseen, share, "S4"),
+		sharesWithout(joinedDropped, share, "L1"),
+		sharesWithout(leaverReleases, share, "S1"),
+		sharesWithout(lastStays, share, "L1"),
+		sharesWithout(leftToLease, with(share, func(m *Shares) { m.Punctual = true }), "G1"),
+		sharesWithout(tellsOne, shareForced, "S1"),
+		sharesWithout(revivesClaim, share, "T1"),
+		sharesWithout(takesOverLost, plain, "T1"),
+		sharesWithout(replacedUnseen, plainForced, "T1"),
+		sharesWithout(nestedReleasedEarly, nested, "S1"),
+		sharesWithout(nestedTakenBackEarly, nested, "S1"),
+		sharesWithout(handsOnRead, shareHand, "S1"),
+
 		waitsWithout(noTimer, wait2, "L2"),
 		waitsWithout(noShortTimer, with(wait3, func(m *Waits) { m.Polls = true }), "L2"),
 		waitsWithout(passesForGood, with(wait2, func(m *Waits) { m.Turns = true }), "L2m"),
@@ -189,6 +243,17 @@ func holds(name string, m Holds, known ...string) run {
 
 func waits(name string, m Waits, known ...string) run {
 	return run{name: "waits: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func shares(name string, m Shares, known ...string) run {
+	return run{name: "shares: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func sharesWithout(rule mutation, m Shares, breaks ...string) run {
+	m.Mutation = rule
+	r := shares("", m)
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
+	return r
 }
 
 func holdsWithout(rule mutation, m Holds, breaks ...string) run {
