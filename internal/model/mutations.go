@@ -85,6 +85,24 @@ const (
 	nestedReleasedEarly
 	nestedTakenBackEarly
 	handsOnRead
+	unlocksDuringNested
+
+	// Notes of waiting writers.
+	neverBarred
+	refreshesYounger
+	placeTooShort
+	noNoteTimer
+	barredDeaf
+	givesUpLeavingNote
+	givesUpQuietly
+	noteTakenBackOnce
+	entersKeepingNote
+	handedKeepingNote
+	backWaits
+	downgradesQuietly
+	lastReaderQuiet
+	joinsAhead
+	grantsAhead
 )
 
 // mutations says in words what each mutation does.
@@ -163,6 +181,23 @@ var mutations = [...]string{
 	nestedReleasedEarly:  "a read under a write is released while the write goes on",
 	nestedTakenBackEarly: "a read under a write is taken back while the write goes on",
 	handsOnRead:          "a write under which is read is handed on",
+	unlocksDuringNested:  "a write is released while its owner asks for a read under it",
+
+	neverBarred:        "notes don't keep readers out",
+	refreshesYounger:   "a note that is refreshed takes the later time of arrival",
+	placeTooShort:      "a note ends before its writer looks again",
+	noNoteTimer:        "a reader that a note keeps out has no timer",
+	barredDeaf:         "a reader that a note keeps out waits for its end only",
+	givesUpLeavingNote: "a writer that gives up leaves its note, where it was told that it hasn't the lock",
+	givesUpQuietly:     "a note that is taken back wakes nobody",
+	noteTakenBackOnce:  "a note is taken back once",
+	entersKeepingNote:  "a writer that gets in keeps its note",
+	handedKeepingNote:  "a writer that is handed the lock leaves the note of its own number",
+	backWaits:          "a write is taken back when what was read under it is over",
+	downgradesQuietly:  "a writer that reads on wakes nobody",
+	lastReaderQuiet:    "the last reader wakes nobody",
+	joinsAhead:         "a reader joins ahead of a writer that waits here",
+	grantsAhead:        "a reader that gets in takes along who queues behind a writer",
 }
 
 func (m mutation) String() string { return mutations[m] }

@@ -79,10 +79,15 @@ var (
 	plain       = with(shareAged, func(m *Shares) { m.Plain = true })
 	nested      = with(share, func(m *Shares) { m.Parties[0], m.Writers[0], m.Numbers[0] = 1, 1, 1 })
 	shareMixed  = with(share, func(m *Shares) { m.Writers[0] = 1 })
+	nestedPair  = with(nested, func(m *Shares) { m.Parties[0], m.Pair = 2, true })
 	shareHand   = with(share, func(m *Shares) { m.Writers[0], m.Numbers[0], m.HandOvers = 2, 1, 1 })
 	shareForced = with(share, func(m *Shares) { m.Forces, m.Answered = 1, true })
 	window      = with(shareForced, func(m *Shares) { m.Window, m.Lease = 1, 3 })
 	plainForced = with(window, func(m *Shares) { m.Plain = true })
+
+	note1 = Notes{Clients: [2]string{"WR", "R"}, Unknowns: 1, HandOver: true, Punctual: true}
+	note2 = Notes{Clients: [2]string{"WRW", "R"}, Unknowns: 1, HandOver: true, Punctual: true}
+	note3 = Notes{Clients: [2]string{"D", "RW"}, Unknowns: 1, HandOver: true, Punctual: true}
 
 	wait2 = Waits{Waiters: 2, Breaks: 2, Others: 3, Unknowns: 1, Forces: 1, HandOver: true}
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
@@ -145,6 +150,8 @@ func runs() []run {
 		shares("X punctual", with(shareMixed, func(m *Shares) { m.Punctual = true })),
 		shares("plain readers", plain),
 		shares("a writer reads", nested),
+		shares("X pair", nestedPair),
+		shares("X pair punctual", with(nestedPair, func(m *Shares) { m.Punctual = true })),
 		shares("a writer reads, punctual", with(nested, func(m *Shares) { m.Punctual = true })),
 		shares("readers and a writer, hand-over", shareHand),
 		shares("punctual", with(share, func(m *Shares) { m.Punctual = true })),
@@ -205,6 +212,30 @@ func runs() []run {
 		holdsWithout(handedDropped, hand, "L1"),
 		holdsWithout(handedUnseen, hand, "S4"),
 
+		notes("X one writer", note1),
+		notes("X one writer, no punct", with(note1, func(m *Notes) { m.Punctual = false })),
+		notes("X RRW", with(note1, func(m *Notes) { m.Clients = [2]string{"RRW", ""} })),
+		notes("X RRW W", with(note1, func(m *Notes) { m.Clients = [2]string{"RRW", "W"} })),
+		notes("X DR", with(note1, func(m *Notes) { m.Clients = [2]string{"D", "R"} })),
+		notes("X crash", with(note1, func(m *Notes) { m.Crashes = 1; m.Losses = 1; m.Clients = [2]string{"R", "WR"} })),
+		notes("X two writers", note2),
+		notes("X downgrade", note3),
+		notesWithout(neverBarred, note1, "W1"),
+		notesWithout(refreshesYounger, note1, "W1"),
+		notesWithout(placeTooShort, note1, "W1"),
+		notesWithout(noNoteTimer, with(note1, func(m *Notes) { m.Crashes = 1; m.Clients = [2]string{"R", "WR"} }), "L2"),
+		notesWithout(barredDeaf, note1, "L2m"),
+		notesWithout(givesUpLeavingNote, note1, "G3"),
+		notesWithout(givesUpQuietly, note1, "L2m"),
+		notesWithout(noteTakenBackOnce, note1, "G3"),
+		notesWithout(entersKeepingNote, note1, "G3"),
+		notesWithout(handedKeepingNote, note2, "G3"),
+		notesWithout(backWaits, note3, "G3"),
+		notesWithout(downgradesQuietly, note3, "L2m"),
+		notesWithout(lastReaderQuiet, note1, "L2m"),
+		notesWithout(joinsAhead, with(note1, func(m *Notes) { m.Clients = [2]string{"RRW", ""} }), "W2"),
+		notesWithout(grantsAhead, with(note1, func(m *Notes) { m.Clients = [2]string{"RRW", "W"} }), "W2"),
+
 		sharesWithout(joinsLost, share, "S4"),
 		sharesWithout(joinsReleased, share, "S1"),
 		sharesWithout(joinsNested, with(nested, func(m *Shares) { m.Parties[0] = 2 }), "S1"),
@@ -220,6 +251,7 @@ func runs() []run {
 		sharesWithout(replacedUnseen, plainForced, "T1"),
 		sharesWithout(nestedReleasedEarly, nested, "S1"),
 		sharesWithout(nestedTakenBackEarly, nested, "S1"),
+		sharesWithout(unlocksDuringNested, nestedPair, "S1"),
 		sharesWithout(handsOnRead, shareHand, "S1"),
 
 		waitsWithout(noTimer, wait2, "L2"),
@@ -252,6 +284,17 @@ func shares(name string, m Shares, known ...string) run {
 func sharesWithout(rule mutation, m Shares, breaks ...string) run {
 	m.Mutation = rule
 	r := shares("", m)
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
+	return r
+}
+
+func notes(name string, m Notes, known ...string) run {
+	return run{name: "notes: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func notesWithout(rule mutation, m Notes, breaks ...string) run {
+	m.Mutation = rule
+	r := notes("", m)
 	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
 	return r
 }

@@ -12,6 +12,7 @@ type Shares struct {
 	Parties   [2]int // goroutines of each client
 	Writers   [2]int // the first so many write too, and read while they do
 	Numbers   [2]int // owner strings of each client
+	Pair      bool   // the first two goroutines of A have one owner; the second only reads
 	Rival     bool   // B is an ideal client instead: its requests take no time
 	Count     uint8  // the most that the store may get to count of a write
 	Requests  int    // in the network at a time
@@ -63,6 +64,7 @@ func (x *claim) valid() bool { return x.use == live && x.lost == 0 && x.left > 0
 type party struct {
 	writing, reading uint8 // owner strings
 	at, side, number uint8 // of the call that it makes; idle: none
+	under            bool  // … while its owner writes
 	torn             uint8 // 1: what it reads was once lost; 2: and it has been told
 }
 
@@ -165,27 +167,36 @@ func (m *Shares) Bad(s SharesState) []string {
 
 // exclusive says that nobody writes while another does anything.
 func (m *Shares) exclusive(s *SharesState) bool {
-	writers, others := 0, 0
+	var writers, all [maxParties + 1]bool // by owner
 	for p := range m.all() {
-		switch {
-		case m.relies(s, p, s.parties[p].writing, writes):
-			writers++
-		case m.relies(s, p, s.parties[p].reading, reads):
-			others++
-		}
+		q := &s.parties[p]
+		writes := m.relies(s, p, q.writing, writes)
+		writers[m.owner(p)] = writers[m.owner(p)] || writes
+		all[m.owner(p)] = all[m.owner(p)] || writes || m.relies(s, p, q.reading, reads)
 	}
 	if m.Rival {
-		for side := range s.claims[m.rival()] {
-			if x := &s.claims[m.rival()][side]; x.valid() && x.struck == 0 {
-				if side == int(writes) {
-					writers++
-				} else {
-					others++
-				}
+		relies := func(x *claim) bool { return x.valid() && x.struck == 0 }
+		c := &s.claims[m.rival()]
+		writers[maxParties] = relies(&c[writes])
+		all[maxParties] = relies(&c[writes]) || relies(&c[reads])
+	}
+	count := func(of []bool) (n int) {
+		for _, is := range of {
+			if is {
+				n++
 			}
 		}
+		return n
 	}
-	return writers == 0 || writers == 1 && others == 0
+	return count(writers[:]) == 0 || count(all[:]) == 1
+}
+
+// owner returns whose owner a party shares, or itself.
+func (m *Shares) owner(p int) int {
+	if m.Pair && p == 1 {
+		return 0
+	}
+	return p
 }
 
 // backed says that the store has what a client's account says.
@@ -293,7 +304,7 @@ func (m *Shares) tidy(s *SharesState) {
 			p.torn = 1
 		}
 		if p.at == idle || p.at == queued || p.at == handed {
-			p.side, p.number = 0, 0
+			p.side, p.number, p.under = 0, 0, false
 		}
 	}
 	for i := range s.requests {
@@ -313,7 +324,7 @@ func (m *Shares) tidy(s *SharesState) {
 func (m *Shares) alike(s *SharesState) {
 	for p := range m.all() {
 		q := p + 1
-		if q < m.all() && m.client(p) == m.client(q) && !m.mayWrite(p) && !s.expects(p) && !s.expects(q) &&
+		if q < m.all() && m.client(p) == m.client(q) && !m.mayWrite(p) && !m.Pair && !s.expects(p) && !s.expects(q) &&
 			s.parties[p].rank() < s.parties[q].rank() {
 			s.parties[p], s.parties[q] = s.parties[q], s.parties[p]
 		}

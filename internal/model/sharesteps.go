@@ -201,10 +201,12 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 		m.retire(s, r.number, r.side, x.unsure > 0)
 		return
 	}
-	nested := p.writing != 0
+	nested := p.under
 	switch {
 	case r.reply == heldByAnother && nested:
-		s.claims[r.number][writes].lose()
+		if w := &s.claims[r.number][writes]; w.use == live {
+			w.lose()
+		}
 		p.at = idle
 	case r.reply == heldByAnother:
 		p.at = waiting
@@ -215,7 +217,7 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 			m.retire(s, r.number, r.side, true)
 		}
 	default:
-		x.age = 1 + m.Lease - r.left
+		x.use, x.age = live, 1+m.Lease-r.left
 		m.extend(x, r)
 		m.enter(s, int(r.who), r.number, r.side)
 		if r.side == reads && (!nested || m.Mutation == joinsNested) {
@@ -303,7 +305,7 @@ func (m *Shares) giveUp(s *SharesState, r sharesRequest) {
 	switch {
 	case r.kind == lastRelease:
 		p.at = undrained
-	case p.writing != 0:
+	case p.under:
 		p.at = idle
 	default:
 		p.at = waiting
@@ -558,14 +560,14 @@ func (m *Shares) step(s SharesState, p int, calm bool, do sharesEmitter) {
 	switch q.at {
 	case idle:
 		if q.writing == 0 && q.reading == 0 {
-			if !calm {
+			if !calm && !m.nestInPair(s, p, do) {
 				m.call(s, p, do)
 			}
 			return
 		}
 		if q.writing != 0 {
 			if !calm && q.reading == 0 {
-				m.nest(s, p, do)
+				m.nest(s, p, q.writing, do)
 			}
 			m.unlock(s, p, calm, do)
 		}
@@ -590,7 +592,7 @@ func (m *Shares) step(s SharesState, p int, calm bool, do sharesEmitter) {
 // head returns who heads the queue of a client: who asks, or will again.
 func (m *Shares) head(s *SharesState, c int) (*party, bool) {
 	for i := range m.all() {
-		if q := &s.parties[i]; m.client(i) == c && (q.at == trying || q.at == waiting) && q.writing == 0 {
+		if q := &s.parties[i]; m.client(i) == c && (q.at == trying || q.at == waiting) && !q.under {
 			return q, true
 		}
 	}
@@ -669,26 +671,56 @@ func (m *Shares) joinable(s *SharesState, n uint8) bool {
 	return valid && young
 }
 
-// nest lets a writer read, too.
-func (m *Shares) nest(s SharesState, p int, do sharesEmitter) {
+// nestInPair lets the second of a pair read while the first writes, and says whether it does.
+func (m *Shares) nestInPair(s SharesState, p int, do sharesEmitter) bool {
+	n := s.parties[0].writing
+	if !m.Pair || p != 1 || n == 0 || !s.claims[n][writes].valid() {
+		return false
+	}
+	m.nest(s, p, n, do)
+	return true
+}
+
+// nest lets an owner that writes read, too.
+func (m *Shares) nest(s SharesState, p int, n uint8, do sharesEmitter) {
 	q := &s.parties[p]
-	n := q.writing
+	if s.under(n) {
+		return // one step of a hold at a time
+	}
 	x := &s.claims[n][reads]
 	again := m.Mutation == nestedReleasedEarly && (x.use == over || x.use == retired)
 	if !s.claims[n][writes].valid() || x.lost != 0 || x.use != unused && x.use != live && !again {
 		return
 	}
+	if x.valid() && s.readers(n) > 0 {
+		q.reading = n
+		do(s, "%s calls RLock, too", m.name(p))
+		return
+	}
 	x.use = live
-	q.at, q.side, q.number = trying, reads, n
+	q.at, q.side, q.number, q.under = trying, reads, n, true
 	if m.send(&s, sharesRequest{kind: acquisition, side: reads, number: n, who: uint8(p)}) {
 		do(s, "%s calls RLock while it writes, sends acquisition of #%d for read", m.name(p), n)
 	}
+}
+
+// under says whether somebody asks for a read under a write.
+func (s *SharesState) under(n uint8) bool {
+	for _, p := range s.parties {
+		if p.under && p.number == n && p.at == trying {
+			return true
+		}
+	}
+	return false
 }
 
 // unlock lets a writer give back its write.
 func (m *Shares) unlock(s SharesState, p int, calm bool, do sharesEmitter) {
 	q := &s.parties[p]
 	n := q.writing
+	if s.under(n) && m.Mutation != unlocksDuringNested {
+		return
+	}
 	x := &s.claims[n][writes]
 	if x.lost != 0 {
 		q.writing = 0
