@@ -78,14 +78,14 @@ const (
 	leftToLease
 	tellsOne
 	revivesClaim
-	takesOverLost
-	replacedUnseen
+	lossUnheard
 
 	// Reading under a write.
 	nestedReleasedEarly
 	nestedTakenBackEarly
 	handsOnRead
-	unlocksDuringNested
+	grantsEnded
+	endedForgotten
 
 	// Notes of waiting writers.
 	neverBarred
@@ -103,6 +103,7 @@ const (
 	lastReaderQuiet
 	joinsAhead
 	grantsAhead
+	grantsAheadOfTrying
 )
 
 // mutations says in words what each mutation does.
@@ -175,29 +176,30 @@ var mutations = [...]string{
 	leftToLease:    "a shared read whose release gave up is left to its lease",
 	tellsOne:       "a shared read that is lost is lost for one of its readers",
 	revivesClaim:   "the answer to a renewal brings back a shared read that was lost meanwhile",
-	takesOverLost:  "a new shared read takes over the readers of one that is lost",
-	replacedUnseen: "nobody looks whether a shared read was there still when another took over its readers",
+	lossUnheard:    "a release that finds a shared read lost says nothing",
 
 	nestedReleasedEarly:  "a read under a write is released while the write goes on",
 	nestedTakenBackEarly: "a read under a write is taken back while the write goes on",
 	handsOnRead:          "a write under which is read is handed on",
-	unlocksDuringNested:  "a write is released while its owner asks for a read under it",
+	grantsEnded:          "the answer to a read under a write counts when it comes after the end of the write",
+	endedForgotten:       "… and if there is none, nothing is taken back",
 
-	neverBarred:        "notes don't keep readers out",
-	refreshesYounger:   "a note that is refreshed takes the later time of arrival",
-	placeTooShort:      "a note ends before its writer looks again",
-	noNoteTimer:        "a reader that a note keeps out has no timer",
-	barredDeaf:         "a reader that a note keeps out waits for its end only",
-	givesUpLeavingNote: "a writer that gives up leaves its note, where it was told that it hasn't the lock",
-	givesUpQuietly:     "a note that is taken back wakes nobody",
-	noteTakenBackOnce:  "a note is taken back once",
-	entersKeepingNote:  "a writer that gets in keeps its note",
-	handedKeepingNote:  "a writer that is handed the lock leaves the note of its own number",
-	backWaits:          "a write is taken back when what was read under it is over",
-	downgradesQuietly:  "a writer that reads on wakes nobody",
-	lastReaderQuiet:    "the last reader wakes nobody",
-	joinsAhead:         "a reader joins ahead of a writer that waits here",
-	grantsAhead:        "a reader that gets in takes along who queues behind a writer",
+	neverBarred:         "notes don't keep readers out",
+	refreshesYounger:    "a note that is refreshed takes the later time of arrival",
+	placeTooShort:       "a note ends before its writer looks again",
+	noNoteTimer:         "a reader that a note keeps out has no timer",
+	barredDeaf:          "a reader that a note keeps out waits for its end only",
+	givesUpLeavingNote:  "a writer that gives up leaves its note, where it was told that it hasn't the lock",
+	givesUpQuietly:      "a note that is taken back wakes nobody",
+	noteTakenBackOnce:   "a note is taken back once",
+	entersKeepingNote:   "a writer that gets in keeps its note",
+	handedKeepingNote:   "a writer that is handed the lock leaves the note of its own number",
+	backWaits:           "a write is taken back when what was read under it is over",
+	downgradesQuietly:   "a writer that reads on wakes nobody",
+	lastReaderQuiet:     "the last reader wakes nobody",
+	joinsAhead:          "a reader joins ahead of a writer that waits here",
+	grantsAhead:         "a reader that gets in takes along who queues behind a writer",
+	grantsAheadOfTrying: "… if that writer's attempt is under way",
 }
 
 func (m mutation) String() string { return mutations[m] }

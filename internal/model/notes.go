@@ -10,7 +10,7 @@ import "fmt"
 // one who came just now, since it counts back from its own clock. What has an end may end at any moment at which its
 // owner wouldn't have renewed it.
 type Notes struct {
-	Clients  [2]string // those who come: R reads, W writes, D writes, reads too, and goes on reading
+	Clients  [2]string // those who come: R reads, T too but tries only once, out of turn, W writes, D writes, reads too, and goes on reading
 	Unknowns uint8     // attempts and releases without an answer
 	Losses   uint8     // messages
 	Crashes  uint8     // of client B
@@ -66,11 +66,14 @@ func (m *Notes) client(p int) int {
 
 func (m *Notes) kind(p int) byte { return (m.Clients[0] + m.Clients[1])[p] }
 
-func (m *Notes) writes(p int) bool { return m.kind(p) != 'R' }
+func (m *Notes) writes(p int) bool { return m.kind(p) == 'W' || m.kind(p) == 'D' }
+
+// once says that a party doesn't wait.
+func (m *Notes) once(p int) bool { return m.kind(p) == 'T' }
 
 func (m *Notes) name(p int) string {
 	c := m.client(p)
-	return fmt.Sprintf("%c%d (%s)", 'A'+c, p-c*len(m.Clients[0])+1, map[byte]string{'R': "reader", 'W': "writer", 'D': "writer"}[m.kind(p)])
+	return fmt.Sprintf("%c%d (%s)", 'A'+c, p-c*len(m.Clients[0])+1, map[byte]string{'R': "reader", 'T': "reader", 'W': "writer", 'D': "writer"}[m.kind(p)])
 }
 
 func (s *NotesState) waits(p int) bool {
@@ -85,7 +88,7 @@ func (s *NotesState) waits(p int) bool {
 func (m *Notes) head(s *NotesState, c int) int {
 	first := -1
 	for p := range m.all() {
-		if m.client(p) == c && s.waits(p) && (first < 0 || s.came[p] < s.came[first]) {
+		if m.client(p) == c && s.waits(p) && !m.once(p) && (first < 0 || s.came[p] < s.came[first]) {
 			first = p
 		}
 	}
@@ -459,6 +462,11 @@ func (m *Notes) come(s NotesState, p int, do notesEmitter) {
 		do(s, "%s comes, joins", m.name(p))
 		return
 	}
+	if m.once(p) {
+		s.at[p] = asking
+		do(s, "%s comes, tries once", m.name(p))
+		return
+	}
 	s.at[p] = asleep
 	if m.head(&s, c) == p {
 		s.fresh[c], s.woken[c], s.timer[c] = true, false, false
@@ -489,6 +497,11 @@ func (m *Notes) sleep(s NotesState, p int, do notesEmitter) {
 // ask emits what becomes of an attempt.
 func (m *Notes) ask(s NotesState, p int, calm bool, do notesEmitter) {
 	m.attempts(s, p, func(t NotesState, in bool, when string) {
+		if m.once(p) && !in {
+			t.at[p] = finished
+			do(t, "%s: attempt%s: %s, goes (now %s)", m.name(p), when, inOrHeld(in), m.has(&t))
+			return
+		}
 		t.at[p] = refused
 		t.kept[m.client(p)] = !m.writes(p) && s.write == 0 && (m.Mutation == barredDeaf || m.Mutation == noNoteTimer)
 		if in {
@@ -496,7 +509,7 @@ func (m *Notes) ask(s NotesState, p int, calm bool, do notesEmitter) {
 		}
 		do(t, "%s: attempt%s: %s (now %s)", m.name(p), when, inOrHeld(in), m.has(&t))
 	})
-	if !calm && s.unknowns < m.Unknowns && s.late&(1<<p) == 0 {
+	if !calm && s.unknowns < m.Unknowns && s.late&(1<<p) == 0 && !m.once(p) {
 		s.unknowns++
 		s.late |= 1 << p
 		s.unsure |= 1 << p
@@ -505,33 +518,62 @@ func (m *Notes) ask(s NotesState, p int, calm bool, do notesEmitter) {
 	}
 }
 
-// enter lets a party in; a reader takes those along who queue behind it, up to the first writer. What could still be carried out
-// of its attempts is taken back when it is gone.
+// enter lets a party in; a reader takes those along who queue behind it, up to the first writer.
 func (m *Notes) enter(s *NotesState, p int, number uint8) {
 	c := m.client(p)
+	head := m.head(s, c)
 	s.at[p], s.on[p] = having, number
 	if !m.writes(p) {
 		s.shared[c] = number
-		first := uint8(maxNoted + 1)
-		for q := range m.all() {
-			if m.client(q) == c && s.waits(q) && m.writes(q) {
-				first = min(first, s.came[q])
-			}
+		m.admit(s, c, number)
+	}
+	if m.head(s, c) != head {
+		m.next(s, c)
+	}
+}
+
+// admit lets those join who queue for reading ahead of any writer, but for one whose own attempt is under way.
+func (m *Notes) admit(s *NotesState, c int, number uint8) {
+	first := uint8(maxNoted + 1)
+	for q := range m.all() {
+		if m.client(q) == c && s.waits(q) && m.writes(q) && !(m.Mutation == grantsAheadOfTrying && (s.at[q] == asking || s.at[q] == refused)) {
+			first = min(first, s.came[q])
 		}
-		for q := range m.all() {
-			if m.client(q) == c && s.waits(q) && !m.writes(q) && (s.came[q] < first || m.Mutation == grantsAhead) {
-				s.jumped = s.jumped || s.came[q] > first
-				s.at[q], s.on[q] = having, number
+	}
+	for q := range m.all() {
+		if m.client(q) != c || m.writes(q) || s.at[q] != asleep && s.at[q] != pausing {
+			continue
+		}
+		if s.came[q] < first || m.Mutation == grantsAhead {
+			for w := range m.all() {
+				s.jumped = s.jumped || m.client(w) == c && m.writes(w) && s.waits(w) && s.came[w] < s.came[q]
+			}
+			s.at[q], s.on[q] = having, number
+			if s.unsure&(1<<q) != 0 {
+				s.back |= 1 << q
 			}
 		}
 	}
-	m.next(s, c)
 }
 
 // next lets the head of a queue try, if there is one.
 func (m *Notes) next(s *NotesState, c int) {
 	s.fresh[c] = m.head(s, c) >= 0
 	s.timer[c], s.kept[c] = false, false
+}
+
+// heir returns to whom a write is handed: the first that waits to write, whoever waits to read before, or -1.
+func (m *Notes) heir(s *NotesState, c int) int {
+	first := -1
+	for p := range m.all() {
+		if m.client(p) == c && m.writes(p) && s.waits(p) && (first < 0 || s.came[p] < s.came[first]) {
+			first = p
+		}
+	}
+	if first >= 0 && (s.at[first] == asking || s.at[first] == refused) {
+		return -1
+	}
+	return first
 }
 
 // leave emits how somebody inside gives back what it has.
@@ -560,12 +602,8 @@ func (m *Notes) leave(s NotesState, p int, calm bool, do notesEmitter) {
 		do(t, "%s leaves a read that others are on", name)
 		return
 	}
-	if h := m.head(&s, c); writing && h >= 0 && m.writes(h) && m.HandOver && s.unsure&(1<<(number-1)) == 0 {
+	if h := m.heir(&s, c); writing && h >= 0 && m.HandOver && s.unsure&(1<<(number-1)) == 0 {
 		t := t
-		if s.at[h] == asking {
-			t.late |= 1 << h
-			t.unsure |= 1 << h
-		}
 		if s.asked&(1<<h) != 0 && (m.Mutation != handedKeepingNote || t.unsure&(1<<h) != 0) {
 			t.back |= 1 << h
 		}

@@ -19,12 +19,12 @@ type Shares struct {
 	Lease     uint8  // in ticks
 	Renewals  bool   // renewals take time, too
 	Window    uint8  // ticks since its acquisition was sent for which a claim is joined; 0: unlimited
-	Plain     bool   // those who read are one variable's: a new claim takes over who is on the old one
+	Plain     bool   // those who read in a client are one variable's plain calls: what is lost, and then what is oldest, is given back first
 	Forces    uint8  // times that a client sends ForceUnlock, of either side
 	Crashes   uint8
 	HandOvers uint8 // of writes
 	Punctual  bool  // no request is carried out later than its lease after it was sent
-	Answered  bool  // whatever locks is answered in time
+	Answered  bool  // whatever locks or releases is answered in time
 	Mutation  mutation
 }
 
@@ -53,7 +53,6 @@ type claim struct {
 	lost   uint8
 	struck uint8 // 0, or 1 + ticks since the store let go of it, while the client can't know
 	age    uint8 // 1 + ticks since the acquisition was sent
-	heir   uint8 // the claim that has taken over who was on this one
 }
 
 func (x *claim) lose() { x.lost, x.struck = 1, 0 }
@@ -210,8 +209,8 @@ func (m *Shares) backed(s *SharesState) bool {
 	return true
 }
 
-// told says that nobody goes on reading whose hold was lost meanwhile, unless he has been told, or may
-// yet be: the store hasn't been asked since.
+// told says that nobody goes on reading whose hold was lost meanwhile, unless he has been told, or it
+// may yet turn out: the store hasn't been asked since.
 func (m *Shares) told(s *SharesState) bool {
 	for p := range m.all() {
 		if s.parties[p].torn != 1 || !m.relies(s, p, s.parties[p].reading, reads) {
@@ -219,9 +218,7 @@ func (m *Shares) told(s *SharesState) bool {
 		}
 		asked := true
 		for n := range s.claims {
-			if x := &s.claims[n][reads]; x.use == retired && x.heir == s.parties[p].reading {
-				asked = false
-			}
+			asked = asked && !(m.clientOf(uint8(n)) == m.client(p) && s.claims[n][reads].struck > 0)
 		}
 		if asked {
 			return false
@@ -236,7 +233,7 @@ func (m *Shares) haunted(s *SharesState) bool {
 		return s.claims[n][side].use == over && s.crashed&(1<<m.clientOf(n)) == 0
 	}
 	for n := uint8(1); n <= m.strings(); n++ {
-		if s.read[n] > 1 && over(n, reads) || s.write.number == n && s.write.left > 0 && over(n, writes) {
+		if s.read[n] > 1 && over(n, reads) && !s.under(n) || s.write.number == n && s.write.left > 0 && over(n, writes) {
 			return true
 		}
 	}
@@ -272,9 +269,12 @@ func (m *Shares) tidy(s *SharesState) {
 			case x.use == over:
 				*x = claim{use: over}
 			case x.use == retired:
-				*x = claim{use: retired, unsure: x.unsure, heir: x.heir}
+				*x = claim{use: retired, unsure: x.unsure}
 			case x.use == leavingIt:
-				x.age, x.struck = 0, 0
+				x.age = 0
+				if !m.Plain {
+					x.struck = 0
+				}
 				if m.Mutation != joinsReleased {
 					x.left = 0
 				}

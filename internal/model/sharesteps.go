@@ -159,7 +159,7 @@ func (m *Shares) network(s SharesState, i int, calm bool, do sharesEmitter) {
 		t.requests[i] = sharesRequest{}
 		do(t, "network loses %s", what)
 	}
-	if r.who == nobody || m.Answered && r.kind == acquisition || calm && !(expired && r.reply == pending) {
+	if r.who == nobody || m.Answered && r.kind != renewal || calm && !(expired && r.reply == pending) {
 		return
 	}
 	t := s
@@ -198,6 +198,9 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 			p.at = undrained
 			return
 		}
+		if r.reply == notHeld && m.Mutation != lossUnheard {
+			m.tell(s, r.number)
+		}
 		m.retire(s, r.number, r.side, x.unsure > 0)
 		return
 	}
@@ -210,10 +213,10 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 		p.at = idle
 	case r.reply == heldByAnother:
 		p.at = waiting
-	case r.left == 0 || x.lost != 0:
+	case r.left == 0 || x.lost != 0 || x.use != live && m.Mutation != grantsEnded:
 		x.unsure = max(x.unsure, 1)
 		p.at = idle
-		if !nested {
+		if !nested || x.use != live {
 			m.retire(s, r.number, r.side, true)
 		}
 	default:
@@ -269,27 +272,23 @@ func (m *Shares) enter(s *SharesState, p int, n, side uint8) {
 	}
 }
 
-// grant makes a claim the one to be joined: who queues joins it at once, and who is on an older one as a plain reader moves
-// to it, if that one is valid still.
+// grant makes a claim the one to be joined: who queues joins it at once.
 func (m *Shares) grant(s *SharesState, c int, n uint8) {
-	old := s.shared[c]
 	s.shared[c] = n
 	for i := range m.all() {
 		if p := &s.parties[i]; m.client(i) == c && p.at == queued {
 			p.at, p.reading = handed, n
 		}
 	}
-	x := &s.claims[old][reads]
-	if !m.Plain || old == 0 || old == n || !x.valid() && !(m.Mutation == takesOverLost && x.use == live) {
-		return
-	}
+}
+
+// tell lets those whose plain calls are one with a call that found its hold lost know of it.
+func (m *Shares) tell(s *SharesState, n uint8) {
 	for i := range s.parties {
-		if p := &s.parties[i]; p.reading == old {
-			p.reading = n
+		if p := &s.parties[i]; m.Plain && m.client(i) == m.clientOf(n) && p.torn == 1 {
+			p.torn = 2
 		}
 	}
-	m.retire(s, old, reads, true)
-	x.heir = n
 }
 
 // giveUp lets whoever awaits a reply stop waiting: its outcome is unknown.
@@ -307,6 +306,9 @@ func (m *Shares) giveUp(s *SharesState, r sharesRequest) {
 		p.at = undrained
 	case p.under:
 		p.at = idle
+		if x.use == over && m.Mutation != endedForgotten {
+			x.use, x.unsure = retired, max(1, 1+r.left)
+		}
 	default:
 		p.at = waiting
 	}
@@ -337,14 +339,6 @@ func (m *Shares) endNested(s *SharesState, n uint8) {
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
-	if heir := x.heir; heir != 0 && reply == notHeld && m.Mutation != replacedUnseen {
-		for i := range s.parties {
-			if p := &s.parties[i]; p.reading == heir && p.torn == 1 {
-				p.torn = 2
-			}
-		}
-	}
-	x.heir = 0
 	if x.use == retired && x.unsure <= 1 && reply != left {
 		x.use = over
 	}
@@ -718,9 +712,6 @@ func (s *SharesState) under(n uint8) bool {
 func (m *Shares) unlock(s SharesState, p int, calm bool, do sharesEmitter) {
 	q := &s.parties[p]
 	n := q.writing
-	if s.under(n) && m.Mutation != unlocksDuringNested {
-		return
-	}
 	x := &s.claims[n][writes]
 	if x.lost != 0 {
 		q.writing = 0
@@ -768,10 +759,14 @@ func (m *Shares) handOn(s SharesState, p int, do sharesEmitter) {
 // leave lets a reader unlock: the last one on a claim gives it back, unless its owner writes still.
 func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	q := &s.parties[p]
+	m.swap(&s, p)
 	n := q.reading
 	x := &s.claims[n][reads]
 	nested := s.claims[n][writes].use == live
 	q.reading = 0
+	if x.lost != 0 {
+		m.tell(&s, n)
+	}
 	if q.at == handed {
 		q.at = idle
 	}
@@ -794,6 +789,28 @@ func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 			do(s, "%s %sleaves #%d, sends release", m.name(p), why, n)
 		}
 	}
+}
+
+// swap lets a plain call give back what is lost, or else what is oldest, of all that plain calls have: who is on it
+// goes on with what the caller has.
+func (m *Shares) swap(s *SharesState, p int) {
+	if !m.Plain || s.parties[p].at == handed {
+		return
+	}
+	first := &s.parties[p]
+	before := func(a, b uint8) bool {
+		if la, lb := s.claims[a][reads].lost, s.claims[b][reads].lost; la != lb {
+			return la > lb
+		}
+		return a < b
+	}
+	for i := range s.parties {
+		if q := &s.parties[i]; q.reading != 0 && q.at == idle && m.client(i) == m.client(p) && before(q.reading, first.reading) {
+			first = q
+		}
+	}
+	q := &s.parties[p]
+	q.reading, first.reading = first.reading, q.reading
 }
 
 // notice lets a reader see that it has joined; perhaps it has been cancelled meanwhile, or the claim has been lost.
