@@ -267,16 +267,14 @@ func (m *Notes) background(s NotesState, p int, calm bool, do notesEmitter) {
 	if m.takesBack(&s, p) {
 		t := s
 		m.giveBack(&t, p)
-		if s.late&bit != 0 && !m.Punctual {
+		if s.late&bit == 0 || m.Mutation == noteTakenBackOnce || !m.Punctual {
 			t := t
-			t.woken[m.client(p)] = true
+			t.back &^= bit
+			do(t, "background takes back what %s may have (now %s)", name, m.has(&t))
+		}
+		if s.late&bit != 0 {
 			do(t, "background takes back what %s may have, not for the last time (now %s)", name, m.has(&t))
 		}
-		if s.late&bit == 0 || m.Mutation == noteTakenBackOnce || !m.Punctual {
-			t.back &^= bit
-		}
-		t.woken[m.client(p)] = true
-		do(t, "background takes back what %s may have (now %s)", name, m.has(&t))
 		if m.Mutation == noteTakenBackOnce && !calm {
 			t := s
 			t.back &^= bit

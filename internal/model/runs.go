@@ -15,7 +15,7 @@ type run struct {
 	explore func(want []string) Result
 }
 
-const limit = 1_500_000 // states
+const limit = 12_000_000 // states
 
 // surprise says what is not as expected, or nothing.
 func (r *run) surprise(res Result) string {
@@ -74,20 +74,28 @@ var (
 	share = Shares{
 		Parties: [2]int{2, 0}, Numbers: [2]int{2, 1}, Count: 2, Requests: 2, Lease: 2, Rival: true,
 	}
-	shareAged   = with(share, func(m *Shares) { m.Window, m.Lease = 1, 3 })
-	share3      = with(share, func(m *Shares) { m.Parties[0] = 3 })
-	plain       = with(shareAged, func(m *Shares) { m.Plain = true })
-	nested      = with(share, func(m *Shares) { m.Parties[0], m.Writers[0], m.Numbers[0] = 1, 1, 1 })
-	shareMixed  = with(share, func(m *Shares) { m.Writers[0] = 1 })
-	nestedPair  = with(nested, func(m *Shares) { m.Parties[0], m.Pair = 2, true })
-	shareHand   = with(share, func(m *Shares) { m.Writers[0], m.Numbers[0], m.HandOvers = 2, 1, 1 })
-	shareForced = with(share, func(m *Shares) { m.Forces, m.Answered = 1, true })
-	window      = with(shareForced, func(m *Shares) { m.Window, m.Lease = 1, 3 })
-	plainForced = with(window, func(m *Shares) { m.Plain = true })
+	shareAged     = with(share, func(m *Shares) { m.Window, m.Lease = 1, 3 })
+	sharePunctual = with(share, func(m *Shares) { m.Punctual = true })
+	shareForced   = with(shareAged, func(m *Shares) { m.Forces, m.Answered = 1, true })
+	plain         = with(shareAged, func(m *Shares) { m.Plain = true })
+	plainForced   = with(shareForced, func(m *Shares) { m.Plain = true })
+	shareMixed    = with(share, func(m *Shares) { m.Writers[0] = 1 })
+	shareBoth     = with(share, func(m *Shares) {
+		m.Rival, m.Parties, m.Writers, m.Numbers = false, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}
+	})
+	under         = with(share, func(m *Shares) { m.Parties[0], m.Writers[0], m.Numbers[0] = 1, 1, 1 })
+	underBeside   = with(under, func(m *Shares) { m.Parties[0] = 2 })
+	underPair     = with(underBeside, func(m *Shares) { m.Pair = true })
+	underPunctual = with(underPair, func(m *Shares) { m.Punctual = true })
+	underHand     = with(underBeside, func(m *Shares) { m.Writers[0], m.HandOvers = 2, 1 })
 
-	note1 = Notes{Clients: [2]string{"WR", "R"}, Unknowns: 1, HandOver: true, Punctual: true}
-	note2 = Notes{Clients: [2]string{"WRW", "R"}, Unknowns: 1, HandOver: true, Punctual: true}
-	note3 = Notes{Clients: [2]string{"D", "RW"}, Unknowns: 1, HandOver: true, Punctual: true}
+	noteOf = func(a, b string) Notes {
+		return Notes{Clients: [2]string{a, b}, Unknowns: 1, HandOver: true, Punctual: true}
+	}
+	note      = noteOf("WR", "R")
+	noteWaits = noteOf("RRW", "")
+	noteDies  = with(noteOf("R", "WR"), func(m *Notes) { m.Crashes, m.Losses = 1, 1 })
+	certain   = func(m Notes) Notes { m.Unknowns = 0; return m }
 
 	wait2 = Waits{Waiters: 2, Breaks: 2, Others: 3, Unknowns: 1, Forces: 1, HandOver: true}
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
@@ -134,30 +142,35 @@ func runs() []run {
 		waits("3 waiters, no notification", with(wait3, func(m *Waits) { m.Polls = true })),
 
 		shares("readers share", share),
-		shares("three readers", share3),
-		shares("claims age", shareAged),
-		shares("X mixed", shareMixed),
-		shares("X mixed hand", with(shareMixed, func(m *Shares) { m.HandOvers = 1; m.Writers[0] = 2; m.Requests = 1 })),
-		shares("X full", with(share, func(m *Shares) {
-			m.Rival = false
-			m.Parties = [2]int{1, 1}
-			m.Writers = [2]int{1, 1}
-			m.Numbers = [2]int{1, 1}
-		})),
-		shares("X unanswered", with(shareForced, func(m *Shares) { m.Answered = false })),
-		shares("X crash", with(share, func(m *Shares) { m.Crashes = 1 })),
-		shares("X renewals", with(share, func(m *Shares) { m.Renewals = true })),
-		shares("X punctual", with(shareMixed, func(m *Shares) { m.Punctual = true })),
-		shares("plain readers", plain),
-		shares("a writer reads", nested),
-		shares("X pair", nestedPair),
-		shares("X pair punctual", with(nestedPair, func(m *Shares) { m.Punctual = true })),
-		shares("a writer reads, punctual", with(nested, func(m *Shares) { m.Punctual = true })),
-		shares("readers and a writer, hand-over", shareHand),
-		shares("punctual", with(share, func(m *Shares) { m.Punctual = true })),
-		shares("ForceUnlock", shareForced),
-		shares("ForceUnlock, plain", plainForced),
-		shares("ForceUnlock, window", window),
+		shares("readers share, no request is later than its lease", sharePunctual),
+		shares("readers share, claims age", shareAged),
+		shares("readers share, a client crashes", with(share, func(m *Shares) { m.Crashes = 1 })),
+		shares("readers share, plain calls of one variable", plain),
+		shares("readers share, ForceUnlock", shareForced),
+		shares("readers share, plain calls, ForceUnlock", plainForced),
+		shares("readers share, ForceUnlock, unanswered", with(shareForced, func(m *Shares) { m.Answered = false }), "T1"),
+		shares("a writer reads", under),
+		shares("a writer reads, a pair of goroutines is one owner", underPair),
+		shares("a writer reads, hand-over", underHand),
+
+		notes("a writer and two readers", note),
+		notes("two readers and a writer, one client", noteWaits),
+		notes("a reader tries out of turn", noteOf("WRT", "")),
+		notes("a writer goes on reading", noteOf("D", "R")),
+
+		big(shares("three readers", with(share, func(m *Shares) { m.Parties[0] = 3 }))),
+		big(shares("readers share, renewals take time", with(share, func(m *Shares) { m.Renewals = true }))),
+		big(shares("a reader and a writer, one request at a time", with(shareMixed, func(m *Shares) { m.Requests = 1 }))),
+		big(shares("a reader and a writer", with(shareMixed, func(m *Shares) { m.Count = 1 }))),
+		big(shares("both clients in full, one request at a time", with(shareBoth, func(m *Shares) { m.Requests = 1 }))),
+		big(shares("both clients in full", with(shareBoth, func(m *Shares) { m.Lease, m.Count = 1, 1 }))),
+		big(shares("a writer reads, punctual", underPunctual)),
+		big(notes("a writer and two readers, requests are late", with(note, func(m *Notes) { m.Punctual = false }))),
+		big(notes("a client crashes, a message is lost", noteDies)),
+		big(notes("a writer goes on reading, others wait", noteOf("D", "RW"))),
+		big(notes("two writers wait", certain(noteOf("RRW", "W")))),
+		big(notes("two writers of one client", certain(noteOf("WRW", "R")))),
+		big(notes("a writer and a reader in each client", certain(noteOf("WR", "WR")))),
 
 		big(holds("an owner acquires twice", twice)),
 		big(holds("an owner re-enters 3 deep, 4 requests", deep)),
@@ -212,49 +225,40 @@ func runs() []run {
 		holdsWithout(handedDropped, hand, "L1"),
 		holdsWithout(handedUnseen, hand, "S4"),
 
-		notes("X one writer", note1),
-		notes("X one writer, no punct", with(note1, func(m *Notes) { m.Punctual = false })),
-		notes("X RRW", with(note1, func(m *Notes) { m.Clients = [2]string{"RRW", ""} })),
-		notes("X RRW W", with(note1, func(m *Notes) { m.Clients = [2]string{"RRW", "W"} })),
-		notes("X WRT", with(note1, func(m *Notes) { m.Clients = [2]string{"WRT", ""} })),
-		notesWithout(grantsAheadOfTrying, with(note1, func(m *Notes) { m.Clients = [2]string{"WRT", ""} }), "W2"),
-		notes("X DR", with(note1, func(m *Notes) { m.Clients = [2]string{"D", "R"} })),
-		notes("X crash", with(note1, func(m *Notes) { m.Crashes = 1; m.Losses = 1; m.Clients = [2]string{"R", "WR"} })),
-		notes("X two writers", note2),
-		notes("X downgrade", note3),
-		notesWithout(neverBarred, note1, "W1"),
-		notesWithout(refreshesYounger, note1, "W1"),
-		notesWithout(placeTooShort, note1, "W1"),
-		notesWithout(noNoteTimer, with(note1, func(m *Notes) { m.Crashes = 1; m.Clients = [2]string{"R", "WR"} }), "L2"),
-		notesWithout(barredDeaf, note1, "L2m"),
-		notesWithout(givesUpLeavingNote, note1, "G3"),
-		notesWithout(givesUpQuietly, note1, "L2m"),
-		notesWithout(noteTakenBackOnce, note1, "G3"),
-		notesWithout(entersKeepingNote, note1, "G3"),
-		notesWithout(handedKeepingNote, note2, "G3"),
-		notesWithout(backWaits, note3, "G3"),
-		notesWithout(downgradesQuietly, note3, "L2m"),
-		notesWithout(lastReaderQuiet, note1, "L2m"),
-		notesWithout(joinsAhead, with(note1, func(m *Notes) { m.Clients = [2]string{"RRW", ""} }), "W2"),
-		notesWithout(grantsAhead, with(note1, func(m *Notes) { m.Clients = [2]string{"RRW", "W"} }), "W2"),
-
 		sharesWithout(joinsLost, share, "S4"),
 		sharesWithout(joinsReleased, share, "S1"),
-		sharesWithout(joinsNested, with(nested, func(m *Shares) { m.Parties[0] = 2 }), "S1"),
-		sharesWithout(joinsForever, window, "E1"),
+		sharesWithout(joinsNested, underBeside, "S1"),
+		sharesWithout(joinsForever, shareForced, "E1"),
 		sharesWithout(joinedUnseen, share, "S4"),
 		sharesWithout(joinedDropped, share, "L1"),
 		sharesWithout(leaverReleases, share, "S1"),
 		sharesWithout(lastStays, share, "L1"),
-		sharesWithout(leftToLease, with(share, func(m *Shares) { m.Punctual = true }), "G1"),
+		sharesWithout(leftToLease, sharePunctual, "G1"),
 		sharesWithout(tellsOne, shareForced, "S1"),
 		sharesWithout(revivesClaim, share, "T1"),
 		sharesWithout(lossUnheard, plainForced, "T1"),
-		sharesWithout(nestedReleasedEarly, nested, "S1"),
-		sharesWithout(nestedTakenBackEarly, nested, "S1"),
-		sharesWithout(grantsEnded, nestedPair, "S1"),
-		sharesWithout(endedForgotten, with(nestedPair, func(m *Shares) { m.Punctual = true }), "G1"),
-		sharesWithout(handsOnRead, shareHand, "S1"),
+		sharesWithout(nestedReleasedEarly, under, "S1"),
+		sharesWithout(nestedTakenBackEarly, under, "S1"),
+		sharesWithout(handsOnRead, underHand, "S1"),
+		sharesWithout(grantsEnded, underPair, "S1"),
+		sharesWithout(endedForgotten, underPunctual, "G1"),
+
+		notesWithout(neverBarred, note, "W1"),
+		notesWithout(refreshesYounger, note, "W1"),
+		notesWithout(placeTooShort, note, "W1"),
+		notesWithout(noNoteTimer, noteDies, "L2"),
+		notesWithout(barredDeaf, note, "L2m"),
+		notesWithout(givesUpLeavingNote, note, "G3"),
+		notesWithout(givesUpQuietly, note, "L2m"),
+		notesWithout(noteTakenBackOnce, note, "G3"),
+		notesWithout(entersKeepingNote, note, "G3"),
+		notesWithout(handedKeepingNote, noteOf("WRW", "R"), "G3"),
+		notesWithout(backWaits, noteOf("D", "RW"), "G3"),
+		notesWithout(downgradesQuietly, noteOf("D", "R"), "L2m"),
+		notesWithout(lastReaderQuiet, note, "L2m"),
+		notesWithout(joinsAhead, noteWaits, "W2"),
+		notesWithout(grantsAhead, noteOf("RRW", "W"), "W2"),
+		notesWithout(grantsAheadOfTrying, noteOf("WRT", ""), "W2"),
 
 		waitsWithout(noTimer, wait2, "L2"),
 		waitsWithout(noShortTimer, with(wait3, func(m *Waits) { m.Polls = true }), "L2"),
