@@ -68,6 +68,7 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		switch {
 		case o.kind == acquire && o.side == backend.Read && o.granter == nil:
 			e.join(o, ops)
+			e.usurped(o, ops)
 		case o.kind == acquire:
 			e.acquisition(o)
 			e.usurped(o, ops)
@@ -210,6 +211,9 @@ func (e *evidence) acquisition(o *op) {
 // another user of the same client, that client takes it for the newer one, though it was struck.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
+		if o.side == backend.Read && late.side == backend.Read {
+			continue // they can stand together
+		}
 		if late.granter != nil && late.name == o.name && late.client == o.client && late.user != o.user &&
 			late.granter.call < o.granted && o.ret < late.ret {
 			o.end = min(o.end, max(o.ret, late.call))

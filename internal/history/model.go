@@ -229,6 +229,8 @@ func (s state) next(o *op) (bool, lock) {
 
 func (s *state) acquires(o *op) bool {
 	switch {
+	case o.result == conflict:
+		return false // nobody uses one name for locks of other kinds
 	case o.result == no:
 		// A client knows its own holds without asking, also one that was struck.
 		others := s.holder != o.user+1 || s.over // or one of his own that he has given up
@@ -342,7 +344,7 @@ func byName(all []porcupine.Operation) (parts [][]porcupine.Operation) {
 
 // String describes a call and its answer.
 func (o *op) String() string {
-	answer := [...]string{"yes", "no", "lost", "not held", "no upgrade", "an error"}[o.result]
+	answer := [...]string{"yes", "no", "lost", "not held", "no upgrade", "another kind of lock", "an error"}[o.result]
 	switch {
 	case o.kind == wipe:
 		return o.text

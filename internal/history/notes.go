@@ -16,21 +16,17 @@ type note struct {
 	may, must   span          // in which it may be there, and in which it must
 }
 
-// notes returns what the steps have left. A note that is left again is another one.
+// notes returns what the steps have left. A note that is left again is another one. What left it and has no answer may
+// have acquired the Write as well.
 func notes(numbers map[numberKey]*number) (all []*note) {
 	for key, n := range numbers {
 		for _, s := range n.steps {
-			if s.kind != acquireStep || s.side != backend.Write || s.place == 0 || s.result == skipped {
+			if s.kind != acquireStep || s.side != backend.Write || s.place == 0 || s.ret == 0 || s.result != refused {
 				continue
 			}
-			left := &note{name: key.name, owner: key.owner, since: s.ret - s.waited}
-			left.may = span{s.call, forever}
-			if !s.open() {
-				left.may.to = s.ret + s.place
-				left.must = span{s.ret, s.call + s.place}
-			}
-			if s.result == granted { // it was taken away with that, and may have been there before
-				left.may, left.must = span{}, span{}
+			left := &note{
+				name: key.name, owner: key.owner, since: s.ret - s.waited,
+				may: span{s.call, s.ret + s.place}, must: span{s.ret, s.call + s.place},
 			}
 			left.endsWith(n, s)
 			all = append(all, left)

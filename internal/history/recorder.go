@@ -26,12 +26,13 @@ const (
 type result uint8
 
 const (
-	yes     result = iota // acquired, unlocked, valid, held, locked, freed by force
-	no                    // held by another, over, not held, not locked, was not locked
-	lost                  // ErrLost
-	notHeld               // ErrNotHeld
-	upgrade               // ErrUpgrade
-	failed                // any other error: nobody knows
+	yes      result = iota // acquired, unlocked, valid, held, locked, freed by force
+	no                     // held by another, over, not held, not locked, was not locked
+	lost                   // ErrLost
+	notHeld                // ErrNotHeld
+	upgrade                // ErrUpgrade
+	conflict               // ErrConflict
+	failed                 // any other error: nobody knows
 )
 
 // A reentry says whether an acquisition was one.

@@ -111,6 +111,7 @@ func (s *site) run(protocol faults.Protocol) {
 	seed := history.Seed(s)
 	r := history.New()
 	var clients []*dlock.Client
+	var kinds backend.Kinds
 	for range sites {
 		addr := ""
 		if s.server != nil {
@@ -122,17 +123,22 @@ func (s *site) run(protocol faults.Protocol) {
 			s.proxies = append(s.proxies, p)
 			addr = p.Addr()
 		}
-		c := dlock.New(r.Watch(s.connect(addr)), dlock.WithLease(s.lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+		b := s.connect(addr)
+		kinds = b.Limits().Kinds
+		c := dlock.New(r.Watch(b), dlock.WithLease(s.lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
 		s.Cleanup(func() { c.Close() })
 		clients = append(clients, c)
 	}
-	names := [][]string{{"a", "b"}, {"c", "d"}, {"e", "f"}}
+	locks := [][]history.Lock{{{Name: "a"}, {Name: "b"}}, {{Name: "c"}, {Name: "d"}}, {{Name: "e"}, {Name: "f"}}}
+	if kinds.Has(backend.Fenced) && kinds.Has(backend.Write) {
+		locks[1][0].Kind, locks[1][1].Kind, locks[2][1].Kind = backend.Write, backend.Fenced, backend.Write
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for i := range names {
+		for i := range locks {
 			history.Workload{
-				Seed: seed + uint64(i), Names: names[i], Users: 3, Lease: s.lease, Pace: 250 * time.Millisecond,
+				Seed: seed + uint64(i), Locks: locks[i], Users: 3, Lease: s.lease, Pace: 250 * time.Millisecond,
 				Rounds: 50, Length: time.Second, Forces: s.server == nil,
 			}.Run(s.Context(), r, clients)
 		}
@@ -142,11 +148,13 @@ func (s *site) run(protocol faults.Protocol) {
 	} else {
 		s.harm(r, rand.New(rand.NewPCG(seed, 1)), done)
 	}
-	for _, name := range slices.Concat(names...) {
-		testservers.Until(s, name+" is free", func() bool {
-			locked, err := clients[0].Locker(name).IsLocked(s.Context())
-			return err == nil && !locked
-		})
+	for _, lock := range slices.Concat(locks...) {
+		for _, l := range lock.Lockers(clients[0]) {
+			testservers.Until(s, lock.Name+" is free", func() bool {
+				locked, err := l.IsLocked(s.Context())
+				return err == nil && !locked
+			})
+		}
 	}
 	s.Logf("%d calls", r.Count())
 	r.Verify(s, seed, history.Rules{Late: time.Minute})

@@ -79,6 +79,8 @@ func (s *sides) nextWrite(o *op) bool {
 func (s *sides) reads(o *op, his *hold, deluded bool) bool {
 	own := s.write.his(o)
 	switch {
+	case o.result == conflict:
+		return false
 	case o.result == no:
 		others := s.write.held(o) && (own.count == 0 || own.over)
 		return others || o.ghost || o.barred || s.write.struck.othersDeluded(o)
