@@ -51,7 +51,7 @@ func (r *Recorder) Check(rules Rules) Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := weigh(r.ops, r.steps, rules)
-	errs := []error{r.overlaps(), r.delays(rules.Prompt), r.misnumbered(), r.overtaken(e)}
+	errs := []error{r.overlaps(), r.delays(rules.Prompt), r.misnumbered(e), r.overtaken(e)}
 	limit := patience
 	if errors.Join(errs...) != nil {
 		limit = forAnExample
@@ -200,7 +200,7 @@ func (r *Recorder) cut(b *belief) {
 }
 
 // misnumbered returns an error if a hold was said to have another number than the store gave it.
-func (r *Recorder) misnumbered() error {
+func (r *Recorder) misnumbered(e *evidence) error {
 	for _, o := range r.ops {
 		switch {
 		case !o.asked:
@@ -208,7 +208,7 @@ func (r *Recorder) misnumbered() error {
 			return fmt.Errorf("user %d has %q as number %d, though it is %v", o.user, o.name, o.token, o.side)
 		case o.side == backend.Fenced && o.token == 0:
 			return fmt.Errorf("user %d has %q without a number", o.user, o.name)
-		case o.granter != nil && o.granter.token != o.token:
+		case o.granter != nil && !slices.ContainsFunc(e.attempts[o], func(s *step) bool { return s.result == granted && s.token == o.token }):
 			return fmt.Errorf("user %d has %q as number %d, and the store gave it number %d", o.user, o.name, o.token, o.granter.token)
 		}
 	}

@@ -42,8 +42,12 @@ func (s *sides) nextRead(o *op) bool {
 		return ok
 	case check, isHeld, holdCount:
 		ok := his.answers(o, deluded)
-		if o.result != yes && (o.kind == check || his.count > 0) {
+		switch {
+		case o.result == yes:
+		case o.kind == check, !deluded:
 			s.endsRead(o)
+		default: // the store has told, and his clock hasn't yet
+			*his = hold{}
 		}
 		return ok
 	case isLocked:
@@ -84,17 +88,15 @@ func (s *sides) reads(o *op, his *hold, deluded bool) bool {
 	case o.result == no:
 		others := s.write.held(o) && (own.count == 0 || own.over)
 		return others || o.ghost || o.barred || s.write.struck.othersDeluded(o)
-	case o.result == lost: // the Read, or the Write that it would have been in
+	case o.result == lost: // the Read, or the Write that it is or would have been in
+		read, written := his.count > 0 && his.free(o), own.count > 0 && own.free(o)
 		switch {
-		case his.count > 0 && his.free(o):
+		case read && !written:
 			s.endsRead(o)
-			return true
-		case own.count > 0 && own.free(o):
+		case written && !read:
 			s.write.ends(o)
-			return true
-		default:
-			return his.count+own.count == 0
 		}
+		return read || written || his.count+own.count == 0
 	case o.reentry != fresh && his.valid(o):
 		if his.reenter(o); own.count > 0 {
 			his.end = min(his.end, own.end)
@@ -102,10 +104,15 @@ func (s *sides) reads(o *op, his *hold, deluded bool) bool {
 		return true
 	case o.reentry == again:
 		return deluded // to acquire it once more repairs it, and whether it was lost nobody can tell
+	case o.granter == nil && o.held > 0 && deluded:
+		return true // a re-entry, which the store isn't asked about
 	case o.granter == nil && !o.joined:
 		return false // there was nothing to share
 	case o.doomed:
 		s.struck[o.user+1] = o.until
+		if *his = begun(o); s.write.free(o) { // it shares what was struck, or else what wasn't
+			his.end = o.call
+		}
 		return true
 	}
 	within := own.valid(o)
