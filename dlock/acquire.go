@@ -465,7 +465,10 @@ func (c *Client) answered(a *acquisition, sent instant, res backend.AcquireResul
 		return res.Remaining, errHeld
 	}
 	h.claim.extend(sent, a.o.lease)
-	h.claim.token, h.claim.noted = res.Token, false
+	h.claim.noted = false
+	if h.claim.more != nil {
+		h.claim.more.token = res.Token
+	}
 	if err := c.unusableLocked(a); err != nil {
 		h.claim.unsure = true // it may be in the store, and nobody has it
 		return 0, err
@@ -485,7 +488,7 @@ func (c *Client) unusableLocked(a *acquisition) error {
 		return errAgain
 	case !a.h.valid(c.now()):
 		return errLate
-	case rules[a.kind].numbered && a.h.claim.token == 0:
+	case rules[a.kind].numbered && a.h.claim.token() == 0:
 		return errNoToken
 	case v != nil && v.hold != nil && v.hold.state != released && !rules[a.kind].shared:
 		return errAgain // the Locker was locked meanwhile, and that hold is lost, or will soon be found to be
@@ -559,7 +562,7 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	cl := &all.claim
 	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked()
 	cl.lease, cl.watched = a.o.lease, !a.o.fixed
-	if o.family == readWrites {
+	if a.kind != backend.Exclusive {
 		cl.more = new(more)
 	}
 	all.hold.rest(a.party, cl)

@@ -26,7 +26,7 @@ type hold struct {
 
 // told is who is told when a hold is over before it was released.
 type told struct {
-	over     chan struct{}          // closed when it is lost; nil until somebody asks
+	over     []chan struct{}        // closed when it is lost
 	contexts map[*lifeline]struct{} // ended when it is lost or released
 }
 
@@ -50,16 +50,16 @@ type claim struct {
 	unsure  bool          // an acquisition or re-entry has no answer: the store may count more than we do
 	noted   bool          // the store may have a note that somebody waits for it
 	dead    bool          // its last release has begun, or it is lost: nothing re-enters, joins or renews it
-	holds   int32         // that rest on it and are not given back, of those who share it
 	lease   time.Duration // what the next renewal or partial release asks for
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
 	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
-	token   uint64        // that the store has given it, if it is of a kind that has them
-	more    *more         // what only read-write locks need; nil in others
+	more    *more         // what claims of plain locks have no use for: nil there
 }
 
-// more is what a claim of a read-write lock has beside.
+// more is what only claims of some kinds have.
 type more struct {
+	token uint64 // that the store has given it; 0: none
+	holds int    // of those who share it, that are not given back
 	joins uint64 // how often somebody joined it
 	under *hold  // the write that its holder reads under, while that lasts
 	inner *claim // of a write: what its holder reads, or has read
@@ -122,6 +122,14 @@ func (cl *claim) doubted(lease time.Duration) {
 	}
 }
 
+// token returns the claim's fencing token, or 0.
+func (cl *claim) token() uint64 {
+	if cl.more == nil {
+		return 0
+	}
+	return cl.more.token
+}
+
 // newHold returns a party's hold on a claim, which has no other holder.
 func newHold(p party, cl *claim) *hold {
 	h := new(hold)
@@ -149,7 +157,7 @@ func (c *Client) grantLocked(h *hold, sent instant) *hold {
 	cl.began = sent
 	cl.alarm.task = cl
 	c.supersedeLocked(cl)
-	o := c.openLocked(cl.kind, cl.object.name, cl.object)
+	o := c.openLocked(cl.object)
 	cl.object = o
 	if rules[cl.kind].shared {
 		h = c.grantSharedLocked(o, h)
@@ -260,7 +268,9 @@ func (c *Client) loseHoldLocked(h *hold, cause error) {
 	case v == nil:
 		c.rememberLocked(h)
 	case rules[h.kind].shared:
-		v.hold = nil // others go on reading
+		if v.hold == h {
+			v.hold = nil // others go on reading
+		}
 		c.rememberLocked(h)
 	}
 	if inner := c.endInnerLocked(h); inner != nil {
@@ -301,8 +311,10 @@ func (c *Client) vacateLocked(h *hold) {
 
 // tellLocked ends what hangs on a hold.
 func (c *Client) tellLocked(h *hold, cause error) {
-	if h.told != nil && h.told.over != nil {
-		close(h.told.over)
+	if h.told != nil {
+		for _, over := range h.told.over {
+			close(over)
+		}
 	}
 	c.endContextsLocked(h, cause)
 }

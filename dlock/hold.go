@@ -71,7 +71,7 @@ func (h *Hold) Lost() <-chan struct{} {
 // Token returns the lock's fencing token, if it is one of a [Client.FencedLocker]: a number, never 0, that is
 // larger than any given out for this lock before. It stays what it is when the lock is lost: that is what it is for.
 func (h *Hold) Token() (token uint64, ok bool) {
-	token = h.mustBeHeld().hold.claim.token
+	token = h.mustBeHeld().hold.claim.token()
 	return token, token != 0
 }
 
@@ -88,8 +88,11 @@ func (h *Hold) mustBeHeld() *held {
 // Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token].
 func Token(ctx context.Context) (token uint64, ok bool) {
 	for id := identityOf(ctx); id != nil; id = id.outer {
-		if id.hold != nil && id.hold.claim.token != 0 {
-			return id.hold.claim.token, true
+		if id.hold == nil {
+			continue
+		}
+		if token := id.hold.claim.token(); token != 0 {
+			return token, true
 		}
 	}
 	return 0, false
@@ -228,13 +231,13 @@ func (c *Client) lostChannel(h *hold) <-chan struct{} {
 	defer c.unlock()
 	c.checkLocked(h)
 	t := h.tellsLocked()
-	if t.over == nil {
-		t.over = make(chan struct{})
+	if len(t.over) == 0 {
+		t.over = []chan struct{}{make(chan struct{})}
 		if h.state == lost || h.state == forsaken {
-			close(t.over)
+			close(t.over[0])
 		}
 	}
-	return t.over
+	return t.over[0]
 }
 
 // within says whether ctx comes from a hold.

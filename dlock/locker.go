@@ -315,14 +315,19 @@ func (l *Locker) unlock(ctx context.Context) error {
 
 // unlockPlain gives back the hold of plain calls.
 func (l *Locker) unlockPlain(ctx context.Context) error {
-	h, err := l.plainHold()
-	if err != nil {
-		return err
+	for {
+		h, err := l.plainHold()
+		if err != nil {
+			return err
+		}
+		if err := l.client.release(ctx, h); err != errAgain {
+			return err
+		}
+		if !rules[l.kind].shared {
+			return ErrNotHeld
+		}
+		// Others have given back the rest of what was found, each his own: there is one more for this one.
 	}
-	if err := l.client.release(ctx, h); err != errAgain {
-		return err
-	}
-	return ErrNotHeld
 }
 
 // plainHold returns what a plain unlock gives back. Of several that read through one Locker those whose hold was lost
@@ -331,13 +336,15 @@ func (l *Locker) plainHold() (*hold, error) {
 	c := l.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := c.lastLossLocked(l.lostKey(l.plain)); h != nil {
+	o := c.objectLocked(l.kind, l.name)
+	if rules[l.kind].shared {
+		if h := c.plainSharedLocked(l.key(), l.kind, l.plain); h != nil {
+			return h, nil
+		}
+	} else if h := l.plain.hold; h != nil && !h.offered && h.state != released {
 		return h, nil
 	}
-	if h := l.plain.hold; h != nil && !h.offered && h.state != released {
-		return h, nil
-	}
-	switch o := c.objectLocked(l.kind, l.name); {
+	switch {
 	case o == nil || o.alone == nil || o.alone == l.plain.hold || o.alone.kind != l.kind:
 		return nil, ErrNotHeld
 	case o.alone.variable() == nil:
@@ -347,9 +354,9 @@ func (l *Locker) plainHold() (*hold, error) {
 	}
 }
 
-func (l *Locker) lostKey(p party) lostKey {
-	return lostKey{lockKey{rules[l.kind].family, l.name}, l.kind, p}
-}
+func (l *Locker) key() lockKey { return lockKey{rules[l.kind].family, l.name} }
+
+func (l *Locker) lostKey(p party) lostKey { return lostKey{l.key(), l.kind, p} }
 
 // usable says what speaks against using the Locker at all.
 func (l *Locker) usable(ctx context.Context) error {
@@ -407,7 +414,7 @@ func (l *Locker) held(ctx context.Context) (int, error) {
 	if l.presentLocked(who) != h {
 		return 0, nil
 	}
-	return int(h.count), nil
+	return c.objectLocked(l.kind, l.name).calls(h), nil
 }
 
 // present returns the valid hold of a caller, or nil.

@@ -53,20 +53,13 @@ func (c *Client) objectLocked(kind backend.Kind, name string) *object {
 	return c.objects[rules[kind].family][name]
 }
 
-// openLocked returns the record of a lock, which it makes if there is none: an object that is at hand
-// for that, or a new one.
-func (c *Client) openLocked(kind backend.Kind, name string, spare *object) *object {
-	o := c.objectLocked(kind, name)
-	switch {
-	case o != nil:
-		return o
-	case spare != nil:
-		o = spare
-	default:
-		o = &object{name: name, family: rules[kind].family}
+// openLocked returns the record of a lock. If there is none it becomes the one given.
+func (c *Client) openLocked(o *object) *object {
+	if listed := c.objects[o.family][o.name]; listed != nil {
+		return listed
 	}
 	o.listed = true
-	c.objects[o.family][name] = o
+	c.objects[o.family][o.name] = o
 	return o
 }
 

@@ -178,8 +178,11 @@ func (c *Client) releaseLostLocked(h *hold) {
 
 // restsNoMore notes that a hold on a claim was given back, and says whether that was the last.
 func (cl *claim) restsNoMore() bool {
-	cl.holds--
-	return cl.holds <= 0
+	if !rules[cl.kind].shared {
+		return true
+	}
+	cl.more.holds--
+	return cl.more.holds == 0
 }
 
 // releaseOneLocked gives back one of several holds. Whatever becomes of the request, the caller has
@@ -343,12 +346,12 @@ func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
 		h.state = released
 		c.dropLocked(h)
 		c.vacateLocked(h)
-		cl.holds--
 	}
-	lease, rests := c.stored(cl.lease), cl.holds > 0 || rules[cl.kind].shared && h.count > 0
+	last := !rules[cl.kind].shared || h.count <= 0 && cl.restsNoMore()
+	lease := c.stored(cl.lease)
 	c.unlock()
-	if rests {
-		return nil // others share it
+	if !last {
+		return nil
 	}
 	_, err := c.releaseOnce(ctx, cl, lease, false)
 	return err

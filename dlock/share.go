@@ -15,8 +15,9 @@ import (
 
 // reading is who in this client reads.
 type reading struct {
-	holds map[party]*hold
-	young *claim // the latest, which those who come may join
+	holds map[party]*hold // the latest of each
+	older []*hold         // of Lockers whose plain calls have a later one, too; oldest first
+	young *claim          // the latest, which those who come may join
 }
 
 // readers returns the holds of all who read.
@@ -24,7 +25,28 @@ func (o *object) readers() []*hold {
 	if o == nil || o.reading == nil {
 		return nil
 	}
-	return slices.Collect(maps.Values(o.reading.holds))
+	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
+}
+
+// plainSharedLocked returns what the next plain unlock of a reading Locker gives back, or nil. Who of its readers
+// that is isn't known: first what was lost, then what is oldest, so that what remains protects everybody who is
+// still reading.
+func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) *hold {
+	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
+		return h
+	}
+	return c.objects[key.family][key.name].oldest(v)
+}
+
+// oldest returns the oldest hold of a Locker's plain calls.
+func (o *object) oldest(v *variable) *hold {
+	if o == nil || o.reading == nil {
+		return nil
+	}
+	if i := slices.IndexFunc(o.reading.older, func(h *hold) bool { return h.party == party(v) }); i >= 0 {
+		return o.reading.older[i]
+	}
+	return o.reading.holds[v]
 }
 
 // reader returns the hold with which a party reads, or nil.
@@ -35,10 +57,30 @@ func (o *object) reader(p party) *hold {
 	return o.reading.holds[p]
 }
 
+// calls returns how many calls are to be given back by the party of a hold.
+func (o *object) calls(h *hold) int {
+	n := int(h.count)
+	if o == nil || o.reading == nil {
+		return n
+	}
+	for _, older := range o.reading.older {
+		if older.party == h.party {
+			n += int(older.count)
+		}
+	}
+	return n
+}
+
 // forgetReader takes a hold out of those who read.
 func (o *object) forgetReader(h *hold) {
-	if o.reader(h.party) == h {
-		delete(o.reading.holds, h.party)
+	r := o.reading
+	if r == nil {
+		return
+	}
+	if r.holds[h.party] == h {
+		delete(r.holds, h.party)
+	} else if i := slices.Index(r.older, h); i >= 0 {
+		r.older = slices.Delete(r.older, i, i+1)
 	}
 	o.tidyReading()
 }
@@ -52,7 +94,7 @@ func (o *object) retire(cl *claim) {
 }
 
 func (o *object) tidyReading() {
-	if o.reading != nil && o.reading.young == nil && len(o.reading.holds) == 0 {
+	if o.reading != nil && o.reading.young == nil && len(o.reading.holds)+len(o.reading.older) == 0 {
 		o.reading = nil
 	}
 }
@@ -85,40 +127,32 @@ func (c *Client) share(a *acquisition) *hold {
 	return c.joinReadersLocked(o, cl, a.party)
 }
 
-// joinReadersLocked counts one more reader on a claim. A Locker's plain calls have one hold: it moves to the
-// claim that was granted last, and protects whoever reads already as well as the one before.
+// joinReadersLocked counts one more reader on a claim.
 func (c *Client) joinReadersLocked(o *object, cl *claim, p party) *hold {
 	h := o.reader(p)
-	if h == nil {
+	if h == nil || h.claim != cl {
 		h = newHold(p, cl)
 	}
-	return c.restLocked(o, h, cl)
+	return c.restLocked(o, h)
 }
 
-// restLocked counts one more of a reader's calls, on a claim.
-func (c *Client) restLocked(o *object, h *hold, cl *claim) *hold {
+// restLocked counts one more of a reader's calls.
+func (c *Client) restLocked(o *object, h *hold) *hold {
 	if o.reading == nil {
 		o.reading = &reading{holds: make(map[party]*hold)}
 	}
-	switch {
-	case o.reading.holds[h.party] != h:
+	if before := o.reading.holds[h.party]; before != h {
+		if before != nil {
+			o.reading.older = append(o.reading.older, before)
+		}
 		o.reading.holds[h.party] = h
 		if v := h.variable(); v != nil {
 			v.hold = h
 		}
-		cl.holds++
-	case h.claim != cl:
-		old := h.claim
-		h.claim = cl
-		cl.holds++
-		old.holds--
-		if old.holds == 0 && old.retain() == nil {
-			c.endSharedLocked(old)
-			c.takeBackLocked(old)
-		}
+		h.claim.more.holds++
 	}
 	h.count++
-	cl.more.joins++
+	h.claim.more.joins++
 	return h
 }
 
@@ -127,10 +161,7 @@ func (c *Client) restLocked(o *object, h *hold, cl *claim) *hold {
 func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
 	cl := h.claim
 	under := cl.retain()
-	if mine := o.reader(h.party); mine != nil {
-		h = mine
-	}
-	h = c.restLocked(o, h, cl)
+	c.restLocked(o, h)
 	if under == nil && cl.watched {
 		o.reading.young = cl
 		c.admitReadersLocked(o, cl)
@@ -213,10 +244,11 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	}
 	h.state = released
 	c.endContextsLocked(h, ErrNotHeld)
+	c.bequeathLocked(h)
 	c.dropLocked(h)
 	c.vacateLocked(h)
-	cl.holds--
-	if cl.holds > 0 {
+	cl.more.holds--
+	if cl.more.holds > 0 {
 		c.unlock()
 		return nil
 	}
@@ -228,6 +260,17 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	return c.releaseClaimLocked(ctx, h)
 }
 
+// bequeathLocked lets those who want to know when a Locker's plain calls lose what they have hear of its latest
+// hold, now that this one is given back: they may be reading still.
+func (c *Client) bequeathLocked(h *hold) {
+	v := h.variable()
+	if v == nil || h.told == nil || v.hold == nil || v.hold == h {
+		return
+	}
+	t := v.hold.tellsLocked()
+	t.over = append(t.over, h.told.over...)
+}
+
 // releaseClaimLocked releases a shared claim that its last holder has left, unless somebody joins it before
 // that is sent: who is about to, and only waits for a processor, is let go first. It unlocks c.mu.
 func (c *Client) releaseClaimLocked(ctx context.Context, h *hold) error {
@@ -237,7 +280,7 @@ func (c *Client) releaseClaimLocked(ctx context.Context, h *hold) error {
 		c.unlock()
 		runtime.Gosched()
 		c.mu.Lock()
-		if cl.holds > 0 || cl.more.joins != joins || cl.dead {
+		if cl.more.holds > 0 || cl.more.joins != joins || cl.dead {
 			c.unlock()
 			return nil
 		}
@@ -350,7 +393,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		return nil, errLate
 	}
 	inner.began, inner.alarm.task = sent, inner
-	h := c.joinReadersLocked(c.openLocked(inner.kind, a.name, inner.object), inner, a.party)
+	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a.party)
 	c.joinLocked(h)
 	c.scheduleLocked(&inner.alarm, c.nextLook(inner, sent))
 	return h, nil
@@ -369,7 +412,7 @@ func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	if inner.dead {
 		return nil, ErrLost
 	}
-	if inner.holds == 0 {
+	if inner.more.holds == 0 {
 		inner.lease, inner.watched = a.o.lease, !a.o.fixed
 	}
 	return inner, nil
@@ -383,7 +426,7 @@ func (c *Client) endInnerLocked(h *hold) *claim {
 		return nil
 	}
 	inner.more.under = nil
-	if inner.holds > 0 || inner.dead {
+	if inner.more.holds > 0 || inner.dead {
 		return nil
 	}
 	c.endSharedLocked(inner)

@@ -83,7 +83,13 @@ func (c *Client) enqueue(a *acquisition) bool {
 	if c.reentersLocked(a) {
 		return false
 	}
-	o := c.openLocked(a.kind, a.name, nil)
+	o := c.objectLocked(a.kind, a.name)
+	if o == nil { // it will be the first to ask the store
+		if a.h == nil {
+			a.h = c.claimForLocked(a)
+		}
+		o = c.openLocked(a.h.claim.object)
+	}
 	if c.knownHeldLocked(o, a.kind) {
 		a.answered = true // we know without asking
 	}
