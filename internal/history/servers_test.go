@@ -31,13 +31,14 @@ type site struct {
 	proxies []*faults.Proxy     // one for each client
 	step    func(faults.Request) bool
 	scripts bool // the server has a cache of scripts
+	lasting bool // numbers are told by the server's clock, too
 	connect func(addr string) backend.Backend
 	lease   time.Duration
 }
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
-	s := &site{T: t, server: testservers.Redis(t), step: isScript, scripts: true, lease: time.Second}
+	s := &site{T: t, server: testservers.Redis(t), step: isScript, scripts: true, lasting: true, lease: time.Second}
 	s.connect = func(addr string) backend.Backend {
 		rdb := redis.NewClient(&redis.Options{
 			Addr: addr, DialTimeout: impatience, ReadTimeout: impatience, WriteTimeout: impatience,
@@ -50,7 +51,7 @@ func TestRedis(t *testing.T) {
 
 func TestValkey(t *testing.T) {
 	t.Parallel()
-	s := &site{T: t, server: testservers.Valkey(t), step: isScript, scripts: true, lease: time.Second}
+	s := &site{T: t, server: testservers.Valkey(t), step: isScript, scripts: true, lasting: true, lease: time.Second}
 	s.connect = func(addr string) backend.Backend {
 		opts := valkey.ClientOption{InitAddress: []string{addr}, DisableCache: true, ConnWriteTimeout: impatience}
 		opts.Dialer.Timeout = impatience
@@ -157,7 +158,7 @@ func (s *site) run(protocol faults.Protocol) {
 		}
 	}
 	s.Logf("%d calls", r.Count())
-	r.Verify(s, seed, history.Rules{Late: time.Minute})
+	r.Verify(s, seed, history.Rules{Late: time.Minute, Lasting: s.lasting})
 }
 
 // harm breaks the ways to the server, and the server, until done is closed; then all is well.
