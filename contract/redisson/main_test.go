@@ -54,10 +54,11 @@ type place struct {
 	backend func(t *testing.T) backend.Backend // a new client of the place
 }
 
-// A lab is a place with a Java process.
+// A lab is a place with a Java process, and for cases that run for several kinds of lock which one it is.
 type lab struct {
 	*place
 	java *peer
+	kind
 }
 
 var places = []struct {
@@ -83,15 +84,24 @@ func TestRedisson(t *testing.T) {
 			for _, version := range where.versions {
 				t.Run(version, func(t *testing.T) {
 					t.Parallel()
-					l := &lab{p, startPeer(t, version, p.config, longLease)}
-					for _, c := range cases {
-						t.Run(c.name, func(t *testing.T) {
-							t.Parallel()
-							c.run(t, l)
-						})
+					java := startPeer(t, version, p.config, longLease)
+					for _, k := range exclusive {
+						t.Run(k.name, func(t *testing.T) { run(t, &lab{p, java, k}, exclusiveCases) })
 					}
+					t.Run("read and write", func(t *testing.T) { run(t, &lab{p, java, kind{}}, readWriteCases) })
+					t.Run("tokens", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fencedCases) })
 				})
 			}
+		})
+	}
+}
+
+func run(t *testing.T, l *lab, cases []testCase) {
+	t.Parallel()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, l)
 		})
 	}
 }
