@@ -499,7 +499,7 @@ func otherKinds(t *testing.T, l *lab) {
 				continue
 			}
 			for _, try := range []func(*dlock.Locker) error{
-				func(ours *dlock.Locker) error { return ours.LockContext(t.Context()) },
+				func(ours *dlock.Locker) error { return receive(t, "Go has an answer", lock(t, ours)) },
 				func(ours *dlock.Locker) error { _, err := ours.TryLock(t.Context()); return err },
 				func(ours *dlock.Locker) error { _, err := ours.ForceUnlock(t.Context()); return err },
 			} {
