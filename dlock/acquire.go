@@ -9,22 +9,43 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// An acquisition is one acquiring call under way. All its attempts share one owner string, so that
-// an attempt without an answer which the store carries out late is part of the same hold.
+// An acquisition is one acquiring call under way.
 type acquisition struct {
-	name   string
-	party  party
-	o      acquireOptions
-	within *hold         // what the call re-enters: what its context is for, or what its party had when it began
-	bound  bool          // its context says so
-	shared bool          // others may call in the name of its party, and re-enter what that gets
-	budget time.Duration // how long the call may wait; 0: nobody knows
-	quiet  bool          // the call ends by itself, and returns why: nothing need be logged
-	seen   uint64        // how many attempts this client had sent before the call
+	call
+	inquiry
+	waiting
+}
 
-	h *hold // what the attempts ask for
+// A call is what was asked for, which doesn't change.
+type call struct {
+	kind     backend.Kind
+	name     string
+	party    party
+	o        acquireOptions
+	bound    *hold         // what its context is for: it re-enters that, or nothing
+	partners bool          // others may call in the name of its party, and re-enter what that gets
+	budget   time.Duration // how long the call may wait; 0: nobody knows
+	quiet    bool          // the call ends by itself, and returns why: nothing need be logged
+	began    instant
+}
 
-	// For the waiting, guarded by Client.mu.
+// inquiry is what has come of asking the store. All attempts of an acquisition share one owner string, so
+// that an attempt without an answer which the store carries out late is part of the same hold.
+type inquiry struct {
+	h        *hold  // what the attempts ask for
+	within   *hold  // what the call re-enters: what its context is for, or what its party had when it began
+	attempt  uint64 // the number of its own latest
+	seen     uint64 // how many attempts this client had sent before the call waited
+	answered bool   // the store said during the call that another has the lock
+	failure  error  // why the last attempt failed; nil if it was answered
+	tries    backoff
+	polls    backoff
+	reports  backoff // of failures, in the log
+	report   instant // when the next is due
+}
+
+// waiting is an acquisition's place in the queue, guarded by Client.mu.
+type waiting struct {
 	prev, next *acquisition
 	signal     chan struct{} // look again: to ask the store, joined, or handed the lock
 	alarm      alarm         // when it looks again at the latest
@@ -32,16 +53,8 @@ type acquisition struct {
 	fresh      bool          // to try
 	trying     bool          // an attempt is under way
 	joined     bool          // the same party got in elsewhere: it can re-enter
-	handed     *hold         // what it was handed by whoever had it before
+	handed     *hold         // what it was handed by whoever had it before, or joined
 	cut        func()        // ends the attempt under way, if a joined one need not wait for it
-
-	attempt  uint64 // the number of its own latest
-	answered bool   // the store said during the call that another has the lock
-	failure  error  // why the last attempt failed; nil if it was answered
-	tries    backoff
-	polls    backoff
-	reports  backoff // of failures, in the log
-	report   instant // when the next is due
 }
 
 // newAcquisition returns an acquisition, perhaps one that is over: nothing refers to that once its
@@ -59,10 +72,14 @@ var errAgain = errors.New("again")
 
 // acquire gets the lock for a caller: re-enters what it holds, or acquires and waits. What it
 // returns instead of a hold is the reason, not yet wrapped.
-func (c *Client) acquire(ctx context.Context, name string, who caller, o acquireOptions) (*hold, error) {
+func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOptions) (*hold, error) {
 	a := c.newAcquisition()
-	*a = acquisition{name: name, party: who.party, o: o, within: who.hold, bound: who.hold != nil, signal: a.signal}
-	a.shared = a.locker() == nil && !who.alone
+	*a = acquisition{
+		call:    call{kind: l.kind, name: l.name, party: who.party, o: o, bound: who.hold, began: c.now()},
+		inquiry: inquiry{within: who.hold},
+		waiting: waiting{signal: a.signal},
+	}
+	a.partners = a.variable() == nil && !who.alone
 	a.mayTake(ctx)
 	over := false
 	defer func() {
@@ -97,7 +114,7 @@ func (c *Client) forgo(a *acquisition) {
 	h := a.handed
 	switch {
 	case a.h == nil:
-	case c.holds[a.name] == a.h:
+	case a.h.count > 0:
 		h, a.h = a.h, nil
 	default:
 		a.h.claim.unsure = true // an attempt may have been sent
@@ -134,42 +151,72 @@ func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, erro
 // firstBackoff is the first pause after an attempt that failed.
 const firstBackoff = 50 * time.Millisecond
 
-// acquireOnce re-enters, or acquires afresh, and waits for that if it may.
+// acquireOnce re-enters, joins, or acquires afresh, and waits for that if it may.
 func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error) {
-	h, err := c.reenterable(a)
+	own, err := c.own(a)
 	switch {
 	case err != nil:
 		return nil, err
-	case h != nil:
-		return h, c.reenter(ctx, h, a)
-	case a.single():
-		return c.tryNow(ctx, a)
-	default:
-		return c.queueUp(ctx, a)
+	case own != nil && own.kind != a.kind:
+		return c.readUnder(ctx, own, a)
+	case own != nil && rules[a.kind].shared:
+		return own, c.reenterShared(ctx, own, a)
+	case own != nil:
+		return own, c.reenter(ctx, own, a)
 	}
+	if h := c.share(a); h != nil {
+		return h, nil
+	}
+	if a.single() {
+		return c.tryNow(ctx, a)
+	}
+	return c.queueUp(ctx, a)
 }
 
-// reenterable returns the hold that a call re-enters, or nil if it is to acquire one. A call that
-// began as a re-entry doesn't become anything else: it is an error if that hold is over.
-func (c *Client) reenterable(a *acquisition) (*hold, error) {
-	if a.locker() != nil {
+// own returns what the party of a call has of the lock already, or nil if the call is to acquire it: a hold to
+// re-enter, or the write to read under. A call that began as a re-entry doesn't become anything else: it
+// is an error if that hold is over.
+func (c *Client) own(a *acquisition) (*hold, error) {
+	if a.variable() != nil {
 		return nil, nil
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	if !a.bound {
-		if h := c.currentLocked(a.name, a.party); h != nil {
-			a.within = h
-			return h, nil
+	if a.bound != nil {
+		if !c.checkLocked(a.bound) {
+			return nil, a.bound.state.overError()
+		}
+		if a.bound.kind == a.kind {
+			return a.bound, nil
 		}
 	}
-	switch h := a.within; {
-	case h == nil:
-		return nil, nil
-	case c.checkLocked(h):
+	h, err := c.ownLocked(a)
+	if h != nil || err != nil {
+		a.within = h
+		return h, err
+	}
+	if h := a.within; h != nil && !c.checkLocked(h) && h.state == lost {
+		return nil, ErrLost
+	}
+	a.within = nil
+	return nil, nil
+}
+
+// ownLocked returns what a party has, or why it can't have another side of it.
+func (c *Client) ownLocked(a *acquisition) (*hold, error) {
+	o := c.objectLocked(a.kind, a.name)
+	if h := c.currentLocked(o, a.kind, a.party); h != nil || o == nil {
 		return h, nil
-	case a.bound || h.state == lost:
-		return nil, h.state.overError()
+	}
+	alone := o.alone
+	switch {
+	case alone != nil && alone.party == a.party && c.checkLocked(alone):
+		if !rules[a.kind].shared {
+			return nil, errOtherKind
+		}
+		return alone, nil
+	case !rules[a.kind].shared && o.reader(a.party) != nil && c.checkLocked(o.reader(a.party)):
+		return nil, ErrUpgrade
 	default:
 		return nil, nil
 	}
@@ -200,10 +247,10 @@ func (c *Client) whyOver(h *hold) error {
 	return h.state.overError()
 }
 
-// locker returns the Locker whose plain call it is, or nil.
-func (a *acquisition) locker() *Locker {
-	l, _ := a.party.(*Locker)
-	return l
+// variable returns the Locker whose plain call it is, or nil.
+func (c *call) variable() *variable {
+	v, _ := c.party.(*variable)
+	return v
 }
 
 // single says that the call may not wait.
@@ -211,8 +258,7 @@ func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 
 // retries says whether the call goes on after an error, if only to find that its time is over.
 func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
-	switch err {
-	case errHeld, errNotUnlocked, ErrLost, ErrNotHeld, ErrClosed:
+	if isFinal(err) {
 		return false
 	}
 	if _, end := errors.AsType[endError](err); end {
@@ -223,14 +269,22 @@ func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
 
 // final returns the error of a call that ends with err.
 func (c *Client) final(a *acquisition, err error) error {
-	switch err {
-	case errHeld, errNotUnlocked, ErrLost, ErrNotHeld, ErrClosed:
+	if isFinal(err) {
 		return err
 	}
 	if _, end := errors.AsType[endError](err); end {
 		return err
 	}
 	return unavailable(err)
+}
+
+// isFinal says whether an error of an attempt is this package's own, and ends the call.
+func isFinal(err error) bool {
+	switch err {
+	case errHeld, errNotUnlocked, errOtherKind, ErrUpgrade, ErrLost, ErrNotHeld, ErrClosed:
+		return true
+	}
+	return false
 }
 
 // fail notes why an attempt failed. One that was cut short by the call's own end says nothing that
@@ -345,10 +399,13 @@ func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 func (c *Client) known(a *acquisition) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if l := a.locker(); l != nil && l.hold != nil && !c.checkLocked(l.hold) && l.hold.state == lost {
+	var but party
+	if v := a.variable(); v == nil {
+		but = a.party
+	} else if v.hold != nil && !c.checkLocked(v.hold) && v.hold.state == lost {
 		return errNotUnlocked
 	}
-	if h := c.holds[a.name]; h != nil && (h.party != a.party || a.locker() != nil) && c.checkLocked(h) {
+	if c.heldLocked(c.objectLocked(a.kind, a.name), a.kind, but) {
 		return errHeld
 	}
 	return nil
@@ -363,7 +420,7 @@ func (c *Client) joins(a *acquisition) bool {
 
 // reentersLocked says whether a call can re-enter what its party has.
 func (c *Client) reentersLocked(a *acquisition) bool {
-	return a.locker() == nil && c.currentLocked(a.name, a.party) != nil
+	return a.variable() == nil && c.currentLocked(c.objectLocked(a.kind, a.name), a.kind, a.party) != nil
 }
 
 // attempt asks the store for the lock once. A nil error means that a.h is held now. If it is
@@ -376,11 +433,11 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 	h, lease := a.h, c.stored(a.o.lease)
 	sent, forced := c.now(), c.forced.Load()
 	h.claim.sending(sent, lease)
-	c.asked++
-	a.attempt = c.asked
+	c.attempts++
+	a.attempt = c.attempts
 	c.mu.Unlock()
 
-	res, err := step(ctx, c, backend.Session.Acquire, h.claim.acquireRequest(lease, false))
+	res, err := step(ctx, c, backend.Session.Acquire, c.attemptRequest(a, h.claim, lease))
 
 	if remaining, err = c.answered(a, sent, res, err); err == nil && c.forced.Load() != forced {
 		c.confirm(ctx, h.claim)
@@ -404,29 +461,36 @@ func (c *Client) answered(a *acquisition, sent instant, res backend.AcquireResul
 		}
 		return 0, err
 	case !res.Acquired:
+		h.claim.noted = h.claim.noted || rules[a.kind].notes && !a.single()
 		return res.Remaining, errHeld
 	}
 	h.claim.extend(sent, a.o.lease)
+	h.claim.noted = false
+	if h.claim.more != nil {
+		h.claim.more.token = res.Token
+	}
 	if err := c.unusableLocked(a); err != nil {
 		h.claim.unsure = true // it may be in the store, and nobody has it
 		return 0, err
 	}
-	c.grantLocked(h, sent)
-	c.caughtUpLocked(a.name)
+	a.h = c.grantLocked(h, sent)
+	c.caughtUpLocked(h.claim)
 	c.dequeueLocked(a)
 	return 0, nil
 }
 
 // unusableLocked says why an acquisition that the store has just granted cannot be used, if so.
 func (c *Client) unusableLocked(a *acquisition) error {
-	switch l := a.locker(); {
+	switch v := a.variable(); {
 	case c.closed:
 		return ErrClosed
 	case a.joined:
 		return errAgain
 	case !a.h.valid(c.now()):
 		return errLate
-	case l != nil && l.hold != nil && l.hold.state != released:
+	case rules[a.kind].numbered && a.h.claim.token() == 0:
+		return errNoToken
+	case v != nil && v.hold != nil && v.hold.state != released && !rules[a.kind].shared:
 		return errAgain // the Locker was locked meanwhile, and that hold is lost, or will soon be found to be
 	default:
 		return nil
@@ -450,25 +514,59 @@ func (c *Client) confirm(ctx context.Context, cl *claim) {
 
 // confirmed asks once, and says whether it is clear now.
 func (c *Client) confirmed(ctx context.Context, cl *claim) bool {
-	res, err := step(ctx, c, backend.Session.Look, backend.LookRequest{Name: cl.name, Owner: cl.owner})
+	res, err := step(ctx, c, backend.Session.Look, cl.lookRequest())
 	c.mu.Lock()
 	defer c.unlock()
 	if err == nil && res.Count == 0 {
-		c.loseLocked(cl.holder, ErrLost)
+		c.loseClaimLocked(cl, ErrLost)
 	}
-	return err == nil || !c.checkLocked(cl.holder)
+	return err == nil || cl.dead || c.now() >= cl.until()
 }
+
+// attemptRequest asks for the lock. Who goes on waiting may leave a note of that.
+func (c *Client) attemptRequest(a *acquisition, cl *claim, lease time.Duration) backend.AcquireRequest {
+	req := cl.acquireRequest(lease, false)
+	if rules[a.kind].family == readWrites && !a.single() {
+		req.Waited, req.Place = c.now()-a.began, a.placeLease()
+	}
+	return req
+}
+
+// placeLease returns for how long the store is to know that a call waits, if nothing more is heard of it.
+func (a *acquisition) placeLease() time.Duration {
+	if !rules[a.kind].notes {
+		return 0
+	}
+	return min(longestPlace, max(a.o.lease, shortestPlace))
+}
+
+// A place in the store ends with a few seconds when nobody renews it, and is renewed each time that a third of it
+// has passed.
+const (
+	longestPlace  = 3 * time.Second
+	shortestPlace = 300 * time.Millisecond
+)
 
 // claimForLocked makes what an acquisition asks for, under an owner string of its own.
 func (c *Client) claimForLocked(a *acquisition) *hold {
-	both := new(struct {
-		hold  hold
-		claim claim
+	all := new(struct {
+		hold   hold
+		claim  claim
+		object object
 	})
-	both.claim.name, both.claim.owner = a.name, c.nextOwnerLocked()
-	both.claim.lease, both.claim.watched = a.o.lease, !a.o.fixed
-	both.hold.rest(a.party, &both.claim)
-	return &both.hold
+	o := c.objectLocked(a.kind, a.name)
+	if o == nil {
+		o = &all.object
+		o.name, o.family = a.name, rules[a.kind].family
+	}
+	cl := &all.claim
+	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked()
+	cl.lease, cl.watched = a.o.lease, !a.o.fixed
+	if a.kind != backend.Exclusive {
+		cl.more = new(more)
+	}
+	all.hold.rest(a.party, cl)
+	return &all.hold
 }
 
 // abandon ends what an acquisition asked for without having it: no attempt for it follows.
@@ -479,7 +577,7 @@ func (c *Client) abandon(a *acquisition) {
 }
 
 func (c *Client) abandonLocked(a *acquisition) {
-	if a.h != nil && a.h.claim.unsure {
+	if a.h != nil && (a.h.claim.unsure || a.h.claim.noted) {
 		c.takeBackLocked(a.h.claim)
 	}
 	a.h = nil
@@ -510,7 +608,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 
 	c.mu.Lock()
 	defer c.unlock()
-	if err == nil && res.Acquired && res.Count >= count && c.checkLocked(h) {
+	if err == nil && res.Acquired && res.Count >= int(count) && c.checkLocked(h) {
 		h.count, h.offered = count, false
 		if !cl.watched && !a.o.fixed {
 			cl.watched, h.renewedFrom = true, count

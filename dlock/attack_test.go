@@ -29,7 +29,7 @@ func TestAFailedAttemptInADoWhoseTimeIsOver(t *testing.T) {
 		b.acquire = func(ctx context.Context, req backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
 			if req.Name == "y" {
 				c.mu.Lock()
-				if h := c.holds["x"]; h != nil {
+				if h := heldOf(c, "x"); h != nil {
 					h.claim.deadline.Store(1) // and no timer has run
 				}
 				c.mu.Unlock()
@@ -56,7 +56,7 @@ func TestTakingWhatWasGivenBackLeavesTheClaimAlone(t *testing.T) {
 		defer other.Close()
 		l := c.Locker("x")
 		mustTry(t, l)
-		heir := &acquisition{name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}
+		heir := &acquisition{call: call{name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
 		heir.wait()
 		c.enqueue(heir)
 		victim := wait(t.Context(), c.Locker("x"))
@@ -92,7 +92,7 @@ func TestALateUnlockIsNotOneOfWhatIsBeingHandedOn(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		l := c.Locker("x")
 		mustTry(t, l)
-		a := &acquisition{name: "x", party: late.caller(owner).party, o: acquireOptions{lease: c.lease}}
+		a := &acquisition{call: call{name: "x", party: late.caller(owner).party, o: acquireOptions{lease: c.lease}}}
 		a.wait()
 		c.enqueue(a)
 		mustUnlock(t, t.Context(), l)
@@ -118,8 +118,8 @@ func TestTheContextOfWhatWasGivenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustUnlock(t, WithOwner(t.Context(), o), l) // another goroutine of the owner
-		ctx, cancel := c.inside(t.Context(), h)     // Do's second half
-		defer cancel()
+		ctx := c.inside(t.Context(), h)             // Do's second half
+		defer ctx.end()
 		if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrNotHeld) {
 			t.Errorf("Err() = %v, cause %v", ctx.Err(), context.Cause(ctx))
 		}

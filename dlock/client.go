@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"iter"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -23,6 +25,7 @@ type Client struct {
 	prompt          bool                 // the store's steps never wait
 	leavable        backend.Leavable     // nil if the store's steps can't be left
 	limits          backend.Limits
+	store           string // its type, for errors
 	id              string
 	lease           time.Duration
 	handover        time.Duration
@@ -42,16 +45,15 @@ type Client struct {
 	// contexts among it. Functions that need it end in Locked.
 	mu        sync.Mutex
 	closed    bool
-	number    uint64              // of the last outermost acquisition
-	asked     uint64              // how many attempts to acquire were sent
-	holds     map[string]*hold    // by name: the hold that this client has
-	lost      map[lostKey][]*hold // of owners, not yet unlocked
-	losses    []*hold             // the same, oldest first
-	forgot    bool                // some of these were dropped
-	queues    map[string]*queue   // by name: who waits for it
-	spare     *queue              // for the next that is needed
-	crowds    map[string]*crowd   // by name: other clients that are to come first
-	streaks   map[string]streak   // by name: of late
+	number    uint64                       // of the last outermost acquisition
+	attempts  uint64                       // to acquire, that were sent
+	objects   [families]map[string]*object // by name: locks that somebody has here, or waits for
+	lost      map[lostKey][]*hold          // of owners, not yet unlocked
+	losses    []*hold                      // the same, oldest first
+	forgot    bool                         // some of these were dropped
+	spare     *queue                       // for the next that is needed
+	crowds    map[lockKey]*crowd           // other clients that are to come first
+	streaks   map[lockKey]streak           // of late
 	takeBacks takeBacks
 	alarms    alarms      // by time: what is due
 	timer     *time.Timer // runs ring at the first of these
@@ -73,17 +75,19 @@ func New(b backend.Backend, opts ...Option) *Client {
 	}
 	c := &Client{
 		limits:   b.Limits(),
+		store:    fmt.Sprintf("%T", b),
 		id:       newID(),
 		lease:    DefaultLease,
 		handover: DefaultHandover,
 		log:      logbook{logger: slog.Default()},
 		epoch:    time.Now(),
 		number:   mathrand.Uint64N(1 << 62), // so that two clients that share an id by mistake don't share holds
-		holds:    make(map[string]*hold),
 		lost:     make(map[lostKey][]*hold),
-		queues:   make(map[string]*queue),
-		crowds:   make(map[string]*crowd),
-		streaks:  make(map[string]streak),
+		crowds:   make(map[lockKey]*crowd),
+		streaks:  make(map[lockKey]streak),
+	}
+	for f := range c.objects {
+		c.objects[f] = make(map[string]*object)
 	}
 	for _, opt := range opts {
 		if opt == nil {
@@ -112,9 +116,17 @@ func (c *Client) ID() string { return c.id }
 // Locker returns a Locker for the lock of that name. Each call returns a new one, and each is a
 // mutex of its own (see [Locker]). A name may be any text that isn't empty, and case matters;
 // stores may refuse some. It is checked when the Locker is used.
-func (c *Client) Locker(name string) *Locker {
-	return &Locker{client: c, name: name}
-}
+func (c *Client) Locker(name string) *Locker { return newLocker(c, backend.Exclusive, name) }
+
+// FencedLocker returns a Locker for the lock of that name whose acquisitions are numbered: [Hold.Token], and
+// [Token] of the context of a hold, say which it is. A resource that remembers the largest number it has seen, and
+// refuses smaller ones, is safe from a holder that was paused for longer than its lease and doesn't know it. A re-entry has the number
+// of the hold that it re-enters; plain calls have one, too, but nowhere to say it.
+//
+// It is the same lock as that of [Client.Locker] by the same name, and each excludes the other, but acquisitions by way of
+// that one don't count. It isn't handed on inside the client. A party that holds the lock as one of the two and asks for it as the other gets
+// [ErrConflict]. A store that has no fenced locks answers every call with an error that wraps [errors.ErrUnsupported].
+func (c *Client) FencedLocker(name string) *Locker { return newLocker(c, backend.Fenced, name) }
 
 // Close ends the client: whoever waits gets [ErrClosed], in a [Locker.Lock] as a panic, since that has
 // no other way to say it (end such goroutines first, or use LockContext). [Locker.Lost] channels are closed,
@@ -132,7 +144,7 @@ func (c *Client) Close() error {
 	}
 	c.closed = true
 	c.reportHeldLocked()
-	for _, h := range c.holds {
+	for h := range c.holdsLocked() {
 		c.forsakeLocked(h)
 	}
 	if c.timer != nil {
@@ -150,13 +162,33 @@ func (c *Client) Close() error {
 func (c *Client) reportHeldLocked() {
 	const most = 10
 	var names []string
-	for name, h := range c.holds {
-		if h.valid(c.now()) && len(names) < most {
+	held := 0
+	for h := range c.holdsLocked() {
+		held++
+		if name := h.claim.object.name; h.valid(c.now()) && len(names) < most && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
 	if len(names) > 0 {
-		c.warnLocked("closed while locks are held: each ends with its lease, or when it is unlocked", "locks", len(c.holds), "names", names)
+		c.warnLocked("closed while locks are held: each ends with its lease, or when it is unlocked", "locks", held, "names", names)
+	}
+}
+
+// holdsLocked returns whatever anybody of this client has.
+func (c *Client) holdsLocked() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		for _, table := range c.objects {
+			for _, o := range table {
+				if o.alone != nil && !yield(o.alone) {
+					return
+				}
+				for _, h := range o.readers() {
+					if !yield(h) {
+						return
+					}
+				}
+			}
+		}
 	}
 }
 
@@ -164,9 +196,11 @@ func (c *Client) reportHeldLocked() {
 func (c *Client) dismiss() {
 	c.mu.Lock()
 	defer c.unlock()
-	for _, q := range c.queues {
-		for a := q.first; a != nil; a = a.next {
-			a.notify()
+	for _, table := range c.objects {
+		for _, o := range table {
+			for a := o.firstWaiting(); a != nil; a = a.next {
+				a.notify()
+			}
 		}
 	}
 }

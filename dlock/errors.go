@@ -30,17 +30,21 @@ var (
 	// lease ran out, or the store reports it gone, or held by another.
 	ErrLost = errors.New("lost")
 
+	// ErrUpgrade says that the caller reads, and wanted to write: it has to give up reading first.
+	ErrUpgrade = errors.New("cannot write while reading: give the read lock back first")
+
 	// ErrClosed says that the client is closed.
 	ErrClosed = errors.New("client closed")
 
-	// ErrConflict says that the lock's name holds something that is not a lock.
+	// ErrConflict says that the lock's name holds something that is not a lock, or one of another kind; or that
+	// the caller itself has it as one of another kind.
 	ErrConflict = backend.ErrConflict
 )
 
 // Error is the error of every call in this package that returns one. It wraps one or more of the
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
-	Op   string // lock, trylock, unlock, do, forceunlock, islocked, isheld, holdcount or ttl
+	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, islocked, isheld, holdcount or ttl; of the reading side of an RWLocker with an r before it
 	Name string // the lock's
 	Err  error
 }
@@ -57,6 +61,8 @@ var (
 	errLate        = errors.New("the answer came after the lease that it promised had passed")
 	errUnanswered  = errors.New("the store has not answered")
 	errNotUnlocked = fmt.Errorf("the last hold of this Locker is over, but not unlocked: %w", ErrLost)
+	errOtherKind   = fmt.Errorf("%w: the caller has it as a lock of another kind", ErrConflict)
+	errNoToken     = errors.New("the store gave no fencing token")
 	errElsewhere   = fmt.Errorf("%w by this Locker; another Locker of this client has it", ErrNotHeld)
 	errOwners      = fmt.Errorf("%w by this Locker's plain calls; an owner or a Do of this client has it: unlock with the context that locked it", ErrNotHeld)
 )
@@ -64,7 +70,7 @@ var (
 // unavailable returns an error of the store as one that says so. What the store found under the
 // name, and that the client is closed, says nothing against the store.
 func unavailable(err error) error {
-	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrClosed) || errors.Is(err, ErrUnavailable) {
+	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrClosed) || errors.Is(err, ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -125,11 +125,11 @@ func checkHolds(t *testing.T, c *Client, most int, lease time.Duration) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.unlock()
-	for _, h := range c.holds {
+	for h := range c.holdsLocked() {
 		if left := h.claim.until() - c.now(); left > max(lease, c.lease) {
 			t.Errorf("a hold is relied on for another %v", left)
 		}
-		if h.count < 1 || h.count > max(most, 1) {
+		if h.count < 1 || int(h.count) > max(most, 1) {
 			t.Errorf("%d holds, and the store said %d at most", h.count, most)
 		}
 	}

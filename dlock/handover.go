@@ -10,21 +10,17 @@ import "context"
 // handoverEnd returns until when a claim may be handed on.
 func (c *Client) handoverEnd(cl *claim) instant { return cl.began + c.handover }
 
-// handsOn says whether a hold may be handed on, its time apart: it rests on a claim that is renewed,
-// and that no request without an answer can shorten or count up.
-func (h *hold) handsOn(now instant) bool {
-	return h.claim.watched && h.claim.doubt == 0 && h.valid(now)
+// suits says whether a hold is what an acquisition asks for, and may be handed to it.
+func (h *hold) suits(a *acquisition) bool {
+	return a.kind == h.kind && rules[h.kind].passes && h.inner() == nil && h.claim.suits(a)
 }
-
-// suits says whether a hold is what an acquisition asks for.
-func (h *hold) suits(a *acquisition) bool { return !a.o.fixed && a.o.lease == h.claim.lease }
 
 // handOn gives a hold that is to be released to whoever is next in the queue, and says whether it
 // did.
 func (c *Client) handOn(h *hold) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	q := c.queues[h.claim.name]
+	q := c.queueLocked(h.claim)
 	if q == nil || !c.mayHandOnLocked(h) {
 		return false
 	}
@@ -44,7 +40,7 @@ func (c *Client) mayHandOnLocked(h *hold) bool {
 		return false
 	}
 	now := c.now()
-	return now < c.handoverEnd(h.claim) && h.handsOn(now)
+	return now < c.handoverEnd(h.claim) && h.claim.passes(now) && h.state == live
 }
 
 // inheritLocked ends a hold, and returns the one that its successor is offered.
@@ -55,8 +51,8 @@ func (c *Client) inheritLocked(h *hold, successor party) *hold {
 	h.claim.handed = true
 	heir := newHold(successor, h.claim)
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
-	if l := h.locker(); l != nil {
-		l.hold = nil
+	if v := h.variable(); v != nil {
+		v.hold = nil
 	}
 	c.installLocked(heir)
 	return heir
@@ -89,7 +85,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 // postponeLocked keeps the queue, whose first is told when the last release of h is answered, from
 // asking before that: it would be faster than the other clients, which wait for the message.
 func (c *Client) postponeLocked(cl *claim) *queue {
-	q := c.queues[cl.name]
+	q := c.queueLocked(cl)
 	if q == nil {
 		return nil
 	}

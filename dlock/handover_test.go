@@ -546,10 +546,10 @@ func TestHandedAndLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.mu.Lock()
-		h := c.holds["x"]
+		h := heldOf(c, "x")
 		c.loseLocked(h, ErrLost)
 		c.unlock()
-		if _, err := c.take(ctx, &acquisition{name: "x", party: h.party, handed: h}); err != errAgain {
+		if _, err := c.take(ctx, &acquisition{call: call{name: "x", party: h.party}, waiting: waiting{handed: h}}); err != errAgain {
 			t.Errorf("taking what is lost: %v", err)
 		}
 		if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {

@@ -1,278 +1,251 @@
 package dlock
 
 import (
-	"slices"
+	"context"
+	"errors"
+	"runtime"
 	"sync/atomic"
-	"time"
-
-	"github.com/seed951563bd/distsync/backend"
 )
 
-// A hold is what one party has: from the moment that it gets the lock until its last unlock begins,
-// or the lock is lost.
-type hold struct {
-	claim *claim // on which it rests
-	party party
-	slot  chan struct{} // taken by the one who has a counting step under way; nil where there is only one such step
-
-	// The rest is guarded by Client.mu.
-	state       holdState
-	offered     bool          // to a waiter that has not taken it yet: nobody's to unlock
-	count       int           // at most what the store counts
-	renewedFrom int           // the count from which on it is renewed; 0: never
-	over        chan struct{} // closed when it is lost; made when somebody asks
-	inside      map[*doContext]struct{}
+// Hold is a lock that is held, from [Locker.Acquire] to [Hold.Release]: what [Locker.Do] is for code that
+// can't be one function. It is safe for concurrent use.
+//
+// A Hold that is dropped without a Release, along with its context, is logged once it is found, and goes on
+// being renewed.
+type Hold struct {
+	held
+	given atomic.Bool // back
+	watch runtime.Cleanup
 }
 
-// A claim is what the store has granted to one owner string. Each outermost acquisition has a claim
-// of its own, so that no late request of an earlier one can touch a later one. Holds of several
-// parties may rest on it, one after the other: see [Client.handOn].
-type claim struct {
-	name  string
-	owner string // in the store
-
-	deadline atomic.Int64 // the instant until which the store has promised it
-
-	// The rest is guarded by Client.mu.
-	holder  *hold   // the present one
-	began   instant // when the request that the store granted was sent
-	alarm   alarm
-	watched bool
-	handed  bool          // from one holder to another
-	back    bool          // it is being taken back
-	unsure  bool          // an acquisition or re-entry has no answer: the store may count more than we do
-	lease   time.Duration // what the next renewal or partial release asks for
-	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
-	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
+// held is what an acquisition has brought about: for one hold, with a context that lasts as long.
+type held struct {
+	locker *Locker
+	hold   *hold
+	ctx    *holdContext
 }
 
-type holdState uint8
-
-const (
-	live     holdState = iota
-	released           // its last release has begun
-	lost               // ended before it was released
-	forsaken           // the client was closed; it may still be released
-)
-
-// Rules about time.
-const (
-	driftShare = 100 // a hundredth of each lease is kept back, for clocks that don't run alike
-
-	maxLosses  = 1024 // lost holds of owners that are remembered
-	lossMemory = 10   // and for how many leases
-)
-
-// promised returns for how long the store's answer to a request for lease can be relied on.
-func promised(lease time.Duration) time.Duration { return lease - lease/driftShare }
-
-// valid says whether the hold can be relied on at this instant.
-func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.until() }
-
-// until returns the instant until which the store has promised the claim.
-func (cl *claim) until() instant { return instant(cl.deadline.Load()) }
-
-// extend notes that the store granted lease to a request that was sent at that instant.
-func (cl *claim) extend(sent instant, lease time.Duration) {
-	if cl.doubt > 0 {
-		lease = min(lease, cl.doubt) // a late request may yet shorten it to that
+// Acquire waits for the lock as [Locker.LockContext] does, and returns what it has got. In whose name it does
+// so says ctx: an owner's or, if it comes from another hold of this lock, that one's, which it re-enters.
+// Otherwise the Hold is a party of its own: two that are acquired with one Locker exclude each other, and neither
+// has to do with the Locker's plain calls. With Wait(0) it gives up with [ErrNotAcquired] if another has the lock.
+// The errors are those of LockContext.
+func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
+	got, err := l.enter(ctx, opts)
+	if err != nil {
+		return nil, l.wrap("acquire", err)
 	}
-	if until := sent + promised(lease); until > cl.until() {
-		cl.deadline.Store(int64(until))
+	return &Hold{held: got, watch: l.client.watchHold(got)}, nil
+}
+
+// Context returns a context for what is done while the lock is held, with the values of the one that was given to
+// Acquire. It ends, with cause [ErrLost], when the lock is lost, at the latest when
+// the lease has run out on this machine's clock. After a pause of the process the first call of its
+// Err reports it; its Done channel, and contexts derived from it, follow a moment later. It also
+// ends with cause [ErrClosed] when the client is closed, with the context given to Acquire, and when the Hold is
+// released. It carries the hold: Do, Acquire and LockContext of the same lock re-enter with it, in any goroutine,
+// also within a hold of another lock. Once the hold is over they return [ErrLost], or [ErrNotHeld] if it was given
+// back. For other locks the context says what the one given to Acquire says.
+func (h *Hold) Context() context.Context { return h.mustBeHeld().ctx }
+
+// Release gives the lock back, and ends the context. It does so even if ctx has ended, and tries for at most 5 s or
+// what is left of the lease, and no longer than ctx allows; if the store hasn't answered by then the
+// error says so, and the release continues in the background. It returns [ErrLost] if the lock was
+// lost, and [ErrNotHeld] if it was given back before.
+func (h *Hold) Release(ctx context.Context) error {
+	held := h.mustBeHeld()
+	if h.given.Swap(true) {
+		return held.locker.wrap("release", ErrNotHeld)
 	}
+	h.watch.Stop()
+	held.ctx.end()
+	return held.locker.wrap("release", held.locker.client.releaseWithin(ctx, held.hold))
 }
 
-// sending notes that a request for lease goes out now.
-func (cl *claim) sending(now instant, lease time.Duration) {
-	cl.horizon = max(cl.horizon, now+lease)
+// Lost returns a channel that is closed when the lock is lost or the client is closed, and never by a Release.
+func (h *Hold) Lost() <-chan struct{} {
+	held := h.mustBeHeld()
+	return held.locker.client.lostChannel(held.hold)
 }
 
-// doubted notes that a request for lease has no answer. Time doesn't settle that.
-func (cl *claim) doubted(lease time.Duration) {
-	if cl.doubt == 0 || lease < cl.doubt {
-		cl.doubt = lease
+// Token returns the lock's fencing token, if it is one of a [Client.FencedLocker]: a number, never 0, that is
+// larger than any given out for this lock before. It stays what it is when the lock is lost: that is what it is for.
+func (h *Hold) Token() (token uint64, ok bool) {
+	token = h.mustBeHeld().hold.claim.token()
+	return token, token != 0
+}
+
+// Name returns the lock's name.
+func (h *Hold) Name() string { return h.mustBeHeld().locker.name }
+
+func (h *Hold) mustBeHeld() *held {
+	if h == nil || h.locker == nil {
+		panic("dlock: a Hold that is nil, or wasn't made by Acquire")
 	}
+	return &h.held
 }
 
-// newHold returns a party's hold on a claim, which has no other holder.
-func newHold(p party, cl *claim) *hold {
-	h := new(hold)
-	h.rest(p, cl)
-	return h
-}
-
-func (h *hold) rest(p party, cl *claim) {
-	h.claim, h.party = cl, p
-	if h.locker() == nil {
-		h.slot = make(chan struct{}, 1)
+// Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token].
+func Token(ctx context.Context) (token uint64, ok bool) {
+	for id := identityOf(ctx); id != nil; id = id.outer {
+		if id.hold == nil {
+			continue
+		}
+		if token := id.hold.claim.token(); token != 0 {
+			return token, true
+		}
 	}
-	cl.holder = h
+	return 0, false
 }
 
-// locker returns the Locker whose plain calls the hold is for, or nil.
-func (h *hold) locker() *Locker {
-	l, _ := h.party.(*Locker)
-	return l
-}
-
-// grantLocked makes a hold of an acquisition that the store has just answered.
-func (c *Client) grantLocked(h *hold, sent instant) {
-	cl := h.claim
-	if old := c.holds[cl.name]; old != nil {
-		c.loseLocked(old, ErrLost) // the store says that it is ours now, in another name
+// Do acquires the lock as [Locker.Acquire] does, calls fn with the context of the hold, see [Hold.Context], and
+// releases it, also when fn panics or ends its goroutine.
+//
+// Do returns fn's error, joined with an [*Error] whose Op is "unlock" if the lock was lost
+// meanwhile, even if fn returned nil (it wraps [ErrLost]: test for that first, since fn's error may
+// be that of its context), or if the release failed. Whether ctx has ended by then makes no difference:
+// the release takes at most 5 s, or what is left of the lease. If the lock was not acquired the error
+// is an *Error whose Op is "do". If fn panics, what the release says is logged.
+func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
+	l.mustBeMade()
+	if fn == nil {
+		return l.wrap("do", errors.New("the function is nil"))
 	}
-	h.count = 1
-	if cl.watched {
-		h.renewedFrom = 1
+	got, err := l.enter(ctx, opts)
+	if err != nil {
+		return l.wrap("do", err)
 	}
-	cl.began = sent
-	cl.alarm.task = cl
-	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
-	c.installLocked(h)
+	return got.run(ctx, fn)
 }
 
-// installLocked makes h what this client has.
-func (c *Client) installLocked(h *hold) {
-	c.holds[h.claim.name] = h
-	if l := h.locker(); l != nil {
-		l.hold = h
+// enter acquires the lock for somebody of its own, or for whom ctx names.
+func (l *Locker) enter(ctx context.Context, opts []AcquireOption) (held, error) {
+	l.mustBeMade()
+	who := l.caller(ctx)
+	if who.party == party(l.plain) {
+		who = caller{party: NewOwner(), alone: true} // its hold is its own
 	}
-	c.joinLocked(h)
+	h, err := l.acquire(ctx, who, acquireOptions{}, opts)
+	if err != nil {
+		return held{}, err
+	}
+	return held{l, h, l.client.inside(ctx, h)}, nil
 }
 
-// currentLocked returns the hold that p has, or nil.
-func (c *Client) currentLocked(name string, p party) *hold {
-	h := c.holds[name]
-	if h == nil || h.party != p || !c.checkLocked(h) {
-		return nil
-	}
-	return h
+// run calls fn while the lock is held, and releases it.
+func (d *held) run(ctx context.Context, fn func(context.Context) error) (err error) {
+	l := d.locker
+	returned := false
+	defer func() {
+		d.ctx.end()
+		e := l.wrap("unlock", l.client.releaseWithin(withoutCancel(ctx), d.hold))
+		if e != nil && !returned {
+			l.client.warn("unlock, after a panic", "name", l.name, "err", e)
+		}
+		err = both(err, e)
+	}()
+	err = fn(d.ctx)
+	returned = true
+	return err
 }
 
-// isLost says whether a hold was lost.
-func (c *Client) isLost(h *hold) bool {
+// withoutCancel is [context.WithoutCancel], for less where ctx never ends.
+func withoutCancel(ctx context.Context) context.Context {
+	if ctx.Done() == nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
+}
+
+// holdContext is the context of a hold. Its Err looks at the clock, and so it is right even when no
+// timer has run since the process was paused. Nothing of this package refers to it but its Hold, so that one that is
+// dropped can be found.
+type holdContext struct {
+	context.Context // ends with the caller's, with the hold, and when that is given back
+	id              identity
+	line            *lifeline
+}
+
+// A lifeline is how a hold ends a context.
+type lifeline struct{ cancel context.CancelCauseFunc }
+
+// Err says whether the context is over.
+func (d *holdContext) Err() error {
+	if err := d.Context.Err(); err != nil || d.id.client.now() < d.id.hold.claim.until() {
+		return err
+	}
+	if d.id.client.isLost(d.id.hold) {
+		d.line.cancel(ErrLost)
+	}
+	return d.Context.Err()
+}
+
+// Value returns what the caller's context does, and in whose name calls with this one are made.
+func (d *holdContext) Value(key any) any {
+	if key == (identityKey{}) {
+		return &d.id
+	}
+	return d.Context.Value(key)
+}
+
+// inside returns the context for what is done while h is held.
+func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
+	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
+	ctx, cancel := context.WithCancelCause(ctx)
+	d := &holdContext{ctx, id, &lifeline{cancel}}
 	c.mu.Lock()
 	defer c.unlock()
-	return !c.checkLocked(h) && h.state == lost
-}
-
-// checkLocked says whether a hold can be relied on now, and ends it if its time is over.
-func (c *Client) checkLocked(h *hold) bool {
-	if h.valid(c.now()) {
-		return true
+	t := h.tellsLocked()
+	if t.contexts == nil {
+		t.contexts = make(map[*lifeline]struct{})
 	}
-	c.loseLocked(h, ErrLost)
-	return false
-}
-
-// loseLocked ends a hold for good before it was released, and tells whoever wants to know.
-func (c *Client) loseLocked(h *hold, cause error) {
+	t.contexts[d.line] = struct{}{}
 	if h.state != live {
-		return
+		c.endContextsLocked(h, h.state.overError())
 	}
-	h.state = lost
-	c.dropLocked(h)
-	c.tellLocked(h, cause)
-	if h.locker() == nil {
-		c.rememberLocked(h)
-	}
-	cl := h.claim
-	if c.stored(cl.lease) > cl.lease {
-		c.takeBackLocked(cl) // the store keeps it for longer than it was asked for
-	}
-	c.wakeLocked(cl.name)
-	if cl.watched {
-		c.warnLocked("lock lost", "name", cl.name, "owner", cl.owner)
-	} // a fixed lease is meant to end
+	return d
 }
 
-// forsakeLocked ends a hold because the client is closed.
-func (c *Client) forsakeLocked(h *hold) {
-	h.state = forsaken
-	c.tellLocked(h, ErrClosed)
-	c.unscheduleLocked(&h.claim.alarm)
-}
-
-// dropLocked takes a hold out of the tables.
-func (c *Client) dropLocked(h *hold) {
-	if c.holds[h.claim.name] == h {
-		delete(c.holds, h.claim.name)
-	}
-	c.unscheduleLocked(&h.claim.alarm)
-}
-
-// vacateLocked lets the next plain call have the Locker of a hold that is given back.
-func (c *Client) vacateLocked(h *hold) {
-	l := h.locker()
-	if l == nil || l.hold != h {
-		return
-	}
-	l.hold = nil
-	if q := c.queues[l.name]; q != nil {
-		c.leadLocked(q)
+// end ends the context, since what it is for is given back.
+func (d *holdContext) end() {
+	d.line.cancel(nil)
+	c, h := d.id.client, d.id.hold
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h.told != nil {
+		delete(h.told.contexts, d.line)
 	}
 }
 
-// tellLocked ends what hangs on a hold.
-func (c *Client) tellLocked(h *hold, cause error) {
-	if h.over != nil {
-		close(h.over)
+// tellsLocked returns who is told when a hold is over.
+func (h *hold) tellsLocked() *told {
+	if h.told == nil {
+		h.told = new(told)
 	}
-	c.endContextsLocked(h, cause)
+	return h.told
 }
 
-// endContextsLocked ends the contexts of the Dos that a hold is for.
-func (c *Client) endContextsLocked(h *hold, cause error) {
-	for d := range h.inside {
-		c.laterLocked(func() { d.cancel(cause) })
+// lostChannel returns a channel that is closed when a hold is lost.
+func (c *Client) lostChannel(h *hold) <-chan struct{} {
+	c.mu.Lock()
+	defer c.unlock()
+	c.checkLocked(h)
+	t := h.tellsLocked()
+	if len(t.over) == 0 {
+		t.over = []chan struct{}{make(chan struct{})}
+		if h.state == lost || h.state == forsaken {
+			close(t.over[0])
+		}
 	}
-	h.inside = nil
+	return t.over[0]
 }
 
-// A lostKey is what an unlock of an owner names.
-type lostKey struct {
-	name  string
-	party party
-}
-
-// rememberLocked keeps a lost hold, so that its unlocks are told that it was lost.
-func (c *Client) rememberLocked(h *hold) {
-	key := lostKey{h.claim.name, h.party}
-	c.lost[key] = append(c.lost[key], h)
-	c.losses = append(c.losses, h)
-	if len(c.losses) > maxLosses {
-		c.forgot = true
-		c.forgetLocked(c.losses[0])
+// within says whether ctx comes from a hold.
+func (h *hold) within(ctx context.Context) bool {
+	for id := identityOf(ctx); id != nil; id = id.outer {
+		if id.hold == h {
+			return true
+		}
 	}
-	c.scheduleLocked(&h.claim.alarm, c.now()+lossMemory*c.lease)
-}
-
-// forgetLocked drops what rememberLocked kept. If that isn't because it was unlocked, its unlock will
-// find nothing: c.forgot.
-func (c *Client) forgetLocked(h *hold) {
-	c.unscheduleLocked(&h.claim.alarm)
-	if i := slices.Index(c.losses, h); i >= 0 {
-		c.losses = slices.Delete(c.losses, i, i+1)
-	}
-	key := lostKey{h.claim.name, h.party}
-	left := slices.DeleteFunc(c.lost[key], func(x *hold) bool { return x == h })
-	if len(left) == 0 {
-		delete(c.lost, key)
-	} else {
-		c.lost[key] = left
-	}
-}
-
-// lastLossLocked returns the latest lost hold of p that isn't unlocked, or nil.
-func (c *Client) lastLossLocked(name string, p party) *hold {
-	holds := c.lost[lostKey{name, p}]
-	if len(holds) == 0 {
-		return nil
-	}
-	return holds[len(holds)-1]
-}
-
-// acquireRequest is what the store is asked for.
-func (cl *claim) acquireRequest(lease time.Duration, reentry bool) backend.AcquireRequest {
-	return backend.AcquireRequest{Name: cl.name, Owner: cl.owner, Lease: lease, Reentry: reentry}
+	return false
 }

@@ -3,6 +3,8 @@ package dlock
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -19,29 +21,60 @@ import (
 //
 // Making a Locker is cheap and does no I/O: in a handler make one per request.
 //
-// Calls whose context names an owner (see [WithOwner]), or comes from a [Locker.Do] of the same
-// lock, are made in that owner's name, and re-enter what it holds. Unlock with the context that you
-// locked with. With the context of a Do whose hold is over neither works: [ErrLost] or [ErrNotHeld].
+// Calls whose context names an owner (see [WithOwner]), or comes from a [Hold] of the same
+// lock, that of a [Locker.Do] among them, are made in that party's name, and re-enter what it holds. Unlock with the context that you
+// locked with. With the context of a Hold that is over neither works: [ErrLost] or [ErrNotHeld].
 //
-// A Locker is safe for concurrent use. It must not be copied.
+// A Locker that is dropped while its plain calls have the lock is logged once that is found, and the lock goes on being
+// renewed. A Locker is safe for concurrent use. It must not be copied, and its methods panic if it is nil or wasn't
+// made by a [Client].
 type Locker struct {
 	client *Client
 	name   string
-	owner  Owner // whose the plain calls are; zero: the Locker's
+	kind   backend.Kind
+	owner  Owner     // whose the plain calls are; zero: the variable's
+	plain  *variable // what the plain calls have
+}
+
+// A variable is what the plain calls of a Locker have: as a mutex does, it says whether it is locked, not by
+// whom. Nothing of this package refers to its Locker, so that one that is dropped can be found.
+type variable struct {
+	watched atomic.Bool // for being dropped
 
 	// Guarded by Client.mu.
-	hold    *hold // of plain calls, from a lock to its unlock
-	waiting int   // plain calls in the queue
+	waiting int32 // plain calls in the queue
+	hold    *hold // from a lock to its unlock; of readers, while it isn't lost
+}
+
+// newLocker returns a Locker for a kind of lock.
+func newLocker(c *Client, kind backend.Kind, name string) *Locker {
+	l := new(Locker)
+	l.make(c, kind, name)
+	return l
+}
+
+func (l *Locker) make(c *Client, kind backend.Kind, name string) {
+	if c == nil || c.session == nil {
+		panic("dlock: a Client that is nil, or wasn't made by New")
+	}
+	l.client, l.name, l.kind, l.plain = c, name, kind, new(variable)
+}
+
+func (l *Locker) mustBeMade() {
+	if l == nil || l.client == nil {
+		panic("dlock: a Locker that is nil, or wasn't made by a Client")
+	}
 }
 
 // Name returns the lock's name.
-func (l *Locker) Name() string { return l.name }
+func (l *Locker) Name() string { l.mustBeMade(); return l.name }
 
 // For returns a Locker for the same lock whose plain calls are made in the name of o: it can be
 // locked again while o holds it, and is free after as many unlocks. It panics if o is zero.
 func (l *Locker) For(o Owner) *Locker {
+	l.mustBeMade()
 	o.mustBeSomebody("For")
-	bound := l.client.Locker(l.name)
+	bound := newLocker(l.client, l.kind, l.name)
 	bound.owner = o
 	return bound
 }
@@ -49,9 +82,10 @@ func (l *Locker) For(o Owner) *Locker {
 // Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store
 // can't be reached or returns errors, also such as somebody must put right first (a wrong password),
 // it keeps trying and logs that now and then. It panics where waiting can't help, with an [*Error]: one that wraps [ErrClosed] if the client is or gets closed,
-// [ErrConflict] if the lock's name holds something that is not a lock, or one that says that the
-// name is empty.
+// [ErrConflict] if the lock's name holds something that is not such a lock, [ErrUpgrade], [errors.ErrUnsupported] if
+// the store doesn't know the kind of lock, or one that says that the name is empty.
 func (l *Locker) Lock() {
+	l.mustBeMade()
 	ctx := context.Background()
 	var tries backoff
 	for {
@@ -59,7 +93,7 @@ func (l *Locker) Lock() {
 		if err == nil {
 			return
 		}
-		if errors.Is(err, ErrClosed) || errors.Is(err, ErrConflict) || errors.Is(err, errEmptyName) {
+		if isHopeless(err) {
 			panic(l.wrap("lock", err))
 		}
 		l.client.warn("cannot lock yet", "name", l.name, "err", err)
@@ -67,10 +101,21 @@ func (l *Locker) Lock() {
 	}
 }
 
+// isHopeless says whether a Lock can't go on after an error.
+func isHopeless(err error) bool {
+	for _, why := range []error{ErrClosed, ErrConflict, ErrUpgrade, errors.ErrUnsupported, errEmptyName} {
+		if errors.Is(err, why) {
+			return true
+		}
+	}
+	return false
+}
+
 // Unlock releases the lock. It panics, with an [*Error] that wraps [ErrNotHeld], if the caller
 // never had it. If it was lost, or the store can't be reached within 5 s, that is logged; in the
 // latter case the release continues in the background.
 func (l *Locker) Unlock() {
+	l.mustBeMade()
 	err := l.unlock(context.Background())
 	switch {
 	case errors.Is(err, ErrNotHeld) && !l.mayHaveLost():
@@ -86,7 +131,7 @@ func (l *Locker) mayHaveLost() bool {
 	c := l.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.forgot && l.self() != party(l)
+	return c.forgot && (rules[l.kind].shared || l.self() != party(l.plain))
 }
 
 // LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
@@ -99,6 +144,7 @@ func (l *Locker) mayHaveLost() bool {
 // the store couldn't say. What the store refuses for good is ErrUnavailable at once. A call that
 // nothing bounds logs, now and then, that the store is unavailable.
 func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
+	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{}, opts)
 	return l.wrap("lock", err)
 }
@@ -109,6 +155,7 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 // was lost, and nobody has unlocked it yet. A single attempt takes as long as ctx allows or, if that
 // has no deadline, as the store's client waits for an answer.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
+	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{bounded: true}, opts)
 	if isHeld(err) {
 		return false, nil
@@ -125,6 +172,7 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 // before. The client remembers at most 1,024 losses of owners, for ten of its leases each; after
 // that the error is ErrNotHeld.
 func (l *Locker) UnlockContext(ctx context.Context) error {
+	l.mustBeMade()
 	return l.wrap("unlock", l.unlock(ctx))
 }
 
@@ -135,61 +183,79 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 // store it is unknown whether that was carried out. What is under that name in the store and is no
 // lock is left alone: [ErrConflict].
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
+	l.mustBeMade()
 	if err := l.usable(ctx); err != nil {
 		return false, l.wrap("forceunlock", err)
 	}
 	c := l.client
-	mine := c.claimOf(l.name)
-	res, err := step(ctx, c, backend.Session.ForceRelease, backend.ForceReleaseRequest{Name: l.name})
+	mine := c.claimsOf(l)
+	res, err := step(ctx, c, backend.Session.ForceRelease, backend.ForceReleaseRequest{Kind: l.kind, Name: l.name})
 	if err != nil {
 		return false, l.wrap("forceunlock", l.stepError(ctx, err))
 	}
-	c.struck(l.name, mine)
+	c.struck(l, mine)
 	return res.Released, nil
 }
 
-// claimOf returns the claim that this client has under a name, or nil.
-func (c *Client) claimOf(name string) *claim {
+// claimsOf returns what this client has claimed of a Locker's lock.
+func (c *Client) claimsOf(l *Locker) []*claim {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if h := c.holds[name]; h != nil {
-		return h.claim
-	}
-	return nil
+	defer c.unlock()
+	return c.claimsLocked(c.objectLocked(l.kind, l.name), l.kind)
 }
 
-// struck tells whom a forced lock was taken from: whoever holds the claim that this client had
-// before. One that was granted meanwhile may have been struck, too: the store knows.
-func (c *Client) struck(name string, mine *claim) {
+// claimsLocked returns what this client has claimed of a lock of that kind. Who has a lock alone may read it as well.
+func (c *Client) claimsLocked(o *object, kind backend.Kind) []*claim {
+	var claims []*claim
+	if o != nil && o.alone != nil && !rules[kind].shared {
+		claims = append(claims, o.alone.claim)
+	}
+	for _, h := range o.readers() {
+		if (rules[kind].shared || h.claim.retain() != nil) && !slices.Contains(claims, h.claim) {
+			claims = append(claims, h.claim)
+		}
+	}
+	return claims
+}
+
+// struck tells whom a forced lock was taken from: whoever holds what this client had
+// before. What was granted meanwhile may have been struck, too: the store knows.
+func (c *Client) struck(l *Locker, mine []*claim) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.forced.Add(1)
-	if mine != nil {
-		c.loseLocked(mine.holder, ErrLost)
+	for _, cl := range mine {
+		c.loseClaimLocked(cl, ErrLost)
 	}
-	if h := c.holds[name]; h != nil {
-		c.backgroundLocked(func() { c.confirm(c.ctx, h.claim) })
+	o := c.objectLocked(l.kind, l.name)
+	for _, cl := range c.claimsLocked(o, l.kind) {
+		c.backgroundLocked(func() { c.confirm(c.ctx, cl) })
 	}
-	c.wakeLocked(name)
+	if o := c.objectLocked(l.kind, l.name); o != nil && o.queue != nil {
+		c.wakeQueueLocked(o.queue)
+	}
 }
 
 // IsLocked asks the store whether anybody holds the lock: one round trip. Like those of the other
 // questions its errors are that of ctx, [ErrClosed], [ErrConflict], and what the store says.
 func (l *Locker) IsLocked(ctx context.Context) (bool, error) {
-	res, err := l.look(ctx, "")
+	l.mustBeMade()
+	res, err := l.look(ctx)
 	return res.Held, l.wrap("islocked", err)
 }
 
 // TTL asks the store how long the lock lasts if nobody renews it: 0 if it is free, negative if it
 // never ends or the store doesn't know.
 func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
-	res, err := l.look(ctx, "")
+	l.mustBeMade()
+	res, err := l.look(ctx)
 	return res.Remaining, l.wrap("ttl", err)
 }
 
 // IsHeld says whether the caller holds the lock, both by this client's own clock and in the store.
 // With an error it is false.
 func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
+	l.mustBeMade()
 	n, err := l.held(ctx)
 	return n > 0, l.wrap("isheld", err)
 }
@@ -197,6 +263,7 @@ func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 // HoldCount returns how often the caller must unlock the lock to release it fully: 0 if it isn't
 // held, either by this client's own clock or in the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
+	l.mustBeMade()
 	n, err := l.held(ctx)
 	return n, l.wrap("holdcount", err)
 }
@@ -204,20 +271,13 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 // Lost returns a channel that is closed when the caller's present hold is lost or the client is
 // closed. It is closed already if the caller doesn't hold the lock, and never closed by an unlock.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
-	who := l.caller(ctx)
-	c := l.client
-	c.mu.Lock()
-	defer c.unlock()
-	h := l.presentLocked(who)
-	if h == nil {
-		over := make(chan struct{})
-		close(over)
-		return over
+	l.mustBeMade()
+	if h := l.present(l.caller(ctx)); h != nil {
+		return l.client.lostChannel(h)
 	}
-	if h.over == nil {
-		h.over = make(chan struct{})
-	}
-	return h.over
+	over := make(chan struct{})
+	close(over)
+	return over
 }
 
 // acquire gets the lock for a caller.
@@ -231,7 +291,11 @@ func (l *Locker) acquire(ctx context.Context, who caller, o acquireOptions, opts
 	}
 	ctx, cancel := waitContext(ctx, o)
 	defer cancel()
-	return l.client.acquire(ctx, l.name, who, o)
+	h, err := l.client.acquire(ctx, l, who, o)
+	if err == nil && who.party == party(l.plain) {
+		l.client.watchVariable(l)
+	}
+	return h, err
 }
 
 // unlock gives back one hold of whoever calls.
@@ -240,10 +304,10 @@ func (l *Locker) unlock(ctx context.Context) error {
 		return errEmptyName
 	}
 	switch who := l.caller(ctx); {
-	case who.hold != nil:
+	case who.hold != nil && who.hold.kind == l.kind:
 		return l.client.releaseWithin(ctx, who.hold)
-	case who.party != party(l):
-		return l.client.releaseParty(ctx, l.name, who.party)
+	case who.party != party(l.plain):
+		return l.client.releaseParty(ctx, l, who.party)
 	default:
 		return l.unlockPlain(ctx)
 	}
@@ -261,22 +325,35 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 	return ErrNotHeld
 }
 
-// plainHold returns what a plain unlock gives back.
+// plainHold returns what a plain unlock gives back. Of several that read through one Locker those whose hold was lost
+// come first: whoever of them this is, what the others have stays.
 func (l *Locker) plainHold() (*hold, error) {
 	c := l.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := l.hold; h != nil && !h.offered && h.state != released {
+	if h := c.lastLossLocked(l.lostKey(l.plain)); h != nil {
 		return h, nil
 	}
-	switch other := c.holds[l.name]; {
-	case other == nil || other == l.hold:
+	o := c.objectLocked(l.kind, l.name)
+	if rules[l.kind].shared {
+		if h := o.oldest(l.plain); h != nil {
+			return h, nil
+		}
+	} else if h := l.plain.hold; h != nil && !h.offered && h.state != released {
+		return h, nil
+	}
+	switch {
+	case o == nil || o.alone == nil || o.alone == l.plain.hold || o.alone.kind != l.kind:
 		return nil, ErrNotHeld
-	case other.locker() == nil:
+	case o.alone.variable() == nil:
 		return nil, errOwners
 	default:
 		return nil, errElsewhere
 	}
+}
+
+func (l *Locker) lostKey(p party) lostKey {
+	return lostKey{lockKey{rules[l.kind].family, l.name}, l.kind, p}
 }
 
 // usable says what speaks against using the Locker at all.
@@ -284,15 +361,22 @@ func (l *Locker) usable(ctx context.Context) error {
 	if l.name == "" {
 		return errEmptyName
 	}
+	if c := l.client; !c.limits.Kinds.Has(l.kind) {
+		return backend.UnknownKind(c.store, l.kind)
+	}
 	return l.client.over(ctx)
 }
 
-// look asks the store about the lock, and about an owner unless that is empty.
-func (l *Locker) look(ctx context.Context, owner string) (backend.LookResult, error) {
+// look asks the store about the lock.
+func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
+	return l.lookFor(ctx, backend.LookRequest{Kind: l.kind, Name: l.name})
+}
+
+func (l *Locker) lookFor(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	if err := l.usable(ctx); err != nil {
 		return backend.LookResult{}, err
 	}
-	res, err := step(ctx, l.client, backend.Session.Look, backend.LookRequest{Name: l.name, Owner: owner})
+	res, err := step(ctx, l.client, backend.Session.Look, req)
 	if err != nil {
 		return backend.LookResult{}, l.stepError(ctx, err)
 	}
@@ -318,7 +402,7 @@ func (l *Locker) held(ctx context.Context) (int, error) {
 	if h == nil {
 		return 0, nil
 	}
-	res, err := l.look(ctx, h.claim.owner)
+	res, err := l.lookFor(ctx, h.claim.lookRequest())
 	if err != nil || res.Count == 0 {
 		return 0, err
 	}
@@ -328,7 +412,7 @@ func (l *Locker) held(ctx context.Context) (int, error) {
 	if l.presentLocked(who) != h {
 		return 0, nil
 	}
-	return h.count, nil
+	return c.objectLocked(l.kind, l.name).calls(h), nil
 }
 
 // present returns the valid hold of a caller, or nil.
@@ -339,8 +423,8 @@ func (l *Locker) present(who caller) *hold {
 }
 
 func (l *Locker) presentLocked(who caller) *hold {
-	if who.hold == nil {
-		return l.client.currentLocked(l.name, who.party)
+	if who.hold == nil || who.hold.kind != l.kind {
+		return l.client.currentLocked(l.client.objectLocked(l.kind, l.name), l.kind, who.party)
 	}
 	if !l.client.checkLocked(who.hold) {
 		return nil
@@ -352,6 +436,9 @@ func (l *Locker) presentLocked(who caller) *hold {
 func (l *Locker) wrap(op string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if rules[l.kind].shared {
+		op = "r" + op
 	}
 	return &Error{Op: op, Name: l.name, Err: err}
 }

@@ -19,8 +19,8 @@ func NewOwner() Owner { return Owner{owners.Add(1)} }
 
 // WithOwner returns a context in which everything is done in the name of o, in whatever goroutine:
 // calls that are given it re-enter what o holds, and unlocks pair with locks last in, first out.
-// Of several things that a context says the innermost counts: an owner, or the hold of a [Locker.Do],
-// which goes for that lock alone. It panics if o is zero.
+// Of several things that a context says the innermost counts: an owner, or a [Hold] (that of a [Locker.Do] among
+// them), which goes for that lock alone. It panics if o is zero.
 //
 // Goroutines that share an owner don't exclude each other, so it doesn't belong in middleware that
 // wraps whole requests unless each request really is one party.
@@ -35,7 +35,7 @@ func (o Owner) mustBeSomebody(where string) {
 	}
 }
 
-// An identity is what a context says about who is calling: an owner, or the hold of a Do.
+// An identity is what a context says about who is calling: an owner, or a hold.
 type identity struct {
 	party  party
 	client *Client // of the hold
@@ -51,7 +51,7 @@ func identityOf(ctx context.Context) *identity {
 	return id
 }
 
-// A party is who can hold a lock: an Owner, a goroutineOwner, or the *Locker of plain calls.
+// A party is who can hold a lock: an Owner, a goroutineOwner, or the *variable of plain calls.
 type party any
 
 type goroutineOwner uint64
@@ -59,7 +59,7 @@ type goroutineOwner uint64
 // A caller is in whose name a call is made.
 type caller struct {
 	party party
-	hold  *hold // what its context is for; nil if it isn't that of a Do of this lock
+	hold  *hold // what its context is for; nil if it isn't that of a hold of this lock
 	alone bool  // nobody else is that party
 }
 
@@ -67,7 +67,7 @@ type caller struct {
 // lock or owner that the context names decides.
 func (l *Locker) caller(ctx context.Context) caller {
 	for id := identityOf(ctx); id != nil; id = id.outer {
-		if id.hold == nil || id.client == l.client && id.hold.claim.name == l.name {
+		if id.hold == nil || id.client == l.client && id.hold.claim.object.is(l) {
 			return caller{party: id.party, hold: id.hold}
 		}
 	}
@@ -82,6 +82,6 @@ func (l *Locker) self() party {
 	case l.client.goroutineOwners:
 		return goroutineOwner(goroutine.ID())
 	default:
-		return l
+		return l.plain
 	}
 }

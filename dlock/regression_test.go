@@ -270,7 +270,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					b.mu.Unlock()
 					// the unlock's own context would end at the deadline; it may, too, not have been looked at
 					c.mu.Lock()
-					h := c.holds["x"]
+					h := heldOf(c, "x")
 					c.mu.Unlock()
 					c.mu.Lock()
 					err := c.releaseOneLocked(context.Background(), h, c.now())

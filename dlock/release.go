@@ -13,9 +13,9 @@ import (
 const longestRelease = 5 * time.Second
 
 // releaseParty gives back the latest hold of p.
-func (c *Client) releaseParty(ctx context.Context, name string, p party) error {
+func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 	for {
-		h := c.latest(name, p)
+		h := c.latest(l, p)
 		if h == nil {
 			return ErrNotHeld
 		}
@@ -26,13 +26,25 @@ func (c *Client) releaseParty(ctx context.Context, name string, p party) error {
 }
 
 // latest returns what p would unlock, lost or not, or nil.
-func (c *Client) latest(name string, p party) *hold {
+func (c *Client) latest(l *Locker, p party) *hold {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := c.holds[name]; h != nil && h.party == p && !h.offered {
+	if h := c.presentHoldLocked(l, p); h != nil && !h.offered {
 		return h
 	}
-	return c.lastLossLocked(name, p)
+	return c.lastLossLocked(l.lostKey(p))
+}
+
+// presentHoldLocked returns what a party has on a Locker's lock, valid or not, or nil.
+func (c *Client) presentHoldLocked(l *Locker, p party) *hold {
+	o := c.objectLocked(l.kind, l.name)
+	if rules[l.kind].shared || o == nil {
+		return o.reader(p)
+	}
+	if h := o.alone; h != nil && h.party == p && h.kind == l.kind {
+		return h
+	}
+	return nil
 }
 
 // releaseWithin gives back one hold of a Do, with its own context or one from inside it.
@@ -45,10 +57,13 @@ func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 
 // release gives back one hold. It is errAgain if the last one was given back before.
 func (c *Client) release(ctx context.Context, h *hold) error {
+	if rules[h.kind].shared {
+		return c.releaseShared(ctx, h)
+	}
 	if c.handOn(h) {
 		return nil
 	}
-	ctx, cancel := c.releaseContext(ctx, h)
+	ctx, cancel := c.releaseContext(ctx, h, false)
 	defer cancel()
 	if h.slot != nil {
 		if !h.takeSlot(ctx) {
@@ -103,12 +118,12 @@ func (h *hold) budget(now instant) time.Duration {
 
 // releaseContext returns a context in which to release. One that is over already doesn't keep
 // anybody from it, nor does that of a Do whose hold it is, which ends as the release begins.
-func (c *Client) releaseContext(ctx context.Context, h *hold) (context.Context, context.CancelFunc) {
+func (c *Client) releaseContext(ctx context.Context, h *hold, last bool) (context.Context, context.CancelFunc) {
 	budget := longestRelease
 	switch {
 	case ctx.Err() != nil:
 		ctx = withoutCancel(ctx)
-	case h.within(ctx) && c.isLast(h):
+	case h.within(ctx) && (last || c.isLast(h)):
 		if end, ok := ctx.Deadline(); ok {
 			budget = min(budget, time.Until(end))
 		}
@@ -139,7 +154,7 @@ func (c *Client) releaseLater(h *hold, why error) error {
 	c.backgroundLocked(func() {
 		// Of this hold only: its owner may have taken another by then.
 		if err := c.release(context.Background(), h); err != nil && err != errAgain {
-			c.warn("late unlock", "name", h.claim.name, "err", err)
+			c.warn("late unlock", "name", h.claim.object.name, "err", err)
 		}
 	})
 	if h.count > 1 {
@@ -151,11 +166,23 @@ func (c *Client) releaseLater(h *hold, why error) error {
 // releaseLostLocked gives back a hold that is lost.
 func (c *Client) releaseLostLocked(h *hold) {
 	h.count--
-	if h.count <= 0 {
-		c.forgetLocked(h)
-		c.takeBackLocked(h.claim)
-		c.vacateLocked(h)
+	if h.count > 0 {
+		return
 	}
+	c.forgetLocked(h)
+	c.vacateLocked(h)
+	if cl := h.claim; cl.restsNoMore() {
+		c.takeBackLocked(cl)
+	}
+}
+
+// restsNoMore notes that a hold on a claim was given back, and says whether that was the last.
+func (cl *claim) restsNoMore() bool {
+	if !rules[cl.kind].shared {
+		return true
+	}
+	cl.more.holds--
+	return cl.more.holds == 0
 }
 
 // releaseOneLocked gives back one of several holds. Whatever becomes of the request, the caller has
@@ -201,18 +228,24 @@ func (c *Client) releaseLastLocked(ctx context.Context, h *hold, now instant) (e
 	cl := h.claim
 	h.state = released
 	h.count = 0
+	cl.dead = true
 	lease := c.stored(cl.lease)
 	cl.sending(now, lease)
-	c.dropLocked(h)
 	q := c.postponeLocked(cl)
+	c.dropLocked(h)
 	c.endContextsLocked(h, ErrNotHeld) // there are none, unless fn gave back more than it took
 	ask := c.asksWhoWaitsLocked(cl, now)
+	inner := c.endInnerLocked(h)
 	c.unlock()
+	if inner != nil { // before, or it would be read for a moment by nobody
+		_, err := c.drain(ctx, inner, c.stored(inner.lease), false)
+		c.releasedShared(inner, err)
+	}
 
 	freed := backend.ReleaseResult{}
 	err = errUnanswered // unless the step panics
 	defer func() { c.releasedLast(h, q, now, freed, err) }()
-	freed, err = c.drain(ctx, h, lease, ask)
+	freed, err = c.drain(ctx, cl, lease, ask)
 	return err
 }
 
@@ -229,7 +262,7 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 	if res.Outcome == backend.Freed {
 		c.freedLocked(cl, began, res, own)
 	} else {
-		c.wakeLocked(cl.name) // freed or not: nobody here has it any more
+		c.wakeLocked(cl) // freed or not: nobody here has it any more
 	}
 	c.vacateLocked(h)
 	if cl.unsure || err != nil && err != ErrLost {
@@ -255,11 +288,11 @@ func (q *queue) releasedLocked() message {
 
 // drain repeats a last release until the store holds nothing of that number any more. It says
 // how that ended if it was us who freed it.
-func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration, ask bool) (freed backend.ReleaseResult, err error) {
+func (c *Client) drain(ctx context.Context, cl *claim, lease time.Duration, ask bool) (freed backend.ReleaseResult, err error) {
 	var tries backoff
 	sent := false // a release of ours may have been carried out
 	for {
-		res, err := step(ctx, c, backend.Session.Release, h.claim.releaseRequest(lease, ask))
+		res, err := step(ctx, c, backend.Session.Release, cl.releaseRequest(lease, ask))
 		switch {
 		case err == nil && res.Outcome == backend.Freed:
 			return res, nil
@@ -283,7 +316,7 @@ func (c *Client) drain(ctx context.Context, h *hold, lease time.Duration, ask bo
 			return freed, unavailable(err)
 		case c.pause(ctx, tries.next(firstBackoff, longestPause(lease))):
 		case ctx.Err() == nil: // closed
-			return c.releaseOnce(ctx, h, lease, sent)
+			return c.releaseOnce(ctx, cl, lease, sent)
 		default:
 			return freed, undrained(ctx, err)
 		}
@@ -307,22 +340,27 @@ func undrained(ctx context.Context, err error) error {
 
 // releaseForsakenLocked gives back one hold after Close, with one request. It unlocks c.mu.
 func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
+	cl := h.claim
 	h.count--
 	if h.count <= 0 {
 		h.state = released
 		c.dropLocked(h)
 		c.vacateLocked(h)
 	}
-	lease := c.stored(h.claim.lease)
+	last := !rules[cl.kind].shared || h.count <= 0 && cl.restsNoMore()
+	lease := c.stored(cl.lease)
 	c.unlock()
-	_, err := c.releaseOnce(ctx, h, lease, false)
+	if !last {
+		return nil
+	}
+	_, err := c.releaseOnce(ctx, cl, lease, false)
 	return err
 }
 
 // releaseOnce sends one release, whether the client is closed or not. If one was sent before, it is
 // no surprise that nothing is held.
-func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, sent bool) (res backend.ReleaseResult, err error) {
-	if req := h.claim.releaseRequest(lease, false); c.leavable != nil {
+func (c *Client) releaseOnce(ctx context.Context, cl *claim, lease time.Duration, sent bool) (res backend.ReleaseResult, err error) {
+	if req := cl.releaseRequest(lease, false); c.leavable != nil {
 		res, err = here(ctx, c, backend.Session.Release, req)
 	} else {
 		res, err = aside(ctx, c, func() {}, backend.Session.Release, req)
@@ -335,8 +373,4 @@ func (c *Client) releaseOnce(ctx context.Context, h *hold, lease time.Duration, 
 	default:
 		return res, nil
 	}
-}
-
-func (cl *claim) releaseRequest(lease time.Duration, ask bool) backend.ReleaseRequest {
-	return backend.ReleaseRequest{Name: cl.name, Owner: cl.owner, Lease: lease, AskWaiting: ask}
 }

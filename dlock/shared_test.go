@@ -112,14 +112,14 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 			if err := l.LockContext(ctx); err != nil {
 				t.Fatal(err)
 			}
-			a := &acquisition{name: "x", party: l.caller(ctx).party, o: acquireOptions{lease: c.lease}}
-			if a.locker() == nil {
+			a := &acquisition{call: call{name: "x", party: l.caller(ctx).party, o: acquireOptions{lease: c.lease}}}
+			if a.variable() == nil {
 				a.party = NewOwner() // the owner itself would re-enter
 				ctx = WithOwner(ctx, a.party.(Owner))
 			}
 			a.wait()
 			c.enqueue(a)
-			h := c.holds["x"]
+			h := heldOf(c, "x")
 			if !c.handOn(h) {
 				t.Fatal("the hold isn't handed on")
 			}

@@ -16,10 +16,10 @@ type subscription struct {
 type subState uint8
 
 const (
-	unasked subState = iota
-	asked
-	failing // asked, and it failed at least once
-	refused
+	unsubscribed subState = iota
+	subscribing
+	failing // and it goes on trying
+	denied
 	standing
 )
 
@@ -27,12 +27,13 @@ const (
 // wake-up, so that an attempt is always made after it.
 func (c *Client) subscribeLocked(q *queue) {
 	ctx, cancel := context.WithCancel(c.ctx)
-	q.subscribed, q.cancel = asked, cancel
-	name := q.name
+	q.subscribed, q.cancel = subscribing, cancel
+	kind, name := q.object.family.representative(), q.object.name
 	c.backgroundLocked(func() {
 		var b backoff
 		for {
 			sub, err := c.notifier.Subscribe(ctx, backend.SubscribeRequest{
+				Kind: kind,
 				Name: name,
 				Wake: func(backend.Wakeup) { c.told(q) },
 			})
@@ -52,7 +53,7 @@ func (c *Client) told(q *queue) {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
-	case c.queues[q.name] != q:
+	case q.object.queue != q:
 	case q.releasing > 0:
 		// It is our own, or will be followed by the answer to ours, which says more.
 		q.heard = true
@@ -60,7 +61,7 @@ func (c *Client) told(q *queue) {
 			c.hearLocked(q, c.now()+shortestWait)
 		}
 	case !c.passLocked(q):
-		c.wakeLocked(q.name)
+		c.wakeQueueLocked(q)
 	}
 }
 
@@ -69,7 +70,7 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 	over := ctx.Err() != nil
 	c.mu.Lock()
 	defer c.unlock()
-	if over || c.queues[q.name] != q {
+	if over || q.object.queue != q {
 		c.laterLocked(sub.Close)
 		return
 	}
@@ -77,7 +78,7 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 	c.laterLocked(q.cancel) // else the context stays for as long as somebody waits
 	q.cancel = nil
 	if q.lead == nil || !c.sitsOutLocked(q) { // or it tries in a moment
-		c.wakeLocked(q.name)
+		c.wakeQueueLocked(q)
 	}
 }
 
@@ -89,12 +90,12 @@ func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 		return false
 	}
 	retry := backend.KindOf(err) != backend.Refused
-	if q.subscribed == asked {
-		c.wakeLocked(q.name) // it must poll from now on
+	if q.subscribed == subscribing {
+		c.wakeQueueLocked(q) // it must poll from now on
 	}
 	q.subscribed = failing
 	if !retry {
-		q.subscribed = refused
+		q.subscribed = denied
 		c.reportPollingLocked(err)
 	}
 	return retry

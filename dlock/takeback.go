@@ -112,7 +112,7 @@ func (c *Client) tookBackLocked(t *takeBack, sent instant, res backend.ReleaseRe
 		c.scheduleLocked(&t.alarm, now)
 		return
 	case err == nil && res.Outcome == backend.Freed:
-		c.wakeLocked(cl.name)
+		c.wakeLocked(cl)
 	}
 	if answered && (sent >= cl.horizon || !cl.unsure) || sent >= cl.horizon+max(cl.lease, takeBackPatience) {
 		cl.back = false

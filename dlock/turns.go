@@ -26,14 +26,18 @@ const (
 // asksWhoWaitsLocked says whether a last release asks the store whether others wait for the lock: where
 // they do, or did a moment ago; after a chain; and now and then where this client has locked it just before.
 func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
-	s, known := c.streaks[cl.name]
+	if rules[cl.kind].shared {
+		return false
+	}
+	key := cl.object.key()
+	s, known := c.streaks[key]
 	goesOn := known && cl.began-s.last <= longestPauseInStreak
 	if !goesOn {
 		s = streak{began: cl.began}
 	}
 	s.turns++
 	since := now - s.began
-	ask := c.crowds[cl.name] != nil || cl.handed || goesOn && (since >= longStreak || since >= shortestWait && s.turns > shortStreak)
+	ask := c.crowds[key] != nil || cl.handed || goesOn && (since >= longStreak || since >= shortestWait && s.turns > shortStreak)
 	if ask {
 		s.began = now
 	}
@@ -41,14 +45,14 @@ func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 	if !known && len(c.streaks) >= mostStreaks {
 		clear(c.streaks)
 	}
-	c.streaks[cl.name] = s
+	c.streaks[key] = s
 	return ask
 }
 
 // A crowd is the other clients that wait for a lock which this client has had. It is forgotten when
 // nothing has been heard of it for a while.
 type crowd struct {
-	name  string
+	key   lockKey
 	skip  int     // how many releases are to pass
 	until instant // and until when, at the latest, if none does; 0: this client doesn't sit out
 	alarm alarm   // when it is forgotten
@@ -64,46 +68,47 @@ const (
 )
 
 // ring forgets a crowd.
-func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.name) }
+func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.key) }
 
 // freedLocked notes that a last release which began at that instant has freed the lock, for which
 // others may wait, and what has become of its own message.
 func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult, own message) {
-	chain := cl.handed && began >= c.handoverEnd(cl) && c.queues[cl.name] != nil
-	waiting := res.Waiting - c.absentLocked(cl.name)
+	chain := cl.handed && began >= c.handoverEnd(cl) && c.queueLocked(cl) != nil
+	waiting := res.Waiting - c.absentLocked(cl.object.key())
 	switch {
 	case waiting > 0 && own == toCome:
-		c.standBackLocked(cl.name, waiting)
+		c.standBackLocked(cl, waiting)
 	case waiting > 0:
-		c.standBackLocked(cl.name, waiting-1)
+		c.standBackLocked(cl, waiting-1)
 	case chain && own != heard:
-		c.standBackLocked(cl.name, 0) // for those who can't be counted: its own message is the signal
+		c.standBackLocked(cl, 0) // for those who can't be counted: its own message is the signal
 	default:
 		if res.Counted && res.Waiting == 0 {
-			c.dispelLocked(cl.name)
+			c.dispelLocked(cl.object.key())
 		}
-		c.wakeLocked(cl.name)
+		c.wakeLocked(cl)
 	}
 }
 
 // absentLocked returns how many of those who wait for a lock aren't waited for.
-func (c *Client) absentLocked(name string) int {
-	if cr := c.crowds[name]; cr != nil && c.now() < cr.excuse {
+func (c *Client) absentLocked(key lockKey) int {
+	if cr := c.crowds[key]; cr != nil && c.now() < cr.excuse {
 		return cr.absent
 	}
 	return 0
 }
 
 // standBackLocked lets so many releases pass before this client asks for the lock again.
-func (c *Client) standBackLocked(name string, releases int) {
-	cr := c.crowds[name]
+func (c *Client) standBackLocked(cl *claim, releases int) {
+	key := cl.object.key()
+	cr := c.crowds[key]
 	if cr == nil {
-		cr = &crowd{name: name}
+		cr = &crowd{key: key}
 		cr.alarm.task = cr
-		c.crowds[name] = cr
+		c.crowds[key] = cr
 	}
 	cr.skip = releases
-	c.sitOutLocked(cr, c.queues[name])
+	c.sitOutLocked(cr, c.queueLocked(cl))
 }
 
 // A message is what has become of the message of a release of this client's.
@@ -128,7 +133,7 @@ func (c *Client) sitOutLocked(cr *crowd, q *queue) {
 
 // sitsOutLocked says whether a new first in the queue is to let others have a turn.
 func (c *Client) sitsOutLocked(q *queue) bool {
-	cr := c.crowds[q.name]
+	cr := c.crowds[q.object.key()]
 	if cr == nil || c.now() >= cr.until {
 		return false
 	}
@@ -138,7 +143,7 @@ func (c *Client) sitsOutLocked(q *queue) bool {
 
 // passLocked notes a message that the lock was released, and says whether it means others.
 func (c *Client) passLocked(q *queue) bool {
-	cr := c.crowds[q.name]
+	cr := c.crowds[q.object.key()]
 	if cr == nil || cr.skip == 0 {
 		return false
 	}
@@ -149,16 +154,16 @@ func (c *Client) passLocked(q *queue) bool {
 }
 
 // triesLocked notes that this client asks for the lock again, woken or not: it sits out no longer.
-func (c *Client) triesLocked(name string, woken bool) {
-	if cr := c.crowds[name]; cr != nil {
+func (c *Client) triesLocked(key lockKey, woken bool) {
+	if cr := c.crowds[key]; cr != nil {
 		cr.vain = !woken && cr.until > 0 && c.now() >= cr.until
 		cr.until = 0
 	}
 }
 
 // caughtUpLocked notes that this client got the lock: whoever was to come first has, or isn't coming.
-func (c *Client) caughtUpLocked(name string) {
-	cr := c.crowds[name]
+func (c *Client) caughtUpLocked(cl *claim) {
+	cr := c.crowds[cl.object.key()]
 	if cr == nil {
 		return
 	}
@@ -169,10 +174,10 @@ func (c *Client) caughtUpLocked(name string) {
 }
 
 // dispelLocked forgets a crowd.
-func (c *Client) dispelLocked(name string) {
-	if cr := c.crowds[name]; cr != nil {
+func (c *Client) dispelLocked(key lockKey) {
+	if cr := c.crowds[key]; cr != nil {
 		c.unscheduleLocked(&cr.alarm)
-		delete(c.crowds, name)
+		delete(c.crowds, key)
 	}
 }
 
@@ -180,7 +185,7 @@ func (c *Client) dispelLocked(name string) {
 // says that it will say so, but no later than at that instant, or when it was to look again anyway: its
 // own client's releases don't put that off. One that doesn't wait for long, sooner.
 func (c *Client) hearLocked(q *queue, until instant) {
-	if q.subscribed == unasked && c.notifier != nil {
+	if q.subscribed == unsubscribed && c.notifier != nil {
 		c.subscribeLocked(q)
 	}
 	a := q.lead

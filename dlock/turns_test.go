@@ -283,7 +283,7 @@ func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
 		mustTry(t, holder)
 		w := wait(t.Context(), c.Locker("x"))
 		c.mu.Lock()
-		c.standBackLocked("x", 1)
+		c.standBackLocked(&claim{object: &object{name: "x"}}, 1)
 		c.unlock()
 		b.mu.Lock()
 		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {

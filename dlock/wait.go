@@ -8,14 +8,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A queue is who in this client waits for one name, first come first served. One of them talks to the
+// A queue is who in this client waits for one lock, first come first served. One of them talks to the
 // store, by itself and when it is woken: the first whose Locker isn't locked already. There is a
 // queue, and its subscription, only while somebody waits.
 type queue struct {
-	name        string
+	object      *object
 	first, last *acquisition
 	length      int
-	shared      int          // how many whose party others may share
+	partners    int          // how many whose party others may call for
+	writers     int          // how many want it for themselves, and not to share it
 	lead        *acquisition // who talks to the store; nil if nobody does
 	woken       bool         // something happened since the lead's last attempt was sent
 	again       instant      // when it looks again whatever that is answered; 0: it isn't bound to
@@ -82,17 +83,24 @@ func (c *Client) enqueue(a *acquisition) bool {
 	if c.reentersLocked(a) {
 		return false
 	}
-	if h := c.holds[a.name]; h != nil && h.valid(c.now()) {
+	o := c.objectLocked(a.kind, a.name)
+	if o == nil { // it will be the first to ask the store
+		if a.h == nil {
+			a.h = c.claimForLocked(a)
+		}
+		o = c.openLocked(a.h.claim.object)
+	}
+	if c.knownHeldLocked(o, a.kind) {
 		a.answered = true // we know without asking
 	}
-	q := c.queues[a.name]
+	q := o.queue
 	if q == nil {
-		q = c.newQueueLocked(a.name)
+		q = c.newQueueLocked(o)
 	}
 	a.joined = false
 	a.alarm.task = a
 	if a.seen == 0 {
-		a.seen = c.asked
+		a.seen = c.attempts
 	}
 	a.prev, a.next = q.last, nil
 	if q.last != nil {
@@ -112,20 +120,45 @@ func (c *Client) enqueue(a *acquisition) bool {
 }
 
 // newQueueLocked makes an empty queue.
-func (c *Client) newQueueLocked(name string) *queue {
+func (c *Client) newQueueLocked(o *object) *queue {
 	q := c.spare
 	if q == nil {
 		q = new(queue)
 	}
 	c.spare = nil
-	*q = queue{name: name}
-	c.queues[name] = q
+	*q = queue{object: o}
+	o.queue = q
 	return q
+}
+
+// waitsIn returns the queue in which an acquisition stands, or nil.
+func (c *Client) waitsInLocked(a *acquisition) *queue {
+	if o := c.objectLocked(a.kind, a.name); o != nil {
+		return o.queue
+	}
+	return nil
+}
+
+// knownHeldLocked says whether this client itself has what keeps anybody from a lock of that kind.
+func (c *Client) knownHeldLocked(o *object, kind backend.Kind) bool {
+	now := c.now()
+	if o.alone != nil && o.alone.valid(now) {
+		return true
+	}
+	if rules[kind].shared || o.reading == nil {
+		return false
+	}
+	for _, h := range o.reading.holds {
+		if h.valid(now) {
+			return true
+		}
+	}
+	return false
 }
 
 // dequeueLocked takes an acquisition out of its queue, if it is in it.
 func (c *Client) dequeueLocked(a *acquisition) {
-	q := c.queues[a.name]
+	q := c.waitsInLocked(a)
 	if q == nil || a.prev == nil && q.first != a {
 		return
 	}
@@ -178,10 +211,14 @@ func (c *Client) leadLocked(q *queue) {
 }
 
 // nextLocked returns who comes next if that goes by order of arrival: the first whose Locker isn't
-// locked, or is by h, which this client has, or is being given back.
+// locked, or is by h, which this client has, or is being given back. Those who want to share the lock don't
+// count: they come, all together, when it is free again.
 func (q *queue) nextLocked(h *hold) *acquisition {
 	for a := q.first; a != nil; a = a.next {
-		if l := a.locker(); l == nil || l.hold == nil || l.hold == h || l.hold.state == released {
+		if rules[a.kind].shared {
+			continue
+		}
+		if v := a.variable(); v == nil || v.hold == nil || v.hold == h || v.hold.state == released {
 			return a
 		}
 	}
@@ -197,10 +234,10 @@ func (a *acquisition) committed() bool {
 // firstInLocked returns who is to talk to the store: the first, or else whoever does, or the first
 // whose Locker isn't locked, or nil.
 func (q *queue) firstInLocked() *acquisition {
-	switch l := q.first.locker(); {
+	switch v := q.first.variable(); {
 	case !q.first.parked():
 		return q.first
-	case l.waiting == q.length:
+	case int(v.waiting) == q.length:
 		return nil // all wait for that Locker
 	case q.lead != nil && !q.lead.parked():
 		return q.lead // rather than look through all that are parked
@@ -216,29 +253,33 @@ func (q *queue) firstInLocked() *acquisition {
 // countLocked notes that one more waits, or one less.
 func (q *queue) countLocked(a *acquisition, n int) {
 	q.length += n
-	if a.shared {
-		q.shared += n
+	if a.partners {
+		q.partners += n
 	}
-	if l := a.locker(); l != nil {
-		l.waiting += n
+	if !rules[a.kind].shared {
+		q.writers += n
+	}
+	if v := a.variable(); v != nil {
+		v.waiting += int32(n)
 	}
 }
 
 // parked says whether an acquisition waits for its Locker to be unlocked.
 func (a *acquisition) parked() bool {
-	l := a.locker()
-	return l != nil && l.hold != nil
+	v := a.variable()
+	return v != nil && v.hold != nil && !rules[a.kind].shared
 }
 
 // expectsLocked says whether a lead is likely to be handed the lock, and if so has it look again when
 // that is over.
 func (c *Client) expectsLocked(a *acquisition) bool {
-	h := c.holds[a.name]
-	if h == nil || c.handover == 0 || !h.suits(a) {
+	o := c.objectLocked(a.kind, a.name)
+	if o == nil || o.alone == nil || c.handover == 0 || !o.alone.suits(a) {
 		return false
 	}
+	h := o.alone
 	now, until := c.now(), c.handoverEnd(h.claim)+shortestWait
-	if now >= until || !h.handsOn(now) {
+	if now >= until || !h.claim.passes(now) {
 		return false
 	}
 	c.hastenLocked(&a.alarm, until)
@@ -259,12 +300,12 @@ func (q *queue) inquireLocked(seen uint64) {
 
 // ring lets a lead try again, and one that isn't hear whether the lock is held.
 func (a *acquisition) ring(c *Client, now instant) {
-	q := c.queues[a.name]
-	switch h := c.holds[a.name]; {
+	o := c.objectLocked(a.kind, a.name)
+	switch q := o.queue; {
 	case q.lead == a:
 		a.fresh = true
 		a.notify()
-	case h != nil && h.valid(now):
+	case c.knownHeldLocked(o, a.kind):
 		a.answered = true // we know without asking
 	default:
 		q.inquireLocked(a.seen)
@@ -288,11 +329,11 @@ func (q *queue) ring(c *Client, now instant) {
 		c.scheduleLocked(&q.overdue, max(began, now-c.lease/2)+c.lease)
 		return
 	}
-	switch l := q.first.locker(); {
-	case l != nil && l.hold != nil:
-		c.warnLocked("waiting for longer than a lease for a Locker that is locked", "name", q.name)
-	case c.holds[q.name] != nil:
-		c.warnLocked("waiting for longer than a lease for a lock that this client holds itself", "name", q.name)
+	switch {
+	case q.first.parked():
+		c.warnLocked("waiting for longer than a lease for a Locker that is locked", "name", q.object.name)
+	case c.knownHeldLocked(q.object, q.first.kind):
+		c.warnLocked("waiting for longer than a lease for a lock that this client holds itself", "name", q.object.name)
 	default:
 		c.scheduleLocked(&q.overdue, now+c.lease)
 	}
@@ -308,10 +349,11 @@ func (a *acquisition) notify() {
 
 // dissolveLocked drops an empty queue.
 func (c *Client) dissolveLocked(q *queue) {
-	delete(c.queues, q.name)
+	q.object.queue = nil
+	c.tidyLocked(q.object)
 	c.unscheduleLocked(&q.overdue)
 	q.lead = nil
-	if q.subscribed == unasked && q.releasing == 0 {
+	if q.subscribed == unsubscribed && q.releasing == 0 {
 		c.spare = q // nothing else refers to it
 		return
 	}
@@ -323,12 +365,14 @@ func (c *Client) dissolveLocked(q *queue) {
 	}
 }
 
-// wakeLocked lets whoever is next for a name try.
-func (c *Client) wakeLocked(name string) {
-	q := c.queues[name]
-	if q == nil {
-		return
+// wakeLocked lets whoever is next for what was claimed try.
+func (c *Client) wakeLocked(cl *claim) {
+	if q := c.queueLocked(cl); q != nil {
+		c.wakeQueueLocked(q)
 	}
+}
+
+func (c *Client) wakeQueueLocked(q *queue) {
 	q.woken = true
 	c.leadLocked(q)
 	if q.lead != nil {
@@ -339,11 +383,11 @@ func (c *Client) wakeLocked(name string) {
 // joinLocked takes everybody who waits in the name of the new hold's party out of the queue: they can
 // re-enter.
 func (c *Client) joinLocked(h *hold) {
-	q := c.queues[h.claim.name]
+	q := h.claim.object.queue
 	if q == nil {
 		return
 	}
-	for a := q.first; a != nil && q.shared > 0 && h.locker() == nil; {
+	for a := q.first; a != nil && q.partners > 0 && h.variable() == nil; {
 		next := a.next
 		if a.party == h.party && a.h != h {
 			c.dequeueLocked(a)
@@ -383,7 +427,7 @@ func (c *Client) turn(a *acquisition) move {
 	case c.ctx.Err() != nil:
 		return toEnd
 	}
-	q := c.queues[a.name]
+	q := c.waitsInLocked(a)
 	if q.lead != a || !a.fresh && !q.woken {
 		c.watchLocked(q, a)
 		return a.wait()
@@ -396,7 +440,7 @@ func (c *Client) turn(a *acquisition) move {
 	}
 	a.trying = true
 	q.again = 0
-	c.triesLocked(a.name, woken)
+	c.triesLocked(q.object.key(), woken)
 	return toTry
 }
 
@@ -432,7 +476,7 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	q := c.queues[a.name]
+	q := c.waitsInLocked(a)
 	if q == nil || q.lead != a {
 		c.abandonLocked(a) // it was joined meanwhile, or its Locker was locked
 		return false
@@ -446,7 +490,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 
 // attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.
 func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
-	if a.locker() != nil || c.prompt {
+	if a.variable() != nil || c.prompt {
 		return c.attempt(ctx, a)
 	}
 	ctx, cut := context.WithCancel(ctx)
@@ -466,12 +510,12 @@ func (c *Client) held(a *acquisition, remaining time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
 	a.answered, a.failure = true, nil
-	q := c.queues[a.name]
+	q := c.waitsInLocked(a)
 	if q == nil || q.lead != a {
 		return // it was joined meanwhile, and will be told
 	}
 	q.refused, q.failure = a.attempt, nil
-	if q.subscribed == unasked && c.notifier != nil {
+	if q.subscribed == unsubscribed && c.notifier != nil {
 		c.subscribeLocked(q)
 	}
 	c.scheduleLocked(&a.alarm, c.nextAttemptLocked(q, a, remaining))
@@ -482,7 +526,10 @@ func (c *Client) held(a *acquisition, remaining time.Duration) {
 func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Duration) instant {
 	now := c.now()
 	wait, jitter := longestPause(a.o.lease), longestJitter
-	if c.notifier == nil || q.subscribed == failing || q.subscribed == refused {
+	if place := a.placeLease(); place > 0 {
+		wait = min(wait, place/3)
+	}
+	if c.notifier == nil || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
 	if remaining >= 0 && remaining < wait {
@@ -504,14 +551,14 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 		c.unlock()
 		return c.take(ctx, a)
 	}
-	if q := c.queues[a.name]; q != nil && a.failure == nil {
+	if q := c.waitsInLocked(a); q != nil && a.failure == nil {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}
-	if h := c.holds[a.name]; h != nil && c.checkLocked(h) {
+	if c.heldLocked(c.objectLocked(a.kind, a.name), a.kind, nil) {
 		a.answered, a.failure = true, nil // we know without asking
 	}
-	if l := a.locker(); l != nil && l.hold != nil && l.hold.state == lost {
+	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {
 		a.failure = errNotUnlocked
 	}
 	c.dequeueLocked(a)

@@ -114,13 +114,12 @@ func (c *Client) ring() {
 
 // ring looks at a claim: it is lost, forgotten, or to be renewed.
 func (cl *claim) ring(c *Client, now instant) {
-	switch h := cl.holder; {
-	case h.state == lost:
-		c.forgot = true
-		c.forgetLocked(h)
-	case !h.valid(now):
-		c.loseLocked(h, ErrLost)
-	case cl.watched:
+	switch {
+	case cl.dead:
+		c.forgetAllLocked(cl)
+	case now >= cl.until():
+		c.loseClaimLocked(cl, ErrLost)
+	case cl.watched || rules[cl.kind].asserted:
 		c.alarms.batch = append(c.alarms.batch, cl)
 		c.scheduleLocked(&cl.alarm, cl.next(now+cl.effective()/6)) // if it isn't answered by then
 	default:
@@ -131,10 +130,22 @@ func (cl *claim) ring(c *Client, now instant) {
 // nextLook returns when the watchdog looks at a claim that the store granted a request sent at that
 // instant.
 func (c *Client) nextLook(cl *claim, sent instant) instant {
-	if !cl.watched {
+	switch {
+	case cl.watched:
+		return cl.next(sent + cl.effective()/3)
+	case rules[cl.kind].asserted:
+		return min(sent+c.lease/3, cl.until())
+	default:
 		return cl.until()
 	}
-	return cl.next(sent + cl.effective()/3)
+}
+
+// renewalLease returns the lease that a renewal asks for: of one that isn't to last any longer, what is left.
+func (cl *claim) renewalLease(now instant) time.Duration {
+	if cl.watched {
+		return cl.lease
+	}
+	return cl.remaining(now)
 }
 
 // effective returns the lease that the claim can count on: its own, or a shorter one of a request
@@ -159,8 +170,8 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 	leases := make([]time.Duration, len(batch))
 	latest := sent
 	for i, cl := range batch {
-		leases[i] = cl.lease
-		reqs[i] = backend.RenewRequest{Name: cl.name, Owner: cl.owner, Lease: c.stored(cl.lease)}
+		leases[i] = cl.renewalLease(sent)
+		reqs[i] = cl.renewRequest(c.stored(leases[i]))
 		cl.sending(sent, reqs[i].Lease)
 		latest = max(latest, cl.until())
 	}
@@ -200,14 +211,14 @@ func (c *Client) renewed(cl *claim, sent instant, lease time.Duration, res backe
 	c.mu.Lock()
 	defer c.unlock()
 	now := c.now()
-	switch h := cl.holder; {
-	case h.state != live:
+	switch {
+	case cl.dead, c.closed:
 		// Its last release has begun, or it is lost for good: no answer changes that.
 	case err != nil:
 		retry := now + cl.effective()/16
 		c.scheduleLocked(&cl.alarm, min(cl.alarm.at, cl.next(retry)))
-	case !res.Held, !h.valid(now):
-		c.loseLocked(h, ErrLost)
+	case !res.Held, now >= cl.until():
+		c.loseClaimLocked(cl, ErrLost)
 	default:
 		cl.extend(sent, lease)
 		c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))

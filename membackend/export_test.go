@@ -8,13 +8,25 @@ import (
 func (b *Backend) Wipe() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	clear(b.locks)
+	clear(b.objects)
 	b.token = 0
 }
 
 // Size returns how many entries the tables have, and whether a timer is running.
-func (b *Backend) Size() (locks, subs int, timer bool) {
+func (b *Backend) Size() (objects, subs int, timer bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.locks), len(b.subs), b.due != time.Time{}
+	return len(b.objects), len(b.subs), b.due != time.Time{}
+}
+
+// Holds returns how many holds and notes the table has under a name, those that are over among them.
+func (b *Backend) Holds(name string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := b.objects[name]
+	n := len(o.readers) + len(o.notes)
+	if o.alone.count > 0 {
+		n++
+	}
+	return n
 }

@@ -1,5 +1,5 @@
-// Package membackend keeps distributed locks in the memory of this process. It is for tests, and
-// for programs that run in one process now and in several later; the other backends are tested
+// Package membackend keeps distributed locks of all kinds in the memory of this process. It is for tests,
+// and for programs that run in one process now and in several later; the other backends are tested
 // against it.
 //
 // Clients made with the same [Backend] exclude each other as separate processes do that share a
@@ -25,30 +25,25 @@ import (
 type Backend struct {
 	// mu guards everything below and what sessions point to. It is never held while anything can
 	// block, and not while foreign code runs.
-	mu    sync.Mutex
-	locks map[string]lock                       // those that are held, and some whose lease is over
-	subs  map[string]map[*subscription]struct{} // who wants to be woken, by name of the lock
-	token uint64                                // the last fencing token given out
+	mu      sync.Mutex
+	objects map[string]object                     // what is held, and some things that are over
+	subs    map[string]map[*subscription]struct{} // who wants to be woken, by name of the lock
+	token   uint64                                // the last fencing token given out
 
-	// One timer serves all locks: it only takes expired ones out of the table, since whether a
-	// lease is over is judged anew at each step.
+	// One timer serves all objects: it only takes out what is over, which each step does anew with what it
+	// looks at.
 	timer *time.Timer
 	due   time.Time // when timer fires; zero if it isn't running
 }
 
-// lock is a lock that is held, unless its lease is over.
-type lock struct {
-	owner   string
-	count   int
-	expires time.Time
-	token   uint64
-}
+// kinds is which kinds of lock there are.
+var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write)
 
 // New returns an empty store.
 func New() *Backend {
 	return &Backend{
-		locks: make(map[string]lock),
-		subs:  make(map[string]map[*subscription]struct{}),
+		objects: make(map[string]object),
+		subs:    make(map[string]map[*subscription]struct{}),
 	}
 }
 
@@ -57,23 +52,33 @@ func (b *Backend) Open() backend.Session {
 	return &session{b: b, subs: make(map[*subscription]struct{})}
 }
 
-// Limits implements [backend.Backend]: there are none.
-func (b *Backend) Limits() backend.Limits { return backend.Limits{} }
+// Limits implements [backend.Backend]: there are none, and all kinds of lock.
+func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds} }
 
-// held returns the lock of this name if it is held now. The caller has b.mu.
-func (b *Backend) held(name string, now time.Time) (lock, bool) {
-	l, ok := b.locks[name]
-	if !ok || !now.Before(l.expires) {
-		return lock{}, false
+// object returns what a name holds now. The caller has b.mu.
+func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, error) {
+	o := b.objects[name]
+	o.prune(now)
+	if o.conflicts(k) {
+		return o, &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: no %v lock: %w", k, backend.ErrConflict)}
 	}
-	return l, true
+	return o, nil
 }
 
-// put stores a lock that is held until l.expires. The caller has b.mu.
-func (b *Backend) put(name string, l lock, now time.Time) {
-	b.locks[name] = l
-	if b.due.IsZero() || l.expires.Before(b.due) {
-		b.sweepAt(l.expires, now)
+// put stores what a name holds. The caller has b.mu.
+func (b *Backend) put(name string, o object) {
+	if o.empty() {
+		delete(b.objects, name)
+		return
+	}
+	b.objects[name] = o
+}
+
+// putUntil stores what a name holds, of which something new is over then. The caller has b.mu.
+func (b *Backend) putUntil(name string, o object, due, now time.Time) {
+	b.put(name, o)
+	if b.due.IsZero() || due.Before(b.due) {
+		b.sweepAt(due, now)
 	}
 }
 
@@ -87,28 +92,28 @@ func (b *Backend) sweepAt(due, now time.Time) {
 	b.timer.Reset(due.Sub(now))
 }
 
-// sweep takes the expired locks out of the table, so that nothing is left of those who never come
-// back.
+// sweep takes out what is over, so that nothing is left of those who never come back.
 func (b *Backend) sweep() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 	var next time.Time
-	for name, l := range b.locks {
-		if !now.Before(l.expires) {
-			delete(b.locks, name)
-		} else if next.IsZero() || l.expires.Before(next) {
-			next = l.expires
+	for name, o := range b.objects {
+		if o.prune(now) {
+			b.put(name, o)
+		}
+		if first, ok := o.next(); ok && (next.IsZero() || first.Before(next)) {
+			next = first
 		}
 	}
 	if next.IsZero() {
-		b.locks = make(map[string]lock) // a map never shrinks
+		b.objects = make(map[string]object) // a map never shrinks
 		b.due = time.Time{}
 		return
 	}
-	// A sweep looks at every lock, in some 50 ns each. This keeps it below 1 % of the time when
+	// A sweep looks at every object, in some 50 ns each. This keeps it below 1 % of the time when
 	// leases end one after the other.
-	if earliest := now.Add(time.Duration(len(b.locks)) * 5 * time.Microsecond); next.Before(earliest) {
+	if earliest := now.Add(time.Duration(len(b.objects)) * 5 * time.Microsecond); next.Before(earliest) {
 		next = earliest
 	}
 	b.sweepAt(next, now)
@@ -141,8 +146,8 @@ func (s *session) check(ctx context.Context, kind backend.Kind) error {
 
 // checkRequest is check for a step that is allowed after Close.
 func checkRequest(ctx context.Context, kind backend.Kind) error {
-	if kind != backend.Exclusive {
-		return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: unknown kind of lock: %d", kind)}
+	if !kinds.Has(kind) {
+		return backend.UnknownKind("membackend", kind)
 	}
 	if err := ctx.Err(); err != nil {
 		return &backend.Error{Kind: backend.Retry, Err: err}
@@ -161,27 +166,40 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.AcquireResult{}, err
 	}
 	now := time.Now()
-	l, held := b.held(req.Name, now)
-	switch {
-	case !held:
-		b.token++
-		l = lock{owner: req.Owner, token: b.token}
-	case l.owner != req.Owner:
-		return backend.AcquireResult{Remaining: l.expires.Sub(now)}, nil
+	o, err := b.object(req.Name, req.Kind, now)
+	if err != nil {
+		return backend.AcquireResult{}, err
 	}
-	l.count++
-	l.expires = now.Add(req.Lease)
-	b.put(req.Name, l, now)
-	return backend.AcquireResult{Acquired: true, Count: l.count, Token: l.token}, nil
+	var res backend.AcquireResult
+	if req.Kind == backend.Read {
+		res = o.acquireRead(req, now)
+	} else {
+		res = o.acquire(req, now)
+	}
+	switch {
+	case res.Acquired:
+		if req.Kind == backend.Fenced {
+			res.Token = b.number(&o.alone)
+		}
+		b.putUntil(req.Name, o, now.Add(req.Lease), now)
+	case leavesNote(req):
+		b.putUntil(req.Name, o, now.Add(req.Place), now)
+	}
+	return res, nil
+}
+
+// number returns the token of a hold. The caller has b.mu.
+func (b *Backend) number(h *hold) uint64 {
+	if h.token == 0 {
+		b.token++
+		h.token = b.token
+	}
+	return h.token
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	outcome, waiters, err := s.release(ctx, req)
-	res := backend.ReleaseResult{Outcome: outcome}
-	if req.AskWaiting && outcome == backend.Freed {
-		res.Counted, res.Waiting = true, s.waiting(waiters)
-	}
-	wake(waiters)
+	res, waiters, err := s.release(ctx, req)
+	wake(waiters, req.Kind)
 	return res, err
 }
 
@@ -196,26 +214,37 @@ func (s *session) waiting(waiters []*subscription) int {
 	return len(others)
 }
 
-func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseOutcome, []*subscription, error) {
+func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, waiters []*subscription, err error) {
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := checkRequest(ctx, req.Kind); err != nil {
-		return backend.NotHeld, nil, err
+		return res, nil, err
 	}
 	now := time.Now()
-	l, held := b.held(req.Name, now)
-	if !held || l.owner != req.Owner {
-		return backend.NotHeld, nil, nil
+	o, err := b.object(req.Name, req.Kind, now)
+	if err != nil {
+		return res, nil, err
 	}
-	if l.count > 1 {
-		l.count--
-		l.expires = now.Add(req.Lease)
-		b.put(req.Name, l, now)
-		return backend.Left, nil, nil
+	var wakes bool
+	if req.Kind == backend.Read {
+		res.Outcome, wakes = o.releaseRead(req.Owner)
+	} else {
+		res.Outcome, wakes = o.release(req, now)
 	}
-	delete(b.locks, req.Name)
-	return backend.Freed, b.waiters(req.Name), nil
+	if res.Outcome == backend.Left {
+		b.putUntil(req.Name, o, now.Add(req.Lease), now)
+	} else {
+		b.put(req.Name, o)
+	}
+	if !wakes {
+		return res, nil, nil
+	}
+	waiters = b.waiters(req.Name)
+	if req.AskWaiting && res.Outcome == backend.Freed {
+		res.Counted, res.Waiting = true, s.waiting(waiters)
+	}
+	return res, waiters, nil
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
@@ -226,12 +255,11 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		return backend.RenewResult{}, err
 	}
 	now := time.Now()
-	l, held := b.held(req.Name, now)
-	if !held || l.owner != req.Owner {
-		return backend.RenewResult{}, nil
+	o, err := b.object(req.Name, req.Kind, now)
+	if err != nil || !o.renew(req, now) {
+		return backend.RenewResult{}, err
 	}
-	l.expires = now.Add(req.Lease)
-	b.put(req.Name, l, now)
+	b.putUntil(req.Name, o, now.Add(req.Lease), now)
 	return backend.RenewResult{Held: true}, nil
 }
 
@@ -245,7 +273,7 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
 	released, waiters, err := s.forceRelease(ctx, req)
-	wake(waiters)
+	wake(waiters, req.Kind)
 	return backend.ForceReleaseResult{Released: released}, err
 }
 
@@ -256,10 +284,11 @@ func (s *session) forceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if err := s.check(ctx, req.Kind); err != nil {
 		return false, nil, err
 	}
-	if _, held := b.held(req.Name, time.Now()); !held {
-		return false, nil, nil
+	o, err := b.object(req.Name, req.Kind, time.Now())
+	if err != nil || !o.force(req.Kind) {
+		return false, nil, err
 	}
-	delete(b.locks, req.Name)
+	b.put(req.Name, o)
 	return true, b.waiters(req.Name), nil
 }
 
@@ -271,15 +300,11 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 		return backend.LookResult{}, err
 	}
 	now := time.Now()
-	l, held := b.held(req.Name, now)
-	if !held {
-		return backend.LookResult{}, nil
+	o, err := b.object(req.Name, req.Kind, now)
+	if err != nil {
+		return backend.LookResult{}, err
 	}
-	res := backend.LookResult{Held: true, Remaining: l.expires.Sub(now)}
-	if l.owner == req.Owner {
-		res.Count = l.count
-	}
-	return res, nil
+	return o.look(req, now), nil
 }
 
 func (s *session) Close() error {
@@ -332,8 +357,14 @@ func (sub *subscription) drop() {
 	}
 }
 
-func wake(subs []*subscription) {
+// wake wakes those who wait, after a step of a kind. When somebody doesn't write any more, all may get in:
+// they may be readers.
+func wake(subs []*subscription, k backend.Kind) {
+	w := backend.WakeOne
+	if k == backend.Write {
+		w = backend.WakeAll
+	}
 	for _, sub := range subs {
-		sub.wake(backend.WakeOne)
+		sub.wake(w)
 	}
 }

@@ -1,0 +1,407 @@
+package dlock
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A hold is what one party has: from the moment that it gets the lock until its last unlock begins,
+// or the lock is lost.
+type hold struct {
+	claim *claim // on which it rests
+	party party
+	slot  chan struct{} // taken by the one who has a counting step under way; nil where there is only one such step
+	kind  backend.Kind
+
+	// The rest is guarded by Client.mu.
+	state       holdState
+	offered     bool  // to a waiter that has not taken it yet: nobody's to unlock
+	count       int32 // at most what the store counts; of a reader, how many calls
+	renewedFrom int32 // the count from which on it is renewed; 0: never
+	told        *told // who wants to know when it is over
+}
+
+// told is who is told when a hold is over before it was released.
+type told struct {
+	over     []chan struct{}        // closed when it is lost
+	contexts map[*lifeline]struct{} // ended when it is lost or released
+}
+
+// A claim is what the store has granted to one owner string. Each outermost acquisition has a claim
+// of its own, so that no late request of an earlier one can touch a later one. Holds of several
+// parties may rest on it: one after the other, see [Client.handOn], or, of readers, together.
+type claim struct {
+	object *object
+	owner  string // in the store
+
+	deadline atomic.Int64 // the instant until which the store has promised it
+
+	// The rest is guarded by Client.mu.
+	holder  *hold   // the present one; of those who share it, the first
+	began   instant // when the request that the store granted was sent
+	alarm   alarm
+	kind    backend.Kind
+	watched bool
+	handed  bool          // from one holder to another
+	back    bool          // it is being taken back
+	unsure  bool          // an acquisition or re-entry has no answer: the store may count more than we do
+	noted   bool          // the store may have a note that somebody waits for it
+	dead    bool          // its last release has begun, or it is lost: nothing re-enters, joins or renews it
+	lease   time.Duration // what the next renewal or partial release asks for
+	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
+	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
+	more    *more         // what claims of plain locks have no use for: nil there
+}
+
+// more is what only claims of some kinds have.
+type more struct {
+	token uint64 // that the store has given it; 0: none
+	holds int    // of those who share it, that are not given back
+	joins uint64 // how often somebody joined it
+	under *hold  // the write that its holder reads under, while that lasts
+	inner *claim // of a write: what its holder reads, or has read
+}
+
+type holdState uint8
+
+const (
+	live     holdState = iota
+	released           // its last release has begun
+	lost               // ended before it was released
+	forsaken           // the client was closed; it may still be released
+)
+
+// Rules about time.
+const (
+	driftShare = 100 // a hundredth of each lease is kept back, for clocks that don't run alike
+
+	maxLosses  = 1024 // lost holds of owners that are remembered
+	lossMemory = 10   // and for how many leases
+)
+
+// promised returns for how long the store's answer to a request for lease can be relied on.
+func promised(lease time.Duration) time.Duration { return lease - lease/driftShare }
+
+// valid says whether the hold can be relied on at this instant.
+func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.until() }
+
+// until returns the instant until which the store has promised the claim.
+func (cl *claim) until() instant { return instant(cl.deadline.Load()) }
+
+// passes says whether a claim may pass from one holder to another, or be joined, its time apart: it is
+// renewed, and no request without an answer can shorten it or count up.
+func (cl *claim) passes(now instant) bool {
+	return cl.watched && cl.doubt == 0 && !cl.dead && now < cl.until()
+}
+
+// suits says whether a claim is what an acquisition asks for, its kind apart.
+func (cl *claim) suits(a *acquisition) bool { return !a.o.fixed && a.o.lease == cl.lease }
+
+// extend notes that the store granted lease to a request that was sent at that instant.
+func (cl *claim) extend(sent instant, lease time.Duration) {
+	if cl.doubt > 0 {
+		lease = min(lease, cl.doubt) // a late request may yet shorten it to that
+	}
+	if until := sent + promised(lease); until > cl.until() {
+		cl.deadline.Store(int64(until))
+	}
+}
+
+// sending notes that a request for lease goes out now.
+func (cl *claim) sending(now instant, lease time.Duration) {
+	cl.horizon = max(cl.horizon, now+lease)
+}
+
+// doubted notes that a request for lease has no answer. Time doesn't settle that.
+func (cl *claim) doubted(lease time.Duration) {
+	if cl.doubt == 0 || lease < cl.doubt {
+		cl.doubt = lease
+	}
+}
+
+// token returns the claim's fencing token, or 0.
+func (cl *claim) token() uint64 {
+	if cl.more == nil {
+		return 0
+	}
+	return cl.more.token
+}
+
+// newHold returns a party's hold on a claim, which has no other holder.
+func newHold(p party, cl *claim) *hold {
+	h := new(hold)
+	h.rest(p, cl)
+	return h
+}
+
+func (h *hold) rest(p party, cl *claim) {
+	h.claim, h.party, h.kind = cl, p, cl.kind
+	if h.variable() == nil && !rules[cl.kind].shared {
+		h.slot = make(chan struct{}, 1)
+	}
+	cl.holder = h
+}
+
+// variable returns the Locker whose plain calls the hold is for, or nil.
+func (h *hold) variable() *variable {
+	v, _ := h.party.(*variable)
+	return v
+}
+
+// grantLocked makes a hold of an acquisition that the store has just answered, and returns it.
+func (c *Client) grantLocked(h *hold, sent instant) *hold {
+	cl := h.claim
+	cl.began = sent
+	cl.alarm.task = cl
+	c.supersedeLocked(cl)
+	o := c.openLocked(cl.object)
+	cl.object = o
+	if rules[cl.kind].shared {
+		h = c.grantSharedLocked(o, h)
+	} else {
+		h.count = 1
+		if cl.watched {
+			h.renewedFrom = 1
+		}
+		c.installLocked(h)
+	}
+	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
+	return h
+}
+
+// supersedeLocked ends what this client had of a lock, if it can't be that the store has granted that claim
+// beside it.
+func (c *Client) supersedeLocked(cl *claim) {
+	o := c.objectLocked(cl.kind, cl.object.name)
+	if o == nil {
+		return
+	}
+	if o.alone != nil && o.alone != cl.retain() {
+		c.loseLocked(o.alone, ErrLost)
+	}
+	if !rules[cl.kind].shared {
+		for _, h := range o.readers() {
+			c.loseLocked(h, ErrLost)
+		}
+	}
+}
+
+// installLocked makes h what this client has for itself.
+func (c *Client) installLocked(h *hold) {
+	h.claim.object.alone = h
+	if v := h.variable(); v != nil {
+		v.hold = h
+	}
+	c.joinLocked(h)
+}
+
+// currentLocked returns the hold of that kind that p has, or nil.
+func (c *Client) currentLocked(o *object, kind backend.Kind, p party) *hold {
+	if o == nil {
+		return nil
+	}
+	h := o.alone
+	if rules[kind].shared {
+		h = o.reader(p)
+	}
+	if h == nil || h.party != p || h.kind != kind || !c.checkLocked(h) {
+		return nil
+	}
+	return h
+}
+
+// isLost says whether a hold was lost.
+func (c *Client) isLost(h *hold) bool {
+	c.mu.Lock()
+	defer c.unlock()
+	return !c.checkLocked(h) && h.state == lost
+}
+
+// checkLocked says whether a hold can be relied on now, and ends it if its time is over.
+func (c *Client) checkLocked(h *hold) bool {
+	if h.valid(c.now()) {
+		return true
+	}
+	c.loseLocked(h, ErrLost)
+	return false
+}
+
+// loseLocked ends a hold for good before it was released, and tells whoever wants to know: with it all
+// that share its claim.
+func (c *Client) loseLocked(h *hold, cause error) {
+	if h.state != live {
+		return
+	}
+	c.loseClaimLocked(h.claim, cause)
+}
+
+// loseClaimLocked ends a claim for good before it was released, with all that rest on it.
+func (c *Client) loseClaimLocked(cl *claim, cause error) {
+	if cl.dead {
+		return
+	}
+	cl.dead = true
+	c.unscheduleLocked(&cl.alarm)
+	if rules[cl.kind].shared {
+		c.loseReadersLocked(cl, cause)
+	} else {
+		c.loseHoldLocked(cl.holder, cause)
+	}
+	if c.stored(cl.lease) > cl.lease {
+		c.takeBackLocked(cl) // the store keeps it for longer than it was asked for
+	}
+	c.wakeLocked(cl)
+	if cl.watched {
+		c.warnLocked("lock lost", "name", cl.object.name, "kind", cl.kind, "owner", cl.owner)
+	} // a fixed lease is meant to end
+}
+
+// loseHoldLocked ends one hold on a claim that is lost.
+func (c *Client) loseHoldLocked(h *hold, cause error) {
+	h.state = lost
+	c.dropLocked(h)
+	c.tellLocked(h, cause)
+	switch v := h.variable(); {
+	case v == nil:
+		c.rememberLocked(h)
+	case rules[h.kind].shared:
+		if v.hold == h {
+			v.hold = nil // others go on reading
+		}
+		c.rememberLocked(h)
+	}
+	if inner := c.endInnerLocked(h); inner != nil {
+		c.takeBackLocked(inner)
+	}
+}
+
+// forsakeLocked ends a hold because the client is closed.
+func (c *Client) forsakeLocked(h *hold) {
+	h.state = forsaken
+	c.tellLocked(h, ErrClosed)
+	c.unscheduleLocked(&h.claim.alarm)
+}
+
+// dropLocked takes a hold out of the tables.
+func (c *Client) dropLocked(h *hold) {
+	o := h.claim.object
+	if rules[h.kind].shared {
+		o.forgetReader(h)
+	} else if o.alone == h {
+		o.alone = nil
+		c.unscheduleLocked(&h.claim.alarm)
+	}
+	c.tidyLocked(o)
+}
+
+// vacateLocked lets the next plain call have the Locker of a hold that is given back.
+func (c *Client) vacateLocked(h *hold) {
+	v := h.variable()
+	if v == nil || v.hold != h {
+		return
+	}
+	v.hold = nil
+	if q := c.queueLocked(h.claim); q != nil {
+		c.leadLocked(q)
+	}
+}
+
+// tellLocked ends what hangs on a hold.
+func (c *Client) tellLocked(h *hold, cause error) {
+	if h.told != nil {
+		for _, over := range h.told.over {
+			close(over)
+		}
+	}
+	c.endContextsLocked(h, cause)
+}
+
+// endContextsLocked ends the contexts that a hold is for.
+func (c *Client) endContextsLocked(h *hold, cause error) {
+	if h.told == nil {
+		return
+	}
+	for line := range h.told.contexts {
+		c.laterLocked(func() { line.cancel(cause) })
+	}
+	h.told.contexts = nil
+}
+
+// A lostKey is what an unlock of an owner names.
+type lostKey struct {
+	lockKey
+	kind  backend.Kind
+	party party
+}
+
+func (h *hold) lostKey() lostKey { return lostKey{h.claim.object.key(), h.kind, h.party} }
+
+// rememberLocked keeps a lost hold, so that its unlocks are told that it was lost.
+func (c *Client) rememberLocked(h *hold) {
+	key := h.lostKey()
+	c.lost[key] = append(c.lost[key], h)
+	c.losses = append(c.losses, h)
+	if len(c.losses) > maxLosses {
+		c.forgot = true
+		c.forgetLocked(c.losses[0])
+	}
+	c.scheduleLocked(&h.claim.alarm, c.now()+lossMemory*c.lease)
+}
+
+// forgetAllLocked drops all holds on a claim that rememberLocked kept.
+func (c *Client) forgetAllLocked(cl *claim) {
+	c.forgot = true
+	for i := len(c.losses) - 1; i >= 0; i-- {
+		if h := c.losses[i]; h.claim == cl {
+			c.forgetLocked(h)
+		}
+	}
+}
+
+// forgetLocked drops what rememberLocked kept. If that isn't because it was unlocked, its unlock will
+// find nothing: c.forgot.
+func (c *Client) forgetLocked(h *hold) {
+	if i := slices.Index(c.losses, h); i >= 0 {
+		c.losses = slices.Delete(c.losses, i, i+1)
+	}
+	if !slices.ContainsFunc(c.losses, func(x *hold) bool { return x.claim == h.claim }) {
+		c.unscheduleLocked(&h.claim.alarm)
+	}
+	key := h.lostKey()
+	left := slices.DeleteFunc(c.lost[key], func(x *hold) bool { return x == h })
+	if len(left) == 0 {
+		delete(c.lost, key)
+	} else {
+		c.lost[key] = left
+	}
+}
+
+// lastLossLocked returns the latest lost hold of p that isn't unlocked, or nil.
+func (c *Client) lastLossLocked(key lostKey) *hold {
+	holds := c.lost[key]
+	if len(holds) == 0 {
+		return nil
+	}
+	return holds[len(holds)-1]
+}
+
+// Requests to the store, each about a claim.
+
+func (cl *claim) acquireRequest(lease time.Duration, reentry bool) backend.AcquireRequest {
+	return backend.AcquireRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, Reentry: reentry}
+}
+
+func (cl *claim) releaseRequest(lease time.Duration, ask bool) backend.ReleaseRequest {
+	return backend.ReleaseRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, AskWaiting: ask}
+}
+
+func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
+	return backend.RenewRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease}
+}
+
+func (cl *claim) lookRequest() backend.LookRequest {
+	return backend.LookRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner}
+}

@@ -1,0 +1,115 @@
+package dlock
+
+import "github.com/seed951563bd/distsync/backend"
+
+// An object is one lock, as this client sees it: who has it here, and who waits for it. There is one
+// record for each while there is any of these.
+type object struct {
+	name   string
+	family family
+	listed bool // in the client's table: a claim that is over may refer to one that isn't any more
+
+	alone   *hold    // whoever has it for himself
+	reading *reading // whoever reads; nil if nobody does
+	queue   *queue   // whoever waits; nil if nobody does
+}
+
+// A family is the kinds of lock that are ways to one object.
+type family uint8
+
+const (
+	locks      family = iota // plain and fenced
+	readWrites               // their two sides
+	families
+)
+
+// representative returns a kind of the family, for what is asked about any of them.
+func (f family) representative() backend.Kind {
+	if f == readWrites {
+		return backend.Write
+	}
+	return backend.Exclusive
+}
+
+// A rule is what is special about a kind of lock. Nothing else asks which kind a lock is of.
+type rule struct {
+	family   family
+	shared   bool // any number may hold it, and they share claims; their re-entries are counted here alone
+	passes   bool // from goroutine to goroutine without a word to the store
+	notes    bool // who waits leaves a note in the store, for which others hold back
+	numbered bool // its claims have fencing tokens
+	asserted bool // also a fixed lease is renewed: others may shorten what the store keeps
+}
+
+var rules = [...]rule{
+	backend.Exclusive: {family: locks, passes: true},
+	backend.Fenced:    {family: locks, numbered: true},
+	backend.Read:      {family: readWrites, shared: true, asserted: true},
+	backend.Write:     {family: readWrites, passes: true, notes: true},
+}
+
+// objectLocked returns the record of a lock, or nil.
+func (c *Client) objectLocked(kind backend.Kind, name string) *object {
+	return c.objects[rules[kind].family][name]
+}
+
+// openLocked returns the record of a lock. If there is none it becomes the one given.
+func (c *Client) openLocked(o *object) *object {
+	if listed := c.objects[o.family][o.name]; listed != nil {
+		return listed
+	}
+	o.listed = true
+	c.objects[o.family][o.name] = o
+	return o
+}
+
+// tidyLocked drops an object that nobody has or waits for.
+func (c *Client) tidyLocked(o *object) {
+	if o.listed && o.alone == nil && o.reading == nil && o.queue == nil {
+		o.listed = false
+		delete(c.objects[o.family], o.name)
+	}
+}
+
+// queueLocked returns who waits for what was claimed, or nil.
+func (c *Client) queueLocked(cl *claim) *queue {
+	o := cl.object
+	if !o.listed {
+		o = c.objects[o.family][o.name]
+	}
+	if o == nil {
+		return nil
+	}
+	return o.queue
+}
+
+// is says whether a Locker is for that object.
+func (o *object) is(l *Locker) bool { return o.name == l.name && o.family == rules[l.kind].family }
+
+// A lockKey is the name of a lock, among all families.
+type lockKey struct {
+	family family
+	name   string
+}
+
+func (o *object) key() lockKey { return lockKey{o.family, o.name} }
+
+// heldLocked says whether anybody but that party validly has, in this client, what keeps others from a lock
+// of that kind.
+func (c *Client) heldLocked(o *object, kind backend.Kind, but party) bool {
+	if o == nil {
+		return false
+	}
+	if h := o.alone; h != nil && h.party != but && c.checkLocked(h) {
+		return true
+	}
+	return !rules[kind].shared && c.readLocked(o, but)
+}
+
+// firstWaiting returns who is first in the queue, or nil.
+func (o *object) firstWaiting() *acquisition {
+	if o.queue == nil {
+		return nil
+	}
+	return o.queue.first
+}

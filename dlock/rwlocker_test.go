@@ -1,0 +1,570 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// tallied counts the steps that reach the store.
+type tallied struct {
+	backend.Backend
+	acquired, released, renewed atomic.Int64
+}
+
+func (b *tallied) Open() backend.Session { return talliedSession{b.Backend.Open(), b} }
+
+type talliedSession struct {
+	backend.Session
+	b *tallied
+}
+
+func (s talliedSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	s.b.acquired.Add(1)
+	return s.Session.Acquire(ctx, req)
+}
+
+func (s talliedSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	s.b.released.Add(1)
+	return s.Session.Release(ctx, req)
+}
+
+func (s talliedSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	s.b.renewed.Add(1)
+	return s.Session.Renew(ctx, req)
+}
+
+func (s talliedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	return s.Session.(backend.Notifier).Subscribe(ctx, req)
+}
+
+func TestReadersShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &tallied{Backend: membackend.New()}
+		c := New(b, quiet())
+		defer c.Close()
+		rw := c.RWLocker("x")
+		for range 10 {
+			rw.RLock()
+		}
+		if n := b.acquired.Load(); n != 1 {
+			t.Errorf("%d acquisitions for ten readers who came at once", n)
+		}
+		time.Sleep(DefaultHandover)
+		rw.RLock()
+		if n := b.acquired.Load(); n != 2 {
+			t.Errorf("%d acquisitions; want a second one after the hand-over time", n)
+		}
+		if n, err := rw.Reader().HoldCount(t.Context()); n != 11 || err != nil {
+			t.Errorf("HoldCount = %d, %v", n, err)
+		}
+		for range 10 {
+			rw.RUnlock()
+		}
+		if n := b.released.Load(); n != 1 {
+			t.Errorf("%d releases when all but one have gone", n)
+		}
+		if held, err := rw.Reader().IsHeld(t.Context()); !held || err != nil {
+			t.Errorf("IsHeld = %v, %v while one reads", held, err)
+		}
+		rw.RUnlock()
+		if ok, err := rw.Writer().TryLock(t.Context()); !ok || err != nil {
+			t.Fatalf("TryLock to write when nobody reads = %v, %v", ok, err)
+		}
+		rw.Unlock()
+		empty(t, c)
+	})
+}
+
+func TestReadersAndWritersExclude(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		var clients []*Client
+		for range 3 {
+			c := New(store, quiet())
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		var readers, writers, torn atomic.Int32
+		pair := [2]int{}
+		var all sync.WaitGroup
+		for i := range 24 {
+			rw := clients[i%3].RWLocker("x")
+			r := rand.New(rand.NewPCG(uint64(i), 7))
+			all.Go(func() {
+				for range 200 {
+					time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
+					if r.IntN(4) > 0 {
+						rw.RLock()
+						readers.Add(1)
+						if writers.Load() != 0 || pair[0] != pair[1] {
+							torn.Add(1)
+						}
+						time.Sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
+						readers.Add(-1)
+						rw.RUnlock()
+						continue
+					}
+					rw.Lock()
+					if writers.Add(1) != 1 || readers.Load() != 0 {
+						torn.Add(1)
+					}
+					pair[0]++
+					time.Sleep(time.Duration(r.IntN(300)) * time.Microsecond)
+					pair[1]++
+					writers.Add(-1)
+					rw.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		if torn.Load() > 0 {
+			t.Errorf("%d times somebody wasn't alone", torn.Load())
+		}
+		time.Sleep(2 * DefaultLease)
+		for _, c := range clients {
+			empty(t, c)
+		}
+	})
+}
+
+// A writer that waits isn't starved by readers that keep coming, in its own client and in another.
+func TestWritersAreNotStarved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for i := range 8 {
+			rw := []*Client{c, other}[i%2].RWLocker("x")
+			all.Go(func() {
+				for ctx.Err() == nil {
+					rw.RLock()
+					time.Sleep(20 * time.Millisecond)
+					rw.RUnlock()
+				}
+			})
+			time.Sleep(3 * time.Millisecond)
+		}
+		for _, client := range []*Client{c, other} {
+			began := time.Now()
+			rw := client.RWLocker("x")
+			rw.Lock()
+			if d := time.Since(began); d > 200*time.Millisecond {
+				t.Errorf("the writer waited for %v", d)
+			}
+			rw.Unlock()
+		}
+		cancel()
+		all.Wait()
+	})
+}
+
+// Who gives up waiting to write keeps no reader out any more.
+func TestAWriterThatGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		rw := c.RWLocker("x")
+		rw.RLock()
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting := make(chan error)
+		go func() { waiting <- other.RWLocker("x").Writer().LockContext(ctx) }()
+		time.Sleep(time.Second)
+		third := New(store, quiet())
+		defer third.Close()
+		if ok, err := third.RWLocker("x").Reader().TryLock(t.Context()); ok || err != nil {
+			t.Errorf("a reader that came after a waiting writer: %v, %v", ok, err)
+		}
+		cancel()
+		if err := <-waiting; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrHeld) {
+			t.Errorf("the writer: %v", err)
+		}
+		synctest.Wait()
+		if ok, err := third.RWLocker("x").Reader().TryLock(t.Context()); !ok || err != nil {
+			t.Errorf("a reader after the writer has given up: %v, %v", ok, err)
+		}
+	})
+}
+
+func TestUpgradeAndDowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		rw, theirs := c.RWLocker("x"), other.RWLocker("x")
+		err := rw.Reader().Do(t.Context(), func(ctx context.Context) error {
+			if err := rw.Writer().LockContext(ctx); !errors.Is(err, ErrUpgrade) {
+				t.Errorf("writing while reading: %v", err)
+			}
+			return rw.Reader().Do(ctx, func(context.Context) error { return nil })
+		})
+		if err != nil {
+			t.Error(err)
+		}
+
+		ctx := WithOwner(t.Context(), NewOwner())
+		for range 2 { // the second time the read is asked for again
+			must(t, rw.Writer().LockContext(ctx))
+			must(t, rw.Writer().LockContext(ctx))
+			must(t, rw.Reader().LockContext(ctx))
+			must(t, rw.Reader().UnlockContext(ctx))
+			must(t, rw.Reader().LockContext(ctx))
+			must(t, rw.Writer().UnlockContext(ctx))
+			if ok, err := theirs.Reader().TryLock(t.Context()); ok || err != nil {
+				t.Errorf("reading while another writes: %v, %v", ok, err)
+			}
+			must(t, rw.Writer().UnlockContext(ctx))
+			if ok, err := theirs.Reader().TryLock(t.Context()); !ok || err != nil {
+				t.Errorf("reading after a downgrade: %v, %v", ok, err)
+			}
+			if ok, err := theirs.Writer().TryLock(t.Context()); ok || err != nil {
+				t.Errorf("writing while two read: %v, %v", ok, err)
+			}
+			must(t, theirs.Reader().UnlockContext(t.Context()))
+			if err := rw.Writer().LockContext(ctx); !errors.Is(err, ErrUpgrade) {
+				t.Errorf("writing again after a downgrade: %v", err)
+			}
+			must(t, rw.Reader().UnlockContext(ctx))
+			if ok, err := theirs.Writer().TryLock(t.Context()); !ok || err != nil {
+				t.Errorf("writing when nobody reads: %v, %v", ok, err)
+			}
+			must(t, theirs.Writer().UnlockContext(t.Context()))
+		}
+		// What was read under a write, and given back, goes with the write.
+		must(t, rw.Writer().LockContext(ctx))
+		must(t, rw.Reader().LockContext(ctx))
+		must(t, rw.Reader().UnlockContext(ctx))
+		must(t, rw.Writer().UnlockContext(ctx))
+		if ok, err := theirs.Writer().TryLock(t.Context()); !ok || err != nil {
+			t.Errorf("writing when nobody reads: %v, %v", ok, err)
+		}
+		must(t, theirs.Writer().UnlockContext(t.Context()))
+		time.Sleep(2 * DefaultLease)
+		empty(t, c)
+		empty(t, other)
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Each who shares a hold that is lost is told, and nobody is told of another's unlock.
+func TestALostReadIsToldToEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		rw := c.RWLocker("x")
+		const n = 5
+		var lost, inside atomic.Int32
+		var all sync.WaitGroup
+		for i := range n {
+			all.Go(func() {
+				err := rw.Reader().Do(t.Context(), func(ctx context.Context) error {
+					inside.Add(1)
+					defer inside.Add(-1)
+					if i == 0 {
+						return nil // leaves before
+					}
+					<-ctx.Done()
+					if context.Cause(ctx) == ErrLost {
+						lost.Add(1)
+					}
+					return nil
+				})
+				if (i == 0) != (err == nil) || err != nil && !errors.Is(err, ErrLost) {
+					t.Errorf("reader %d: %v", i, err)
+				}
+			})
+		}
+		rw.RLock()
+		plain := rw.Reader().Lost(t.Context())
+		time.Sleep(10 * DefaultLease)
+		if lost.Load() != 0 || inside.Load() != n-1 {
+			t.Fatalf("%d are inside and %d have lost it, and one has left", inside.Load(), lost.Load())
+		}
+		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatalf("ForceUnlock = %v, %v", ok, err)
+		}
+		all.Wait()
+		if lost.Load() != n-1 {
+			t.Errorf("%d of %d were told", lost.Load(), n-1)
+		}
+		<-plain
+		if err := rw.Reader().UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("a plain unlock of what was lost: %v", err)
+		}
+		if err := rw.Reader().UnlockContext(t.Context()); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("one unlock too many: %v", err)
+		}
+		time.Sleep(lossMemory * DefaultLease)
+		empty(t, c)
+	})
+}
+
+// Of several plain readers whose holds are of different age it isn't known who gives something back: whoever stays is
+// protected, and told.
+func TestPlainReadersOfDifferentAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		rw := c.RWLocker("x")
+		rw.RLock()
+		first := rw.Reader().Lost(t.Context())
+		time.Sleep(time.Second)
+		rw.RLock()
+		rw.RUnlock() // the second, which can't be known
+		if ok, err := other.RWLocker("x").Writer().TryLock(t.Context()); ok || err != nil {
+			t.Errorf("writing while one reads: %v, %v", ok, err)
+		}
+		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatalf("ForceUnlock = %v, %v", ok, err)
+		}
+		time.Sleep(DefaultLease)
+		select {
+		case <-first:
+		default:
+			t.Error("who came first isn't told that he has lost it")
+		}
+		if err := rw.Reader().UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestFencedLockers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		last := uint64(0)
+		for i := range 10 {
+			client := []*Client{c, other}[i%2]
+			h, err := client.FencedLocker("x").Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			token, ok := h.Token()
+			if !ok || token <= last {
+				t.Errorf("token %d, %v after %d", token, ok, last)
+			}
+			last = token
+			err = client.FencedLocker("x").Do(h.Context(), func(ctx context.Context) error {
+				return client.Locker("y").Do(ctx, func(ctx context.Context) error {
+					if again, ok := Token(ctx); !ok || again != token {
+						t.Errorf("token of a re-entry: %d, %v; want %d", again, ok, token)
+					}
+					return nil
+				})
+			})
+			must(t, err)
+			if ok, err := client.Locker("x").TryLock(t.Context()); ok || err != nil {
+				t.Errorf("a plain lock beside a fenced one: %v, %v", ok, err)
+			}
+			if err := client.Locker("x").LockContext(h.Context()); !errors.Is(err, ErrConflict) {
+				t.Errorf("a plain lock within the fenced one of that name: %v", err)
+			}
+			if i%3 == 0 {
+				time.Sleep(time.Second)
+			}
+			must(t, h.Release(t.Context()))
+			if _, ok := h.Token(); !ok {
+				t.Error("no token any more")
+			}
+		}
+		if _, ok := Token(t.Context()); ok {
+			t.Error("a token out of nothing")
+		}
+		// Not handed on: each has a number of its own.
+		var tokens sync.Map
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				must(t, c.FencedLocker("x").Do(t.Context(), func(ctx context.Context) error {
+					token, _ := Token(ctx)
+					if _, dup := tokens.LoadOrStore(token, true); dup {
+						t.Errorf("two have the number %d", token)
+					}
+					return nil
+				}))
+			})
+		}
+		all.Wait()
+		empty(t, c)
+	})
+}
+
+func TestAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		h, err := l.Acquire(t.Context())
+		must(t, err)
+		if _, err := l.Acquire(t.Context(), Wait(time.Second)); !errors.Is(err, ErrNotAcquired) {
+			t.Errorf("a second contender: %v", err)
+		}
+		if ok, err := l.TryLock(t.Context()); ok || err != nil {
+			t.Errorf("a plain call beside a Hold: %v, %v", ok, err)
+		}
+		again, err := l.Acquire(h.Context())
+		must(t, err)
+		must(t, again.Release(t.Context()))
+		if h.Context().Err() != nil || again.Context().Err() == nil {
+			t.Error("the contexts don't end with their own Holds")
+		}
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		must(t, h.Release(over))
+		if err := h.Release(t.Context()); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("the second Release: %v", err)
+		}
+		if held, err := l.IsLocked(t.Context()); held || err != nil {
+			t.Errorf("IsLocked = %v, %v", held, err)
+		}
+		if _, ok := h.Token(); ok || h.Name() != "x" {
+			t.Error("a token of a plain lock, or another name")
+		}
+		h, err = l.Acquire(t.Context(), Lease(time.Second))
+		must(t, err)
+		<-h.Lost()
+		if err := h.Release(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("Release of what was lost: %v", err)
+		}
+		if err := l.Do(h.Context(), func(context.Context) error { return nil }); !errors.Is(err, ErrLost) {
+			t.Errorf("Do with the context of what was lost: %v", err)
+		}
+		time.Sleep(lossMemory * DefaultLease)
+		empty(t, c)
+	})
+}
+
+// dropping waits until the collector has found what a test has dropped.
+func dropping(t *testing.T, log *logs, name string, drop func()) {
+	t.Helper()
+	drop()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		runtime.GC()
+		if log.count("dropped", name) > 0 {
+			return
+		}
+	}
+	t.Errorf("nobody has noticed that %s was dropped", name)
+}
+
+func TestWhatIsDroppedIsLogged(t *testing.T) {
+	log := new(logs)
+	c := New(membackend.New(), WithLogger(log.logger()))
+	defer c.Close()
+	ctx := context.Background()
+	dropping(t, log, "locker", func() { c.Locker("locker").Lock() })
+	dropping(t, log, "reader", func() { c.RWLocker("reader").RLock() })
+	dropping(t, log, "hold", func() {
+		h, err := c.Locker("hold").Acquire(ctx)
+		must(t, err)
+		_ = context.WithValue(h.Context(), identityKey{}, nil)
+	})
+	kept, err := c.Locker("kept").Acquire(ctx)
+	must(t, err)
+	inside := kept.Context()
+	kept = nil
+	released, err := c.Locker("released").Acquire(ctx)
+	must(t, err)
+	must(t, released.Release(ctx))
+	released = nil
+	c.Locker("unlocked").Lock()
+	for i := range 3 {
+		dropping(t, log, fmt.Sprint("later", i), func() { c.Locker(fmt.Sprint("later", i)).Lock() })
+	}
+	if log.count("dropped", "kept")+log.count("dropped", "released") > 0 {
+		t.Error("what is in use, or was given back, is taken for dropped")
+	}
+	must(t, c.Locker("kept").UnlockContext(inside))
+	for _, name := range []string{"locker", "reader", "hold"} {
+		if n := log.count("dropped", name); n != 1 {
+			t.Errorf("%s was logged %d times", name, n)
+		}
+	}
+	if held, err := c.Locker("locker").IsLocked(ctx); !held || err != nil {
+		t.Errorf("what was dropped isn't held any more: %v, %v", held, err)
+	}
+}
+
+func TestNilAndZero(t *testing.T) {
+	for name, f := range map[string]func(){
+		"nil Locker":    func() { (*Locker)(nil).Lock() },
+		"zero Locker":   func() { new(Locker).Unlock() },
+		"nil RWLocker":  func() { (*RWLocker)(nil).RLock() },
+		"zero RWLocker": func() { new(RWLocker).Lock() },
+		"nil Hold":      func() { (*Hold)(nil).Release(context.Background()) },
+		"zero Hold":     func() { new(Hold).Context() },
+		"zero Client":   func() { new(Client).Locker("x") },
+		"nil Client":    func() { (*Client)(nil).RWLocker("x") },
+		"Name":          func() { (*Locker)(nil).Name() },
+		"TTL":           func() { new(Locker).TTL(context.Background()) },
+		"Acquire":       func() { new(Locker).Acquire(context.Background()) },
+		"For":           func() { new(Locker).For(NewOwner()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if p, ok := recover().(string); !ok || len(p) < 20 {
+					t.Errorf("panic: %v", p)
+				}
+			}()
+			f()
+		})
+	}
+}
+
+// logs keeps what is logged.
+type logs struct {
+	mu    sync.Mutex
+	lines strings.Builder
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(p)
+}
+
+func (l *logs) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// count returns how many lines have that in their message, and are of that name.
+func (l *logs) count(msg, name string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for line := range strings.Lines(l.lines.String()) {
+		if strings.Contains(line, msg) && strings.Contains(line, "name="+name+" ") {
+			n++
+		}
+	}
+	return n
+}

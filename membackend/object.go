@@ -1,0 +1,244 @@
+package membackend
+
+import (
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// object is what one name holds: the hold of somebody who is alone, or readers; and, while somebody
+// writes, perhaps that owner as a reader. Nothing in it is over: see [object.prune].
+type object struct {
+	alone   hold                 // Exclusive, Fenced or Write
+	readers map[string]time.Time // who reads, and until when
+	notes   map[string]note      // of those who wait to write, by owner
+}
+
+// hold is one that excludes others. It is none if its count is 0.
+type hold struct {
+	kind    backend.Kind
+	owner   string
+	count   int
+	expires time.Time
+	token   uint64 // once it was acquired as Fenced
+}
+
+// note says that somebody waits to write.
+type note struct {
+	since, expires time.Time
+}
+
+// by says whether this is a hold of the owner.
+func (h *hold) by(owner string) bool { return h.count > 0 && h.owner == owner }
+
+// last lets the hold last until then. A Write never ends earlier than it would have.
+func (h *hold) last(until time.Time) {
+	if h.kind != backend.Write || until.After(h.expires) {
+		h.expires = until
+	}
+}
+
+// prune takes out what is over, and says whether there was anything.
+func (o *object) prune(now time.Time) (pruned bool) {
+	if o.alone.count > 0 && !now.Before(o.alone.expires) {
+		o.alone, pruned = hold{}, true
+	}
+	for owner, expires := range o.readers {
+		if !now.Before(expires) {
+			delete(o.readers, owner)
+			pruned = true
+		}
+	}
+	for owner, n := range o.notes {
+		if !now.Before(n.expires) {
+			delete(o.notes, owner)
+			pruned = true
+		}
+	}
+	return pruned
+}
+
+// free says whether nobody holds anything.
+func (o *object) free() bool { return o.alone.count == 0 && len(o.readers) == 0 }
+
+// empty says whether there is nothing to keep.
+func (o *object) empty() bool { return o.free() && len(o.notes) == 0 }
+
+// next returns when the first thing in the object is over, if there is anything.
+func (o *object) next() (next time.Time, ok bool) {
+	earlier := func(t time.Time) {
+		if !ok || t.Before(next) {
+			next, ok = t, true
+		}
+	}
+	if o.alone.count > 0 {
+		earlier(o.alone.expires)
+	}
+	for _, expires := range o.readers {
+		earlier(expires)
+	}
+	for _, n := range o.notes {
+		earlier(n.expires)
+	}
+	return next, ok
+}
+
+// lastReader returns until when anybody reads.
+func (o *object) lastReader() (last time.Time) {
+	for _, expires := range o.readers {
+		last = later(last, expires)
+	}
+	return last
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// isReadWrite says which of the two locks that a name can be a kind belongs to.
+func isReadWrite(k backend.Kind) bool { return k == backend.Read || k == backend.Write }
+
+// conflicts says whether the object is the other lock than that of the kind.
+func (o *object) conflicts(k backend.Kind) bool {
+	return !o.free() && isReadWrite(k) != (len(o.readers) > 0 || o.alone.kind == backend.Write)
+}
+
+// acquire is Acquire of all kinds but Read. The hold still has to get its token.
+func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.AcquireResult {
+	h := &o.alone
+	if !h.by(req.Owner) && !o.free() {
+		if leavesNote(req) {
+			o.note(req, now)
+		}
+		return backend.AcquireResult{Remaining: later(h.expires, o.lastReader()).Sub(now)}
+	}
+	if h.count == 0 {
+		*h = hold{kind: req.Kind, owner: req.Owner}
+		delete(o.notes, req.Owner)
+	}
+	h.count++
+	h.last(now.Add(req.Lease))
+	return backend.AcquireResult{Acquired: true, Count: h.count}
+}
+
+// leavesNote says whether a request that isn't granted leaves a note.
+func leavesNote(req backend.AcquireRequest) bool { return req.Kind == backend.Write && req.Place > 0 }
+
+// note leaves a note for a Write that has to wait, or renews it.
+func (o *object) note(req backend.AcquireRequest, now time.Time) {
+	since := now.Add(-req.Waited)
+	if n, ok := o.notes[req.Owner]; ok && n.since.Before(since) {
+		since = n.since
+	}
+	if o.notes == nil {
+		o.notes = make(map[string]note)
+	}
+	o.notes[req.Owner] = note{since, now.Add(req.Place)}
+}
+
+// acquireRead is Acquire of a Read.
+func (o *object) acquireRead(req backend.AcquireRequest, now time.Time) backend.AcquireResult {
+	expires, again := o.readers[req.Owner]
+	if !again && !o.alone.by(req.Owner) {
+		if o.alone.count > 0 {
+			return backend.AcquireResult{Remaining: o.alone.expires.Sub(now)}
+		}
+		if left := o.barred(now.Add(-req.Waited), now); left > 0 {
+			return backend.AcquireResult{Remaining: left}
+		}
+	}
+	if o.readers == nil {
+		o.readers = make(map[string]time.Time)
+	}
+	o.readers[req.Owner] = later(expires, now.Add(req.Lease))
+	return backend.AcquireResult{Acquired: true, Count: 1}
+}
+
+// barred returns for how long there may be notes of those who wait for longer than since.
+func (o *object) barred(since, now time.Time) (left time.Duration) {
+	for _, n := range o.notes {
+		if n.since.Before(since) {
+			left = max(left, n.expires.Sub(now), time.Millisecond)
+		}
+	}
+	return left
+}
+
+// release is Release of all kinds but Read.
+func (o *object) release(req backend.ReleaseRequest, now time.Time) (outcome backend.ReleaseOutcome, wakes bool) {
+	if _, ok := o.notes[req.Owner]; ok && req.Kind == backend.Write {
+		delete(o.notes, req.Owner)
+		wakes = true
+	}
+	switch h := &o.alone; {
+	case !h.by(req.Owner):
+		return backend.NotHeld, wakes
+	case h.count > 1:
+		h.count--
+		h.last(now.Add(req.Lease))
+		return backend.Left, wakes
+	default:
+		*h = hold{}
+		return backend.Freed, true
+	}
+}
+
+// releaseRead is Release of a Read.
+func (o *object) releaseRead(owner string) (outcome backend.ReleaseOutcome, wakes bool) {
+	if _, ok := o.readers[owner]; !ok {
+		return backend.NotHeld, false
+	}
+	delete(o.readers, owner)
+	return backend.Freed, o.free()
+}
+
+// renew is Renew.
+func (o *object) renew(req backend.RenewRequest, now time.Time) (held bool) {
+	until := now.Add(req.Lease)
+	if req.Kind == backend.Read {
+		expires, ok := o.readers[req.Owner]
+		if ok {
+			o.readers[req.Owner] = later(expires, until)
+		}
+		return ok
+	}
+	if !o.alone.by(req.Owner) {
+		return false
+	}
+	o.alone.last(until)
+	return true
+}
+
+// force is ForceRelease. Who waits goes on waiting, so notes stay.
+func (o *object) force(k backend.Kind) (released bool) {
+	if (k == backend.Read) != (o.alone.count == 0) || o.free() {
+		return false
+	}
+	o.alone, o.readers = hold{}, nil
+	return true
+}
+
+// look is Look.
+func (o *object) look(req backend.LookRequest, now time.Time) (res backend.LookResult) {
+	if req.Kind == backend.Read {
+		if len(o.readers) == 0 {
+			return res
+		}
+		if _, ok := o.readers[req.Owner]; ok {
+			res.Count = 1
+		}
+		res.Held, res.Remaining = true, o.lastReader().Sub(now)
+		return res
+	}
+	if o.alone.count == 0 {
+		return res
+	}
+	if o.alone.by(req.Owner) {
+		res.Count = o.alone.count
+	}
+	res.Held, res.Remaining = true, o.alone.expires.Sub(now)
+	return res
+}
