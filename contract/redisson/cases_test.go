@@ -96,7 +96,7 @@ func goWakesJava(t *testing.T, l *lab) {
 
 	second := l.thread(t)
 	locked := second.start("lock", name)
-	l.awaitWaiter(t, name, second.owner)
+	l.awaitThread(t, name, second)
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 	wantLocked(t, locked)
 	l.wantHolds(t, name, l.held(second.owner, "1"))
@@ -156,7 +156,7 @@ func goSeesWaiter(t *testing.T, l *lab) {
 	acquire()
 	java := l.thread(t)
 	locked := java.start("lock", name)
-	l.awaitWaiter(t, name, java.owner)
+	l.awaitThread(t, name, java)
 	if got := release(); got != 1 {
 		t.Errorf("Go: what a release says of those who wait, while Java does: %d", got)
 	}
@@ -220,7 +220,7 @@ func goReenters(t *testing.T, l *lab) {
 	java.want("0", "getHoldCount", name)
 
 	locked := java.start("lock", name)
-	l.awaitWaiter(t, name, java.owner)
+	l.awaitThread(t, name, java)
 	heard := l.listen(t, l.channel(name))
 	for _, left := range []int{2, 1} {
 		wantNil(t, "unlock", ours.UnlockContext(t.Context()))
@@ -241,7 +241,7 @@ func javaForces(t *testing.T, l *lab) {
 	ours, java := l.locker(l.client(t, dlock.WithLease(shortLease)), name), l.thread(t)
 	wantNil(t, "lock", ours.LockContext(t.Context()))
 	locked := java.start("lock", name)
-	l.awaitWaiter(t, name, java.owner)
+	l.awaitThread(t, name, java)
 	l.thread(t).want("true", "forceUnlock", name)
 	wantLocked(t, locked)
 
@@ -364,6 +364,9 @@ func increments(t *testing.T, l *lab) {
 	alone := l.client(t)
 	running.Go(func() { l.increment(t, l.locker(alone, name), each) })
 	running.Wait()
+	if l.ours == backend.Write {
+		defer l.nudge(t, name)()
+	}
 	for _, done := range java {
 		if got := receive(t, "Java has incremented", done); got != strconv.Itoa(each) {
 			t.Errorf("Java: %s", got)

@@ -121,7 +121,7 @@ func tokensOfWaiters(t *testing.T, l *lab) {
 	java.want("null", "tryLockAndGetToken", name, 100*time.Millisecond, longLease)
 	waits := l.fencedThread(t)
 	token := waits.start("lockAndGetToken", name)
-	l.awaitWaiter(t, name, waits.owner)
+	l.awaitThread(t, name, waits)
 	release(t, h)
 	drawn.parse(receive(t, "Java gets in", token))
 
@@ -213,7 +213,7 @@ func plainBesideFenced(t *testing.T, l *lab) {
 	java.want("false", "tryLock", name)
 	java.want(strconv.FormatUint(drawn.last, 10), "getToken", name)
 	token := java.start("lockAndGetToken", name)
-	l.awaitWaiter(t, name, java.owner)
+	l.awaitThread(t, name, java)
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 	drawn.parse(receive(t, "Java gets in", token))
 	java.want("unlocked", "unlock", name)

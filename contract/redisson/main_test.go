@@ -11,6 +11,7 @@
 package redisson_test
 
 import (
+	"flag"
 	"testing"
 	"time"
 
@@ -26,7 +27,10 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...) }
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "6") // unless the command line says otherwise: they wait more than they work
+	goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...)
+}
 
 // versions are the releases of Redisson that are run: the newest, and one that locks by the scripts
 // of old: 3.24 came with another way to unlock.

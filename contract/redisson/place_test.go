@@ -6,6 +6,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -86,6 +87,37 @@ func (p *place) awaitWaiter(t *testing.T, name, owner string) {
 	}
 }
 
+// awaitThread is awaitWaiter for a thread of Java's. A message for everybody wakes only those of them who have
+// fallen asleep already.
+func (p *place) awaitThread(t *testing.T, name string, th *thread) {
+	t.Helper()
+	p.awaitWaiter(t, name, th.owner)
+	asks := th.peer.thread(t)
+	testservers.Until(t, "it sleeps", func() bool { return asks.do("sleeps", th.owner) == "true" })
+}
+
+// nudge wakes Java's threads again and again, until stop is called. Those who missed a message for everybody, since they
+// had tried and not yet fallen asleep, wait for as long as the lock would have lasted.
+func (p *place) nudge(t *testing.T, name string) (stop func()) {
+	done := make(chan struct{})
+	var nudging sync.WaitGroup
+	publish := p.publisher()
+	nudging.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(100 * time.Millisecond):
+				publish(t.Context(), rwChannel(name), "0")
+			}
+		}
+	})
+	return func() {
+		close(done)
+		nudging.Wait()
+	}
+}
+
 // subscribers counts the connections that listen to a lock's channel, of whatever kind it is.
 func (p *place) subscribers(t *testing.T, name string) int64 {
 	t.Helper()
@@ -135,13 +167,17 @@ func (p *place) listen(t *testing.T, channel string) *messages {
 	return m
 }
 
+func (p *place) publisher() func(ctx context.Context, channel string, message any) *redis.IntCmd {
+	if p.sharded {
+		return p.admin.SPublish
+	}
+	return p.admin.Publish
+}
+
 // want compares what was published since the last call.
 func (m *messages) want(want ...string) {
 	m.t.Helper()
-	publish := m.place.admin.Publish
-	if m.place.sharded {
-		publish = m.place.admin.SPublish
-	}
+	publish := m.place.publisher()
 	m.marks++
 	mark := fmt.Sprint(100 + m.marks) // a number that means nothing to anybody
 	if err := publish(m.t.Context(), m.channel, mark).Err(); err != nil {

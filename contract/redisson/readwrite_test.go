@@ -124,7 +124,7 @@ func goReaderWakesJava(t *testing.T, l *lab) {
 	wantNil(t, "lock", ours.LockContext(t.Context()))
 	wantNil(t, "lock", others.LockContext(t.Context()))
 	locked := java.start("write.lock", name)
-	l.awaitWaiter(t, name, java.owner)
+	l.awaitThread(t, name, java)
 	heard := l.listen(t, rwChannel(name))
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 	heard.want()
@@ -162,8 +162,8 @@ func goWriterWakesJava(t *testing.T, l *lab) {
 	java.want("false", "read.isLocked", name)
 	java.want("true", "write.isLocked", name)
 	locked, secondLocked := java.start("read.lock", name), second.start("read.lock", name)
-	l.awaitWaiter(t, name, java.owner)
-	l.awaitWaiter(t, name, second.owner)
+	l.awaitThread(t, name, java)
+	l.awaitThread(t, name, second)
 	heard := l.listen(t, rwChannel(name))
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 	heard.want("1")
@@ -224,7 +224,7 @@ func goReadsTwice(t *testing.T, l *lab) {
 	wantIs(t, "HoldCount", 3, ours.HoldCount)
 	owner := l.holder(t, name, client.ID())
 	locked := java.start("write.lock", name)
-	l.awaitWaiter(t, name, java.owner)
+	l.awaitThread(t, name, java)
 	heard := l.listen(t, rwChannel(name))
 	for _, left := range []int{2, 1} {
 		wantNil(t, "unlock", ours.UnlockContext(t.Context()))
@@ -268,7 +268,7 @@ func goReaderDies(t *testing.T, l *lab) {
 	java.want("locked", "read.lock", name)
 	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.Lease(dead)))
 	locked := writes.start("write.lock", name)
-	l.awaitWaiter(t, name, writes.owner)
+	l.awaitThread(t, name, writes)
 	key := readKey(name, l.holder(t, name, client.ID()), 1)
 	testservers.Until(t, "Go's lease is over", func() bool { return l.left(t, key) == -2 })
 	l.wantLeft(t, name, longLease)
@@ -311,7 +311,7 @@ func javaForcesReaders(t *testing.T, l *lab) {
 	}
 	java := l.java.thread(t)
 	locked := java.start("write.lock", name)
-	l.awaitWaiter(t, name, java.owner)
+	l.awaitThread(t, name, java)
 	l.java.thread(t).want("true", "read.forceUnlock", name)
 	wantLocked(t, locked)
 	for _, r := range readers {
@@ -400,25 +400,28 @@ func goDowngrades(t *testing.T, l *lab) {
 	client := l.client(t)
 	rw, ctx := client.RWLocker(name), dlock.WithOwner(t.Context(), dlock.NewOwner())
 	java, second, writes := l.java.thread(t), l.java.thread(t), l.java.thread(t)
-	wantNil(t, "write lock", rw.Writer().LockContext(ctx))
-	read := func() {
+	heard := l.listen(t, rwChannel(name))
+	both := func() {
 		t.Helper()
+		wantNil(t, "write lock", rw.Writer().LockContext(ctx))
 		wantNil(t, "read lock", rw.Reader().LockContext(ctx))
 		l.wantHolds(t, name, map[string]string{"mode": "write", client.ID() + ":write": "1", client.ID(): "1"})
-		java.want("true", "read.isLocked", name)
 		java.want("true", "write.isLocked", name)
 		java.want("false", "read.tryLock", name)
 	}
-	heard := l.listen(t, rwChannel(name))
-	read()
+	both()
 	wantNil(t, "read unlock", rw.Reader().UnlockContext(ctx))
-	l.wantHolds(t, name, writeHold(client.ID(), "1"))
+	java.want("true", "write.isLocked", name)
+	java.want("false", "read.tryLock", name)
 	heard.want()
-	read()
+	wantNil(t, "write unlock", rw.Writer().UnlockContext(ctx))
+	heard.want("1")
+	l.wantGone(t, name)
+	both()
 
 	locked, secondLocked, written := java.start("read.lock", name), second.start("read.lock", name), writes.start("write.lock", name)
 	for _, th := range []*thread{java, second, writes} {
-		l.awaitWaiter(t, name, th.owner)
+		l.awaitThread(t, name, th)
 	}
 	wantNil(t, "write unlock", rw.Writer().UnlockContext(ctx))
 	heard.want("1")
@@ -465,7 +468,7 @@ func goWriterGivesUp(t *testing.T, l *lab) {
 	go func() { gone <- writer(client, name).LockContext(ctx) }()
 	l.awaitWaiter(t, name, client.ID())
 	locked := second.start("write.lock", name)
-	l.awaitWaiter(t, name, second.owner)
+	l.awaitThread(t, name, second)
 	heard := l.listen(t, rwChannel(name))
 	giveUp()
 	if err := receive(t, "Go gives up", gone); !errors.Is(err, context.Canceled) {
@@ -529,6 +532,7 @@ func comparisons(t *testing.T, l *lab) {
 		running.Go(func() { l.compare(t, rw.Reader(), each) })
 	}
 	running.Wait()
+	defer l.nudge(t, name)()
 	for _, done := range java {
 		if got := receive(t, "Java is done", done); got != strconv.Itoa(each) {
 			t.Errorf("Java: %s", got)

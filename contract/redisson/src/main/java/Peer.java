@@ -2,12 +2,15 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 
 import org.redisson.Redisson;
@@ -29,6 +32,8 @@ import org.redisson.config.Config;
  * the program is ready.
  */
 public final class Peer {
+    private static final Set<Thread.State> WAITING = EnumSet.of(Thread.State.WAITING, Thread.State.TIMED_WAITING);
+
     private final RedissonClient redisson;
     private final Map<String, RLock> locks = new ConcurrentHashMap<>();
 
@@ -125,11 +130,22 @@ public final class Peer {
                     compare(lock);
                 }
                 return n[0];
+            case "sleeps/0":
+                return sleeps(name);
             case "owner/0":
                 return redisson.getId() + ":" + Thread.currentThread().getId();
             default:
                 throw new IllegalArgumentException(what);
         }
+    }
+
+    /** Says whether an owner, a thread of this program, waits for a message about the lock that it wants. */
+    private static boolean sleeps(String owner) {
+        long id = Long.parseLong(owner.substring(owner.lastIndexOf(':') + 1));
+        return Thread.getAllStackTraces().entrySet().stream()
+                .filter(e -> e.getKey().getId() == id && WAITING.contains(e.getKey().getState()))
+                .flatMap(e -> Arrays.stream(e.getValue()))
+                .anyMatch(frame -> frame.getClassName().equals(Semaphore.class.getName()));
     }
 
     /** Adds one to a counter, in two steps, and sees to it that nobody else does meanwhile. */
