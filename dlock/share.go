@@ -199,8 +199,8 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 	}
 	for q := o.queue; q != nil && q.first != nil; {
 		a := q.first
-		for a != nil && (a.h != nil && a.h.claim == cl || a.trying) {
-			a = a.next // who was just answered
+		for a != nil && rules[a.kind].shared && (a.trying || a.h != nil && a.h.claim == cl) {
+			a = a.next // who is being answered
 		}
 		if a == nil || !rules[a.kind].shared || !cl.suits(a) {
 			return
@@ -405,6 +405,9 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	switch {
 	case err != nil:
 		inner.unsure = inner.unsure || backend.KindOf(err) == backend.Unknown
+		if inner.dead && inner.unsure {
+			c.takeBackLocked(inner) // the write has ended, and with it what is to be released
+		}
 		return nil, err
 	case !res.Acquired:
 		c.loseLocked(w, ErrLost) // else the store would have granted it
