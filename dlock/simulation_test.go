@@ -24,13 +24,25 @@ var simulations = flag.Int("simulations", 8, "how many random histories of each 
 // later, or never. Messages get lost.
 type moody struct {
 	backend.Backend
-	well atomic.Bool // no faults any more
+	well atomic.Bool  // no faults any more
+	when atomic.Int64 // since then
 
 	mu     sync.Mutex
 	random *rand.Rand
 }
 
 func (b *moody) Open() backend.Session { return moodySession{b.Backend.Open(), b} }
+
+// recover ends the faults.
+func (b *moody) recover() {
+	b.when.Store(time.Now().UnixNano())
+	b.well.Store(true)
+}
+
+// calm says whether nothing is under way any more that has to do with faults.
+func (b *moody) calm(now time.Time) bool {
+	return b.well.Load() && now.UnixNano()-b.when.Load() > int64(10*time.Second)
+}
 
 // roll returns a number below n.
 func (b *moody) roll(n int) int {
@@ -54,12 +66,13 @@ func mood[Res any](b *moody, do func() (Res, error)) (res Res, err error) {
 		do()
 		b.moment(time.Second)
 		return res, &backend.Error{Kind: backend.Unknown, Err: errMood}
-	case 1: // carried out later
+	case 1, 6: // carried out later
+		late := []time.Duration{10 * time.Millisecond, 200 * time.Millisecond, 5 * time.Second}[b.roll(3)]
 		go func() {
-			b.moment(5 * time.Second)
+			b.moment(late)
 			do()
 		}()
-		b.moment(200 * time.Millisecond)
+		b.moment(late / 10)
 		return res, &backend.Error{Kind: backend.Unknown, Err: errMood}
 	case 2: // never carried out
 		return res, &backend.Error{Kind: backend.Unknown, Err: errMood}
@@ -125,51 +138,69 @@ type history struct {
 	forces  bool        // somebody forces the lock now and then: then it excludes nobody for a while
 	closes  bool        // a client is closed in the middle
 	token   atomic.Uint64
-	plain   []atomic.Int32 // how many plain readers are inside, by client
+
+	checking sync.Mutex
+	free     time.Time // when somebody last had the lock, or nobody waited
 }
 
 // A valid hold, for the rule that a writer is alone.
 type validHold struct {
 	client int
-	owner  string
+	party  party
+	owner  string // in the store
 	kind   backend.Kind
 }
 
-// check looks whether a writer is alone, as far as the clients believe.
+// check looks whether a writer is alone, as far as the clients believe, and whether somebody waits for nobody.
 func (h *history) check() {
 	if h.forces {
 		return
 	}
-	valid := make(map[validHold]bool)
+	h.checking.Lock()
+	defer h.checking.Unlock()
+	valid, waits := h.holds()
 	var writer *validHold
+	for v := range valid {
+		if v.kind == backend.Write {
+			writer = &v
+		}
+	}
+	for v := range valid {
+		if writer != nil && (v.client != writer.client || v.party != writer.party) {
+			h.Errorf("a writer isn't alone: %v", slices.Collect(maps.Keys(valid)))
+			return
+		}
+	}
+	switch now := time.Now(); {
+	case len(valid) > 0 || !waits || !h.store.calm(now):
+		h.free = now
+	case now.Sub(h.free) > 5*time.Second && !h.closes:
+		h.Error("somebody waits, and nobody has the lock")
+		h.stuck()
+		h.free = now.Add(time.Hour) // to say so once
+	}
+}
+
+// holds returns who validly has the lock, and whether anybody waits for it.
+func (h *history) holds() (valid map[validHold]bool, waits bool) {
+	valid = make(map[validHold]bool)
 	for i, c := range h.clients {
 		c.mu.Lock()
 		for _, o := range c.objects[readWrites] {
+			waits = waits || o.queue != nil
 			holds := o.readers()
 			if o.alone != nil {
 				holds = append(holds, o.alone)
 			}
 			for _, x := range holds {
 				if x.valid(c.now()) {
-					v := validHold{i, x.claim.owner, x.kind}
-					valid[v] = true
-					if x.kind == backend.Write {
-						writer = &v
-					}
+					valid[validHold{i, x.party, x.claim.owner, x.kind}] = true
 				}
 			}
 		}
 		c.mu.Unlock()
 	}
-	if writer == nil {
-		return
-	}
-	for v := range valid {
-		if v.owner != writer.owner {
-			h.Errorf("a writer isn't alone: %v", slices.Collect(maps.Keys(valid)))
-			return
-		}
-	}
+	return valid, waits
 }
 
 // unlocked checks what an unlock has returned.
@@ -256,8 +287,10 @@ func (h *history) act(r *rand.Rand) {
 			h.stay(r)
 			h.unlocked("own unlock", l.UnlockContext(ctx))
 		}
-	case 6, 7:
+	case 6:
 		h.owner(WithOwner(ctx, NewOwner()), r, c.RWLocker("x"))
+	case 7:
+		h.again(WithOwner(ctx, NewOwner()), r, c.RWLocker("x"))
 	case 8:
 		h.party(r, c, rw)
 	case 9:
@@ -299,6 +332,31 @@ func (h *history) owner(ctx context.Context, r *rand.Rand, rw *RWLocker) {
 	for _, l := range mine {
 		h.stay(r)
 		h.unlocked("an owner's unlock", l.UnlockContext(ctx))
+	}
+}
+
+// again writes, and reads under that again and again.
+func (h *history) again(ctx context.Context, r *rand.Rand, rw *RWLocker) {
+	if !h.lock(ctx, r, rw.Writer()) {
+		return
+	}
+	reads := 0
+	for range 2 + r.IntN(4) {
+		bounded, cancel := context.WithTimeout(ctx, time.Duration(1+r.IntN(100))*time.Millisecond)
+		if h.locked("reading under a write", rw.Reader().LockContext(bounded)) {
+			reads++
+		}
+		cancel()
+		time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond)
+		if h.check(); reads > 0 && r.IntN(4) > 0 {
+			h.unlocked("reading under a write", rw.Reader().UnlockContext(ctx))
+			reads--
+		}
+	}
+	h.unlocked("a write with reads", rw.Writer().UnlockContext(ctx))
+	for range reads {
+		h.stay(r)
+		h.unlocked("reading after a write", rw.Reader().UnlockContext(ctx))
 	}
 }
 
@@ -379,7 +437,7 @@ func (h *history) run(r *rand.Rand) {
 	for range 12 {
 		r := rand.New(rand.NewPCG(r.Uint64(), 2))
 		all.Go(func() {
-			for range 25 {
+			for range 40 {
 				h.act(r)
 			}
 		})
@@ -398,7 +456,7 @@ func (h *history) run(r *rand.Rand) {
 			h.clients[0].Close()
 		})
 	}
-	time.AfterFunc(time.Duration(r.IntN(20))*time.Second, func() { h.store.well.Store(true) })
+	time.AfterFunc(time.Duration(r.IntN(6))*time.Second, h.store.recover)
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
 	select {
@@ -410,12 +468,21 @@ func (h *history) run(r *rand.Rand) {
 	}
 	stop()
 	watch.Wait()
-	time.Sleep(2 * time.Minute)
+	if !h.closes { // what is under way then isn't taken back
+		time.Sleep(25 * time.Second) // requests that come late are over, and what they did is taken back, before its lease is over
+		h.nothingIsLeft()
+	}
+	time.Sleep(lossMemory * time.Minute)
 	for i, c := range h.clients {
 		if !h.closes || i > 0 {
 			empty(h.T, c)
 		}
 	}
+	h.nothingIsLeft()
+}
+
+// nothingIsLeft looks whether the store has something still.
+func (h *history) nothingIsLeft() {
 	fresh := New(h.store, quiet())
 	defer fresh.Close()
 	for _, l := range []*Locker{fresh.RWLocker("x").Reader(), fresh.RWLocker("x").Writer(), fresh.Locker("f")} {
@@ -468,7 +535,7 @@ func TestRandomHistories(t *testing.T) {
 						h := &history{T: t, forces: sort.forces, closes: sort.closes}
 						h.store = &moody{Backend: membackend.New(), random: rand.New(rand.NewPCG(seed, 4))}
 						for range 3 {
-							c := New(h.store, append(sort.opts, quiet(), WithLease(3*time.Second))...)
+							c := New(h.store, append(sort.opts, quiet(), WithLease([]time.Duration{3 * time.Second, time.Minute}[seed%2]))...)
 							defer c.Close()
 							h.clients = append(h.clients, c)
 							h.shared = append(h.shared, c.RWLocker("x"))
