@@ -26,8 +26,21 @@ type hold struct {
 
 // told is who is told when a hold is over before it was released.
 type told struct {
-	over     []chan struct{}        // closed when it is lost
+	over     []*notice              // given when it is lost
 	contexts map[*lifeline]struct{} // ended when it is lost or released
+}
+
+// A notice tells of a loss. Several holds may give it, one after the other.
+type notice struct {
+	over  chan struct{} // closed when it is given
+	given bool
+}
+
+func (n *notice) give() {
+	if !n.given {
+		n.given = true
+		close(n.over)
+	}
 }
 
 // A claim is what the store has granted to one owner string. Each outermost acquisition has a claim
@@ -40,7 +53,7 @@ type claim struct {
 	deadline atomic.Int64 // the instant until which the store has promised it
 
 	// The rest is guarded by Client.mu.
-	holder  *hold   // the present one; of those who share it, the first
+	holder  *hold   // the present one; unused where it is shared
 	began   instant // when the request that the store granted was sent
 	alarm   alarm
 	kind    backend.Kind
@@ -130,7 +143,7 @@ func (cl *claim) token() uint64 {
 	return cl.more.token
 }
 
-// newHold returns a party's hold on a claim, which has no other holder.
+// newHold returns a party's hold on a claim.
 func newHold(p party, cl *claim) *hold {
 	h := new(hold)
 	h.rest(p, cl)
@@ -314,12 +327,18 @@ func (c *Client) vacateLocked(h *hold) {
 
 // tellLocked ends what hangs on a hold.
 func (c *Client) tellLocked(h *hold, cause error) {
-	if h.told != nil {
-		for _, over := range h.told.over {
-			close(over)
-		}
-	}
+	h.noticeLocked()
 	c.endContextsLocked(h, cause)
+}
+
+// noticeLocked tells whoever wants to know that a hold is lost.
+func (h *hold) noticeLocked() {
+	if h.told == nil {
+		return
+	}
+	for _, n := range h.told.over {
+		n.give()
+	}
 }
 
 // endContextsLocked ends the contexts that a hold is for.
