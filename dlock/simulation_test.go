@@ -450,9 +450,9 @@ func (h *history) run(r *rand.Rand) {
 			h.check()
 		}
 	})
-	if h.closes {
+	if soon := time.Duration(r.IntN(2000)) * time.Millisecond; h.closes {
 		all.Go(func() {
-			time.Sleep(time.Duration(r.IntN(2000)) * time.Millisecond)
+			time.Sleep(soon)
 			h.clients[0].Close()
 		})
 	}
