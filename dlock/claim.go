@@ -26,8 +26,21 @@ type hold struct {
 
 // told is who is told when a hold is over before it was released.
 type told struct {
-	over     []chan struct{}        // closed when it is lost
+	over     []*notice              // given when it is lost
 	contexts map[*lifeline]struct{} // ended when it is lost or released
+}
+
+// A notice tells of a loss. Several holds may give it, one after the other.
+type notice struct {
+	over  chan struct{} // closed when it is given
+	given bool
+}
+
+func (n *notice) give() {
+	if !n.given {
+		n.given = true
+		close(n.over)
+	}
 }
 
 // A claim is what the store has granted to one owner string. Each outermost acquisition has a claim
@@ -316,12 +329,18 @@ func (c *Client) vacateLocked(h *hold) {
 
 // tellLocked ends what hangs on a hold.
 func (c *Client) tellLocked(h *hold, cause error) {
-	if h.told != nil {
-		for _, over := range h.told.over {
-			close(over)
-		}
-	}
+	h.noticeLocked()
 	c.endContextsLocked(h, cause)
+}
+
+// noticeLocked tells whoever wants to know that a hold is lost.
+func (h *hold) noticeLocked() {
+	if h.told == nil {
+		return
+	}
+	for _, n := range h.told.over {
+		n.give()
+	}
 }
 
 // endContextsLocked ends the contexts that a hold is for.

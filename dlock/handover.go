@@ -188,6 +188,9 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	a.handed = nil
 	a.answered, a.failure = true, nil // this client had it: we know without asking
 	switch v := a.variable(); {
+	case h.state == forsaken:
+		c.leaveForsakenLocked(h)
+		return nil, ErrClosed
 	case over != nil:
 		c.backgroundLocked(func() { c.giveBack(context.Background(), h) }) // or take it back
 		return nil, a.giveUp(over)
@@ -196,8 +199,6 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	case c.checkLocked(h):
 		h.offered = false
 		return h, nil
-	case h.state == forsaken:
-		return nil, ErrClosed
 	case h.state == lost:
 		c.releaseLostLocked(h)
 	}

@@ -343,16 +343,21 @@ func undrained(ctx context.Context, err error) error {
 	}
 }
 
-// releaseForsakenLocked gives back one hold after Close, with one request. It unlocks c.mu.
-func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
-	cl := h.claim
+// leaveForsakenLocked counts one less after Close, and says whether the store is to be told.
+func (c *Client) leaveForsakenLocked(h *hold) (tell bool) {
 	h.count--
 	if h.count <= 0 {
 		h.state = released
 		c.dropLocked(h)
 		c.vacateLocked(h)
 	}
-	last := !rules[h.kind].shared || h.count <= 0 && h.leaves()
+	return !rules[h.kind].shared || h.count <= 0 && h.leaves()
+}
+
+// releaseForsakenLocked gives back one hold after Close, with one request. It unlocks c.mu.
+func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
+	cl := h.claim
+	last := c.leaveForsakenLocked(h)
 	var inner *claim
 	if last && h.count <= 0 {
 		cl.dead = true

@@ -286,7 +286,13 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 		c.unlock()
 		return nil
 	}
-	return c.releaseClaimLocked(ctx, h)
+	err := c.releaseClaimLocked(ctx, h)
+	if err == ErrLost {
+		c.mu.Lock()
+		defer c.unlock()
+		h.noticeLocked() // who began with it, and reads on with another, has lost it all the same
+	}
+	return err
 }
 
 // bequeathLocked lets those who want to know when a party loses what it has hear of another hold that it has, now that
