@@ -204,16 +204,20 @@ func (c *Client) claimsOf(l *Locker) []*claim {
 	return c.claimsLocked(c.objectLocked(l.kind, l.name), l.kind)
 }
 
-// claimsLocked returns what this client has claimed of a lock of that kind. Who has a lock alone may read it as well.
+// claimsLocked returns what this client has claimed of a lock of that kind: what goes if it is forced. What somebody who
+// has the lock alone reads as well goes with that, and not with what others read.
 func (c *Client) claimsLocked(o *object, kind backend.Kind) []*claim {
 	var claims []*claim
 	if o != nil && o.alone != nil && !rules[kind].shared {
 		claims = append(claims, o.alone.claim)
 	}
 	for _, h := range o.readers() {
-		if (rules[kind].shared || h.claim.retain() != nil) && !slices.Contains(claims, h.claim) {
+		if rules[kind].shared == (h.claim.retain() == nil) && !slices.Contains(claims, h.claim) {
 			claims = append(claims, h.claim)
 		}
+	}
+	if o != nil && o.reading != nil && o.reading.young != nil && rules[kind].shared && !slices.Contains(claims, o.reading.young) {
+		claims = append(claims, o.reading.young) // its last reader is just leaving
 	}
 	return claims
 }

@@ -612,3 +612,84 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 	}
 	empty(t, c)
 }
+
+// A read under a write is on its way when the write ends, and is carried out late; its caller never hears of it.
+func TestAReadUnderAWriteThatIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		c := New(b, quiet())
+		defer c.Close()
+		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
+		must(t, rw.Writer().LockContext(ctx))
+		var late func() (backend.AcquireResult, error)
+		asked, over := make(chan bool), make(chan bool)
+		b.acquire = func(req backend.AcquireRequest, _ func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			b.acquire = nil
+			late = func() (backend.AcquireResult, error) { return b.Backend.Open().Acquire(context.Background(), req) }
+			asked <- true
+			<-over
+			return backend.AcquireResult{}, errors.New("no answer")
+		}
+		done := make(chan error)
+		go func() {
+			_, err := rw.Reader().TryLock(ctx)
+			done <- err
+		}()
+		<-asked
+		must(t, rw.Writer().UnlockContext(ctx))
+		over <- true
+		if err := <-done; !errors.Is(err, ErrUnavailable) {
+			t.Errorf("the read: %v", err)
+		}
+		if res, err := late(); !res.Acquired || err != nil {
+			t.Fatalf("the late read: %+v, %v", res, err)
+		}
+		time.Sleep(DefaultLease / 2)
+		if ok, err := rw.Writer().TryLock(t.Context()); !ok || err != nil {
+			t.Errorf("writing after half a lease: %v, %v; want the late read taken back", ok, err)
+		}
+	})
+}
+
+// A reader behind a writer whose first attempt is under way isn't let in by one that is out of turn.
+func TestNoReaderIsLetInAheadOfAWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		c := New(b, quiet())
+		defer c.Close()
+		rw := c.RWLocker("x")
+		asked, over := make(chan bool), make(chan bool)
+		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			b.acquire = nil
+			asked <- true
+			<-over
+			return do()
+		}
+		var order []string
+		var all sync.WaitGroup
+		all.Go(func() {
+			must(t, rw.Writer().Do(t.Context(), func(context.Context) error {
+				order = append(order, "writer")
+				return nil
+			}))
+		})
+		<-asked
+		all.Go(func() {
+			must(t, rw.Reader().Do(t.Context(), func(context.Context) error {
+				order = append(order, "reader")
+				return nil
+			}))
+		})
+		synctest.Wait()
+		if ok, err := rw.Reader().TryLock(t.Context()); !ok || err != nil {
+			t.Fatalf("TryLock = %v, %v", ok, err)
+		}
+		synctest.Wait()
+		over <- true
+		rw.RUnlock()
+		all.Wait()
+		if len(order) != 2 || order[0] != "writer" {
+			t.Errorf("%v; want the writer first", order)
+		}
+	})
+}

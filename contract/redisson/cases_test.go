@@ -16,11 +16,14 @@ import (
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
 
-// cases are what a version of Redisson and one of our backends do together.
-var cases = []struct {
+// A testCase is what a version of Redisson and one of our backends do together.
+type testCase struct {
 	name string
 	run  func(t *testing.T, l *lab)
-}{
+}
+
+// exclusiveCases are about a lock that one holds at a time, of the lab's kind.
+var exclusiveCases = []testCase{
 	{"Go wakes Java", goWakesJava},
 	{"Java wakes Go", javaWakesGo},
 	{"Go sees that Java waits", goSeesWaiter},
@@ -75,40 +78,37 @@ func wantIs[T comparable](t *testing.T, what string, want T, ask func(context.Co
 	}
 }
 
+// tryLock returns the question whether a Locker can be locked now.
+func tryLock(l *dlock.Locker) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) { return l.TryLock(ctx) }
+}
+
 func goWakesJava(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java := l.client(t).Locker(name), l.java.thread(t)
+	ours, java := l.locker(l.client(t), name), l.thread(t)
 	wantNil(t, "lock", ours.LockContext(t.Context()))
 	java.want("false", "tryLock", name)
 	java.want("true", "isLocked", name)
 	java.want("false", "isHeldByCurrentThread", name)
 	java.want("0", "getHoldCount", name)
-	left, err := strconv.Atoi(java.do("remainTimeToLive", name))
-	if err != nil || time.Duration(left)*time.Millisecond > longLease || time.Duration(left)*time.Millisecond < longLease/2 {
-		t.Errorf("Java: remainTimeToLive: %d, %v; want nearly %v", left, err, longLease)
-	}
-	if got := java.do("unlock", name); !strings.HasPrefix(got, notHeld) {
-		t.Errorf("Java: unlock what Go holds: %s", got)
-	}
+	java.wantNearly(longLease, "remainTimeToLive", name)
+	java.wantNotHeld("unlock", name)
 
-	second := l.java.thread(t)
+	second := l.thread(t)
 	locked := second.start("lock", name)
-	l.awaitWaiter(t, name, second.owner)
+	l.awaitThread(t, name, second)
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 	wantLocked(t, locked)
-	l.wantHolds(t, name, map[string]string{second.owner: "1"})
+	l.wantHolds(t, name, l.held(second.owner, "1"))
 	second.want("unlocked", "unlock", name)
 	l.wantHolds(t, name, nil)
 }
 
-// notHeld is how Redisson begins when a thread unlocks what it doesn't hold.
-const notHeld = "java.lang.IllegalMonitorStateException: "
-
 func javaWakesGo(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java := l.client(t).Locker(name), l.java.thread(t)
+	ours, java := l.locker(l.client(t), name), l.thread(t)
 	java.want("locked", "lock", name)
-	wantIs(t, "TryLock", false, func(ctx context.Context) (bool, error) { return ours.TryLock(ctx) })
+	wantIs(t, "TryLock", false, tryLock(ours))
 	wantIs(t, "IsLocked", true, ours.IsLocked)
 	wantIs(t, "IsHeld", false, ours.IsHeld)
 	wantIs(t, "HoldCount", 0, ours.HoldCount)
@@ -120,7 +120,7 @@ func javaWakesGo(t *testing.T, l *lab) {
 	}
 
 	second := l.client(t)
-	waiter := second.Locker(name)
+	waiter := l.locker(second, name)
 	locked := lock(t, waiter)
 	l.awaitWaiter(t, name, second.ID())
 	java.want("unlocked", "unlock", name)
@@ -136,14 +136,14 @@ func goSeesWaiter(t *testing.T, l *lab) {
 	t.Cleanup(func() { s.Close() })
 	acquire := func() {
 		t.Helper()
-		res, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: "go:1", Lease: longLease})
+		res, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: l.ours, Name: name, Owner: "go:1", Lease: longLease})
 		if err != nil || !res.Acquired {
 			t.Fatalf("Go: acquire: %+v, %v", res, err)
 		}
 	}
 	release := func() int {
 		t.Helper()
-		res, err := s.Release(t.Context(), backend.ReleaseRequest{Name: name, Owner: "go:1", Lease: longLease, AskWaiting: true})
+		res, err := s.Release(t.Context(), backend.ReleaseRequest{Kind: l.ours, Name: name, Owner: "go:1", Lease: longLease, AskWaiting: true})
 		if err != nil || res.Outcome != backend.Freed {
 			t.Fatalf("Go: release: %+v, %v", res, err)
 		}
@@ -154,9 +154,9 @@ func goSeesWaiter(t *testing.T, l *lab) {
 		t.Error("Go: somebody waits before anybody does")
 	}
 	acquire()
-	java := l.java.thread(t)
+	java := l.thread(t)
 	locked := java.start("lock", name)
-	l.awaitWaiter(t, name, java.owner)
+	l.awaitThread(t, name, java)
 	if got := release(); got != 1 {
 		t.Errorf("Go: what a release says of those who wait, while Java does: %d", got)
 	}
@@ -166,7 +166,7 @@ func goSeesWaiter(t *testing.T, l *lab) {
 
 func boundedWaits(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java := l.client(t).Locker(name), l.java.thread(t)
+	ours, java := l.locker(l.client(t), name), l.thread(t)
 	const wait = 100 * time.Millisecond
 	java.want("locked", "lock", name)
 	// On a busy machine the store's answer may come later than that: then nobody knows, which is an error.
@@ -183,54 +183,54 @@ func boundedWaits(t *testing.T, l *lab) {
 
 func javaReenters(t *testing.T, l *lab) {
 	name := lockName(t)
-	client, java := l.client(t), l.java.thread(t)
-	ours := client.Locker(name)
+	client, java := l.client(t), l.thread(t)
+	ours := l.locker(client, name)
 	java.want("locked", "lock", name)
 	java.want("true", "tryLock", name)
 	java.want("locked", "lock", name)
 	java.want("3", "getHoldCount", name)
-	l.wantHolds(t, name, map[string]string{java.owner: "3"})
-	l.java.thread(t).want("false", "tryLock", name)
+	l.wantHolds(t, name, l.held(java.owner, "3"))
+	l.thread(t).want("false", "tryLock", name)
 
 	locked := lock(t, ours)
 	l.awaitWaiter(t, name, client.ID())
-	heard := l.listen(t, name)
+	heard := l.listen(t, l.channel(name))
 	for _, left := range []string{"2", "1"} {
 		java.want("unlocked", "unlock", name)
 		java.want(left, "getHoldCount", name)
-		l.wantHolds(t, name, map[string]string{java.owner: left})
-		wantIs(t, "TryLock", false, func(ctx context.Context) (bool, error) { return client.Locker(name).TryLock(ctx) })
+		l.wantHolds(t, name, l.held(java.owner, left))
+		wantIs(t, "TryLock", false, tryLock(l.locker(client, name)))
 	}
 	heard.want()
 	java.want("unlocked", "unlock", name)
-	heard.want("0")
+	heard.want(l.message)
 	wantLock(t, locked)
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 }
 
 func goReenters(t *testing.T, l *lab) {
 	name := lockName(t)
-	client, java := l.client(t), l.java.thread(t)
-	ours := client.Locker(name).For(dlock.NewOwner())
+	client, java := l.client(t), l.thread(t)
+	ours := l.locker(client, name).For(dlock.NewOwner())
 	for range 3 {
 		wantNil(t, "lock", ours.LockContext(t.Context()))
 	}
 	wantIs(t, "HoldCount", 3, ours.HoldCount)
-	owner := l.wantHolder(t, name, client.ID(), "3")
+	l.wantHolds(t, name, l.held(client.ID(), "3"))
 	java.want("0", "getHoldCount", name)
 
 	locked := java.start("lock", name)
-	l.awaitWaiter(t, name, java.owner)
-	heard := l.listen(t, name)
+	l.awaitThread(t, name, java)
+	heard := l.listen(t, l.channel(name))
 	for _, left := range []int{2, 1} {
 		wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 		wantIs(t, "HoldCount", left, ours.HoldCount)
-		l.wantHolds(t, name, map[string]string{owner: strconv.Itoa(left)})
-		l.java.thread(t).want("false", "tryLock", name)
+		l.wantHolds(t, name, l.held(client.ID(), strconv.Itoa(left)))
+		l.thread(t).want("false", "tryLock", name)
 	}
 	heard.want()
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
-	heard.want("0")
+	heard.want(l.message)
 	wantLocked(t, locked)
 	java.want("unlocked", "unlock", name)
 }
@@ -238,11 +238,11 @@ func goReenters(t *testing.T, l *lab) {
 // javaForces is about a holder in Go that is told when it renews.
 func javaForces(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java := l.client(t, dlock.WithLease(shortLease)).Locker(name), l.java.thread(t)
+	ours, java := l.locker(l.client(t, dlock.WithLease(shortLease)), name), l.thread(t)
 	wantNil(t, "lock", ours.LockContext(t.Context()))
 	locked := java.start("lock", name)
-	l.awaitWaiter(t, name, java.owner)
-	l.java.thread(t).want("true", "forceUnlock", name)
+	l.awaitThread(t, name, java)
+	l.thread(t).want("true", "forceUnlock", name)
 	wantLocked(t, locked)
 
 	<-ours.Lost(t.Context())
@@ -250,7 +250,7 @@ func javaForces(t *testing.T, l *lab) {
 	if err := ours.UnlockContext(t.Context()); !errors.Is(err, dlock.ErrLost) {
 		t.Errorf("Go: unlock: %v, want ErrLost", err)
 	}
-	l.wantHolds(t, name, map[string]string{java.owner: "1"})
+	l.wantHolds(t, name, l.held(java.owner, "1"))
 	java.want("unlocked", "unlock", name)
 	java.want("false", "forceUnlock", name)
 }
@@ -258,32 +258,28 @@ func javaForces(t *testing.T, l *lab) {
 // goForces is about a holder in Java that is told when it unlocks.
 func goForces(t *testing.T, l *lab) {
 	name := lockName(t)
-	client, java := l.client(t), l.java.thread(t)
-	ours := client.Locker(name)
+	client, java := l.client(t), l.thread(t)
+	ours := l.locker(client, name)
 	java.want("locked", "lock", name)
 	locked := lock(t, ours)
 	l.awaitWaiter(t, name, client.ID())
-	wantIs(t, "ForceUnlock", true, l.client(t).Locker(name).ForceUnlock)
+	wantIs(t, "ForceUnlock", true, l.locker(l.client(t), name).ForceUnlock)
 	wantLock(t, locked)
 
 	java.want("false", "isHeldByCurrentThread", name)
-	if got := java.do("unlock", name); !strings.HasPrefix(got, notHeld) {
-		t.Errorf("Java: unlock what was forced: %s", got)
-	}
-	l.wantHolder(t, name, client.ID(), "1")
+	java.wantNotHeld("unlock", name)
+	l.wantHolds(t, name, l.held(client.ID(), "1"))
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 	wantIs(t, "ForceUnlock", false, ours.ForceUnlock)
 }
 
 func leasesEnd(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java := l.client(t).Locker(name), l.java.thread(t)
+	ours, java := l.locker(l.client(t), name), l.thread(t)
 	const lease = time.Second
 	java.want("locked", "lock", name, lease)
 	wantNil(t, "lock", ours.LockContext(t.Context()))
-	if got := java.do("unlock", name); !strings.HasPrefix(got, notHeld) {
-		t.Errorf("Java: unlock after the lease: %s", got)
-	}
+	java.wantNotHeld("unlock", name)
 	wantIs(t, "IsHeld", true, ours.IsHeld)
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 
@@ -296,40 +292,60 @@ func leasesEnd(t *testing.T, l *lab) {
 	java.want("unlocked", "unlock", name)
 }
 
-// watchdogs has locks renewed by everybody, until the holders die.
+// watchdogs has locks of every kind renewed by everybody, until the holders die.
 func watchdogs(t *testing.T, p *place) {
 	const lease = 5 * time.Second // if the machine stands still for two thirds of it, this test fails
-	name := func(holder string) string { return lockName(t) + "/" + holder }
-	var theirs []*thread
+	name := func(k kind, holder string) string { return lockName(t) + "/" + k.name + "/" + holder }
+	theirs := make(map[string]*thread)
 	for _, version := range versions {
-		java := startPeer(t, version, p.config, lease).thread(t)
-		java.want("locked", "lock", name(version))
-		theirs = append(theirs, java)
+		theirs[version] = startPeer(t, version, p.config, lease).thread(t)
 	}
 	client, survivor := p.client(t), startPeer(t, versions[0], p.config, longLease).thread(t)
 	mortal := p.client(t, dlock.WithLease(lease))
-	ours := mortal.Locker(name("Go"))
-	wantNil(t, "lock", ours.LockContext(t.Context()))
-
-	for begin := time.Now(); time.Since(begin) < 5*lease/2 && !t.Failed(); time.Sleep(lease / 20) {
-		survivor.want("false", "tryLock", name("Go"))
-		for _, version := range versions {
-			wantIs(t, "TryLock", false, func(ctx context.Context) (bool, error) { return client.Locker(name(version)).TryLock(ctx) })
+	shared := p.client(t, dlock.WithLease(lease)).RWLocker(lockName(t) + "/shared").Reader()
+	wantNil(t, "lock", shared.LockContext(t.Context(), dlock.Lease(longLease)))
+	for _, java := range theirs {
+		java.want("locked", "read.lock", shared.Name())
+	}
+	for _, k := range kinds {
+		wantNil(t, "lock", k.locker(mortal, name(k, "Go")).LockContext(t.Context()))
+		for version, java := range theirs {
+			java.want("locked", k.java+"lock", name(k, version))
 		}
 	}
-	wantIs(t, "IsHeld", true, ours.IsHeld)
-	for i, version := range versions {
-		theirs[i].want("true", "isHeldByCurrentThread", name(version))
+
+	for begin := time.Now(); time.Since(begin) < 5*lease/2 && !t.Failed(); time.Sleep(lease / 20) {
+		for _, k := range kinds {
+			survivor.want("false", k.rival().java+"tryLock", name(k, "Go"))
+			for version := range theirs {
+				wantIs(t, "TryLock", false, tryLock(k.rival().locker(client, name(k, version))))
+			}
+		}
 	}
+	for _, k := range kinds {
+		for version, java := range theirs {
+			java.want("true", k.java+"isHeldByCurrentThread", name(k, version))
+		}
+	}
+	testservers.Until(t, "a renewal of Java's has cut the lock short that it shares with Go", func() bool {
+		return p.left(t, shared.Name()) <= lease
+	})
 
 	mortal.Close()
-	for i := range versions {
-		theirs[i].peer.kill()
+	for _, java := range theirs {
+		java.peer.kill()
 	}
-	wantLocked(t, survivor.start("lock", name("Go")))
-	for _, version := range versions {
-		wantNil(t, "lock", client.Locker(name(version)).LockContext(t.Context()))
+	for _, k := range kinds {
+		wantLocked(t, survivor.start(k.rival().java+"lock", name(k, "Go")))
+		for version := range theirs {
+			wantNil(t, "lock", k.rival().locker(client, name(k, version)).LockContext(t.Context()))
+		}
 	}
+	// By now the lock that they shared with Go would be over as well, if Go hadn't prolonged it again.
+	survivor.want("false", "write.tryLock", shared.Name())
+	wantIs(t, "IsHeld", true, shared.IsHeld)
+	wantNil(t, "unlock", shared.UnlockContext(t.Context()))
+	survivor.want("true", "write.tryLock", shared.Name())
 }
 
 // increments is a load of both, on a counter that loses what two do at once.
@@ -338,16 +354,19 @@ func increments(t *testing.T, l *lab) {
 	name := lockName(t)
 	var java []<-chan string
 	for range workers {
-		th := l.java.thread(t)
+		th := l.thread(t)
 		java = append(java, th.start("increment", name, each*time.Millisecond))
 	}
 	var running sync.WaitGroup
 	shared := l.client(t)
-	running.Go(func() { l.increment(t, shared.Locker(name), each) })
-	running.Go(func() { l.increment(t, shared.Locker(name), each) })
+	running.Go(func() { l.increment(t, l.locker(shared, name), each) })
+	running.Go(func() { l.increment(t, l.locker(shared, name), each) })
 	alone := l.client(t)
-	running.Go(func() { l.increment(t, alone.Locker(name), each) })
+	running.Go(func() { l.increment(t, l.locker(alone, name), each) })
 	running.Wait()
+	if l.ours == backend.Write {
+		defer l.nudge(t, name)()
+	}
 	for _, done := range java {
 		if got := receive(t, "Java has incremented", done); got != strconv.Itoa(each) {
 			t.Errorf("Java: %s", got)

@@ -11,6 +11,7 @@
 package redisson_test
 
 import (
+	"flag"
 	"testing"
 	"time"
 
@@ -26,7 +27,10 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...) }
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "6") // unless the command line says otherwise: they wait more than they work
+	goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...)
+}
 
 // versions are the releases of Redisson that are run: the newest, and one that locks by the scripts
 // of old: 3.24 came with another way to unlock.
@@ -54,10 +58,11 @@ type place struct {
 	backend func(t *testing.T) backend.Backend // a new client of the place
 }
 
-// A lab is a place with a Java process.
+// A lab is a place with a Java process, and for cases that run for several kinds of lock which one it is.
 type lab struct {
 	*place
 	java *peer
+	kind
 }
 
 var places = []struct {
@@ -83,15 +88,24 @@ func TestRedisson(t *testing.T) {
 			for _, version := range where.versions {
 				t.Run(version, func(t *testing.T) {
 					t.Parallel()
-					l := &lab{p, startPeer(t, version, p.config, longLease)}
-					for _, c := range cases {
-						t.Run(c.name, func(t *testing.T) {
-							t.Parallel()
-							c.run(t, l)
-						})
+					java := startPeer(t, version, p.config, longLease)
+					for _, k := range exclusive {
+						t.Run(k.name, func(t *testing.T) { run(t, &lab{p, java, k}, exclusiveCases) })
 					}
+					t.Run("read and write", func(t *testing.T) { run(t, &lab{p, java, kind{}}, readWriteCases) })
+					t.Run("tokens", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fencedCases) })
 				})
 			}
+		})
+	}
+}
+
+func run(t *testing.T, l *lab, cases []testCase) {
+	t.Parallel()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, l)
 		})
 	}
 }

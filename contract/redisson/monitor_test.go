@@ -28,10 +28,17 @@ func (c command) mentions(word string) bool {
 	return slices.ContainsFunc(c.args, func(arg string) bool { return strings.Contains(arg, word) })
 }
 
-// refused says whether it is an attempt to get a lock that another had: nobody else asks for how
-// long.
+// refused says whether it is an attempt to get a lock that another had: it asks for how long that is,
+// and doesn't count itself.
 func (c command) refused() bool {
-	return slices.ContainsFunc(c.effects, func(effect []string) bool { return effect[0] == "pttl" })
+	return c.does("pttl") && !c.does("hincrby") && !c.does("hset")
+}
+
+// does says whether it is a script that does something with its first key.
+func (c command) does(command string) bool {
+	return slices.ContainsFunc(c.effects, func(effect []string) bool {
+		return effect[0] == command && effect[1] == c.args[3]
+	})
 }
 
 // A monitor records the commands that servers receive, in the order in which they were carried out

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,6 +163,7 @@ type thread struct {
 	peer    *peer
 	name    string
 	owner   string // what it is called in the hash of a lock that it holds
+	kind    string // begins the methods that it calls: see Peer.java
 	answers <-chan string
 }
 
@@ -177,7 +179,7 @@ func (p *peer) thread(t *testing.T) *thread {
 // returns the channel for the result.
 func (th *thread) start(method, lock string, arguments ...time.Duration) <-chan string {
 	th.t.Helper()
-	line := th.name + " " + method + " " + lock
+	line := th.name + " " + th.kind + method + " " + lock
 	for _, d := range arguments {
 		line += fmt.Sprint(" ", d.Milliseconds())
 	}
@@ -200,6 +202,27 @@ func (th *thread) want(result, method, lock string, arguments ...time.Duration) 
 	th.t.Helper()
 	if got := th.do(method, lock, arguments...); got != result {
 		th.t.Errorf("Java: %s %v: %s, want %s", method, arguments, got, result)
+	}
+}
+
+// notHeld is how Redisson begins when a thread unlocks what it doesn't hold.
+const notHeld = "java.lang.IllegalMonitorStateException: "
+
+// wantNotHeld has the thread unlock what it doesn't hold.
+func (th *thread) wantNotHeld(unlock, lock string) {
+	th.t.Helper()
+	if got := th.do(unlock, lock); !strings.HasPrefix(got, notHeld) {
+		th.t.Errorf("Java: %s what it doesn't hold: %s", unlock, got)
+	}
+}
+
+// wantNearly is want for a number of milliseconds: no more than that, and more than half of it.
+func (th *thread) wantNearly(result time.Duration, method, lock string) {
+	th.t.Helper()
+	got := th.do(method, lock)
+	n, err := strconv.ParseInt(got, 10, 64)
+	if left := time.Duration(n) * time.Millisecond; err != nil || left > result || left <= result/2 {
+		th.t.Errorf("Java: %s: %s, want nearly %v", method, got, result)
 	}
 }
 

@@ -4,36 +4,75 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
+	"regexp"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
 
-// wantHolds compares the hash that is a lock with the owners and their counts.
+// wantHolds compares the hash that is a lock with the owners and their counts. An owner of ours is known
+// by its client's ID.
 func (p *place) wantHolds(t *testing.T, name string, want map[string]string) {
 	t.Helper()
-	got, err := p.admin.HGetAll(t.Context(), name).Result()
-	if err != nil || !maps.Equal(got, want) {
-		t.Errorf("HGETALL %s: %v, %v; want %v", name, got, err, want)
+	fields, err := p.admin.HGetAll(t.Context(), name).Result()
+	got := make(map[string]string)
+	for field, count := range fields {
+		if _, known := want[field]; !known {
+			field = clientsOwner.ReplaceAllString(field, "$1$2")
+		}
+		got[field] = count
+	}
+	if err != nil || len(fields) != len(want) || !maps.Equal(got, want) {
+		t.Errorf("HGETALL %s: %v, %v; want %v", name, fields, err, want)
 	}
 }
 
-// wantHolder is wantHolds for a single owner, of a client of ours, and returns what the hash calls
-// it.
-func (p *place) wantHolder(t *testing.T, name, client, count string) (owner string) {
+// clientsOwner is an owner of ours: its client's ID and a number, and how its field in the hash ends if it writes.
+var clientsOwner = regexp.MustCompile(`^(.*):\d+(:write)?$`)
+
+// holder returns what the hash calls an owner of ours that reads.
+func (p *place) holder(t *testing.T, name, client string) string {
 	t.Helper()
-	got, err := p.admin.HGetAll(t.Context(), name).Result()
-	for owner := range got {
-		if len(got) == 1 && strings.HasPrefix(owner, client+":") && got[owner] == count {
-			return owner
+	fields, err := p.admin.HKeys(t.Context(), name).Result()
+	i := slices.IndexFunc(fields, func(field string) bool { return clientsOwner.ReplaceAllString(field, "$1$2") == client })
+	if i < 0 {
+		t.Fatalf("HKEYS %s: %v, %v; want %s to read", name, fields, err, client)
+	}
+	return fields[i]
+}
+
+// left returns how long a key lasts: -2 if it isn't there, -1 if it never ends.
+func (p *place) left(t *testing.T, key string) time.Duration {
+	t.Helper()
+	left, err := p.admin.PTTL(t.Context(), key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+// wantLeft says that a key lasts for no longer than that, and for more than half of it.
+func (p *place) wantLeft(t *testing.T, key string, want time.Duration) {
+	t.Helper()
+	if got := p.left(t, key); got > want || got <= want/2 {
+		t.Errorf("PTTL %s: %v, want nearly %v", key, got, want)
+	}
+}
+
+// wantGone says that there is no such key.
+func (p *place) wantGone(t *testing.T, keys ...string) {
+	t.Helper()
+	for _, key := range keys {
+		if left := p.left(t, key); left != -2 {
+			t.Errorf("%s is still there, for %v", key, left)
 		}
 	}
-	t.Errorf("HGETALL %s: %v, %v; want %s holds of %s", name, got, err, count, client)
-	return ""
 }
 
 // awaitWaiter waits until an owner that has not tried before waits for a message: it is subscribed,
@@ -48,14 +87,38 @@ func (p *place) awaitWaiter(t *testing.T, name, owner string) {
 	}
 }
 
-func channel(name string) string {
-	if !strings.Contains(name, "{") {
-		name = "{" + name + "}"
-	}
-	return "redisson_lock__channel:" + name
+// awaitThread is awaitWaiter for a thread of Java's. A message for everybody wakes only those of them who have
+// fallen asleep already.
+func (p *place) awaitThread(t *testing.T, name string, th *thread) {
+	t.Helper()
+	p.awaitWaiter(t, name, th.owner)
+	asks := th.peer.thread(t)
+	testservers.Until(t, "it sleeps", func() bool { return asks.do("sleeps", th.owner) == "true" })
 }
 
-// subscribers counts the connections that listen to a lock's channel.
+// nudge wakes Java's threads again and again, until stop is called. Those who missed a message for everybody, since they
+// had tried and not yet fallen asleep, wait for as long as the lock would have lasted.
+func (p *place) nudge(t *testing.T, name string) (stop func()) {
+	done := make(chan struct{})
+	var nudging sync.WaitGroup
+	publish := p.publisher()
+	nudging.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(100 * time.Millisecond):
+				publish(t.Context(), rwChannel(name), "0")
+			}
+		}
+	})
+	return func() {
+		close(done)
+		nudging.Wait()
+	}
+}
+
+// subscribers counts the connections that listen to a lock's channel, of whatever kind it is.
 func (p *place) subscribers(t *testing.T, name string) int64 {
 	t.Helper()
 	var n atomic.Int64
@@ -64,8 +127,8 @@ func (p *place) subscribers(t *testing.T, name string) int64 {
 		if p.sharded {
 			numsub = node.PubSubShardNumSub
 		}
-		counts, err := numsub(ctx, channel(name)).Result()
-		n.Add(counts[channel(name)])
+		counts, err := numsub(ctx, channel(name), rwChannel(name)).Result()
+		n.Add(counts[channel(name)] + counts[rwChannel(name)])
 		return err
 	}
 	if err := p.eachServer(t.Context(), count); err != nil {
@@ -81,22 +144,22 @@ func (p *place) eachServer(ctx context.Context, do func(context.Context, *redis.
 	return do(ctx, p.admin.(*redis.Client))
 }
 
-// messages is what is published on a lock's channel.
+// messages is what is published on a channel.
 type messages struct {
-	t      *testing.T
-	place  *place
-	lock   string
-	pubsub *redis.PubSub
-	marks  int
+	t       *testing.T
+	place   *place
+	channel string
+	pubsub  *redis.PubSub
+	marks   int
 }
 
-func (p *place) listen(t *testing.T, lock string) *messages {
+func (p *place) listen(t *testing.T, channel string) *messages {
 	t.Helper()
 	subscribe := p.admin.Subscribe
 	if p.sharded {
 		subscribe = p.admin.SSubscribe
 	}
-	m := &messages{t: t, place: p, lock: lock, pubsub: subscribe(t.Context(), channel(lock))}
+	m := &messages{t: t, place: p, channel: channel, pubsub: subscribe(t.Context(), channel)}
 	t.Cleanup(func() { m.pubsub.Close() })
 	if _, err := m.pubsub.ReceiveTimeout(t.Context(), testservers.Patience); err != nil {
 		t.Fatal(err)
@@ -104,22 +167,32 @@ func (p *place) listen(t *testing.T, lock string) *messages {
 	return m
 }
 
+func (p *place) publisher() func(ctx context.Context, channel string, message any) *redis.IntCmd {
+	if p.sharded {
+		return p.admin.SPublish
+	}
+	return p.admin.Publish
+}
+
 // want compares what was published since the last call.
 func (m *messages) want(want ...string) {
 	m.t.Helper()
-	publish := m.place.admin.Publish
-	if m.place.sharded {
-		publish = m.place.admin.SPublish
-	}
+	publish := m.place.publisher()
 	m.marks++
 	mark := fmt.Sprint(100 + m.marks) // a number that means nothing to anybody
-	if err := publish(m.t.Context(), channel(m.lock), mark).Err(); err != nil {
+	if err := publish(m.t.Context(), m.channel, mark).Err(); err != nil {
 		m.t.Fatal(err)
 	}
 	for _, payload := range append(want, mark) {
-		got, err := m.pubsub.ReceiveTimeout(m.t.Context(), testservers.Patience)
-		if message, ok := got.(*redis.Message); err != nil || !ok || message.Payload != payload {
-			m.t.Fatalf("received %v, %v; want %v", got, err, payload)
-		}
+		m.next(payload)
+	}
+}
+
+// next compares the message that comes next.
+func (m *messages) next(want string) {
+	m.t.Helper()
+	got, err := m.pubsub.ReceiveTimeout(m.t.Context(), testservers.Patience)
+	if message, ok := got.(*redis.Message); err != nil || !ok || message.Payload != want {
+		m.t.Fatalf("received %v, %v; want %v", got, err, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
@@ -24,9 +26,41 @@ const document = "../../docs/redisson.md"
 // script, what it does in the next ones.
 type story map[string][]string
 
-var steps = []string{
-	"lock", "re-entry", "another waits", "is it locked", "do I hold it", "how often", "for how long",
-	"unlock, one hold left", "unlock", "the other is woken", "force unlock", "renewal",
+var steps = func() (all []string) {
+	for _, k := range kinds {
+		for _, step := range []string{
+			"lock", "re-entry", "another reads", "another waits", "is it locked", "do I hold it", "how often", "for how long",
+			"unlock, one hold left", "unlock, another reads on", "read besides", "unlock, and read on",
+			"unlock", "the other is woken", "force unlock", "renewal",
+		} {
+			if k.has(step) {
+				all = append(all, k.step(step))
+			}
+		}
+	}
+	return all
+}()
+
+// has says whether it is a step of that kind of lock. The others of a fenced lock are those of a plain one.
+func (k kind) has(step string) bool {
+	switch step {
+	case "lock", "re-entry":
+		return true
+	case "another reads", "unlock, another reads on":
+		return k.ours == backend.Read
+	case "read besides", "unlock, and read on":
+		return k.ours == backend.Write
+	default:
+		return k.ours != backend.Fenced
+	}
+}
+
+// step is the title of a step of that kind of lock.
+func (k kind) step(step string) string {
+	if k.ours == backend.Exclusive {
+		return step
+	}
+	return k.name + ": " + step
 }
 
 // TestRecord compares what all parties send to the servers with what docs/redisson.md says.
@@ -167,14 +201,18 @@ func insert(t *testing.T, document string, blocks map[string]*block) string {
 	return document
 }
 
-// A party meets itself at a place: each call of what meet returns sends out others.
+// A party meets itself at a place: each call of what meet returns sends out others, to a kind of lock.
 type party struct {
 	name string
-	meet func(t *testing.T, p *place) (arrive func() cast)
+	meet func(t *testing.T, p *place) (arrive func(kind) cast)
 }
 
 // A cast is two who want the same lock, and one whose lock is renewed.
-type cast struct{ holder, waiter, renewer actor }
+type cast struct {
+	kind                    kind
+	name, other             string // of the lock of two, and of the other
+	holder, waiter, renewer person
+}
 
 var parties = func() []party {
 	all := []party{{"distsync", ours}}
@@ -184,10 +222,14 @@ var parties = func() []party {
 	return all
 }()
 
+// A person has locks.
+type person struct {
+	owner string // what it is called in the hash, or begins with
+	at    func(k kind, name string) actor
+}
+
 // An actor does things with one lock.
 type actor struct {
-	name   string // of the lock
-	owner  string // what the actor is called in the hash, or begins with
 	lock   func() (wait func())
 	ask    map[string]func() // each question
 	unlock func()
@@ -197,97 +239,143 @@ type actor struct {
 // recordLease is the lease of locks that are not renewed while they are recorded.
 const recordLease = 10 * time.Minute
 
-func ours(t *testing.T, p *place) func() cast {
-	act := func(name string, lease time.Duration) actor {
-		client := p.client(t, dlock.WithLease(lease))
-		l := client.Locker(name).For(dlock.NewOwner())
-		return actor{
-			name:  name,
-			owner: client.ID(),
-			lock: func() func() {
-				locked := lock(t, l)
-				return func() { wantLock(t, locked) }
-			},
-			ask: map[string]func(){
-				"is it locked": func() { wantIs(t, "IsLocked", true, l.IsLocked) },
-				"do I hold it": func() { wantIs(t, "IsHeld", true, l.IsHeld) },
-				"how often":    func() { wantIs(t, "HoldCount", 2, l.HoldCount) },
-				"for how long": func() { _, err := l.TTL(t.Context()); wantNil(t, "TTL", err) },
-			},
-			unlock: func() { wantNil(t, "unlock", l.UnlockContext(t.Context())) },
-			force:  func() { wantIs(t, "ForceUnlock", true, l.ForceUnlock) },
-		}
-	}
-	name, other := t.Name()+"/1", t.Name()+"/2"
-	return func() cast { return cast{act(name, recordLease), act(name, recordLease), act(other, shortLease)} }
-}
-
-func theirs(version string) func(t *testing.T, p *place) func() cast {
-	return func(t *testing.T, p *place) func() cast {
-		java := startPeer(t, version, p.config, shortLease)
-		act := func(name string, lease ...time.Duration) actor {
-			th := java.thread(t)
+func ours(t *testing.T, p *place) func(kind) cast {
+	come := func(lease time.Duration) person {
+		client, owner := p.client(t, dlock.WithLease(lease)), dlock.NewOwner()
+		return person{client.ID(), func(k kind, name string) actor {
+			l := k.locker(client, name).For(owner)
 			return actor{
-				name:  name,
-				owner: th.owner,
 				lock: func() func() {
-					locked := th.start("lock", name, lease...)
-					return func() { wantLocked(t, locked) }
+					locked := lock(t, l)
+					return func() { wantLock(t, locked) }
 				},
 				ask: map[string]func(){
-					"is it locked": func() { th.want("true", "isLocked", name) },
-					"do I hold it": func() { th.want("true", "isHeldByCurrentThread", name) },
-					"how often":    func() { th.want("2", "getHoldCount", name) },
-					"for how long": func() { th.do("remainTimeToLive", name) },
+					"is it locked": func() { wantIs(t, "IsLocked", true, l.IsLocked) },
+					"do I hold it": func() { wantIs(t, "IsHeld", true, l.IsHeld) },
+					"how often":    func() { wantIs(t, "HoldCount", 2, l.HoldCount) },
+					"for how long": func() { _, err := l.TTL(t.Context()); wantNil(t, "TTL", err) },
 				},
-				unlock: func() { th.want("unlocked", "unlock", name) },
-				force:  func() { th.want("true", "forceUnlock", name) },
+				unlock: func() { wantNil(t, "unlock", l.UnlockContext(t.Context())) },
+				force:  func() { wantIs(t, "ForceUnlock", true, l.ForceUnlock) },
 			}
-		}
-		name, other := t.Name()+"/1", t.Name()+"/2"
-		return func() cast { return cast{act(name, recordLease), act(name, recordLease), act(other)} }
+		}}
 	}
+	return func(k kind) cast {
+		return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(shortLease)}
+	}
+}
+
+func theirs(version string) func(t *testing.T, p *place) func(kind) cast {
+	return func(t *testing.T, p *place) func(kind) cast {
+		java := startPeer(t, version, p.config, shortLease)
+		come := func(lease ...time.Duration) person {
+			th := java.thread(t)
+			return person{th.owner, func(k kind, name string) actor {
+				return actor{
+					lock: func() func() {
+						locked := th.start(k.java+"lock", name, lease...)
+						return func() { wantLocked(t, locked) }
+					},
+					ask: map[string]func(){
+						"is it locked": func() { th.want("true", k.java+"isLocked", name) },
+						"do I hold it": func() { th.want("true", k.java+"isHeldByCurrentThread", name) },
+						"how often":    func() { th.want("2", k.java+"getHoldCount", name) },
+						"for how long": func() { th.do(k.java+"remainTimeToLive", name) },
+					},
+					unlock: func() { th.want("unlocked", k.java+"unlock", name) },
+					force:  func() { th.want("true", k.java+"forceUnlock", name) },
+				}
+			}}
+		}
+		return func(k kind) cast {
+			return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come()}
+		}
+	}
+}
+
+func recordName(t *testing.T, k kind, n int) string {
+	return fmt.Sprintf("%s/%s/%d", t.Name(), k.name, n)
 }
 
 // tell returns the story of a party.
-func tell(t *testing.T, p *place, arrive func() cast) story {
+func tell(t *testing.T, p *place, arrive func(kind) cast) story {
 	t.Helper()
-	rehearsal := &narrator{t, p, arrive()} // makes the scripts known to the server
-	rehearsal.tellOfTwo()
-	n := &narrator{t, p, arrive()}
-	s := n.tellOfTwo()
-	s["renewal"] = n.tellOfRenewal()
-	return s
-}
-
-func (n *narrator) tellOfTwo() story {
-	n.t.Helper()
-	holder, waiter := n.cast.holder, n.cast.waiter
 	s := make(story)
-	s["lock"] = n.record(func() { holder.lock()() }, something)
-	s["re-entry"] = n.record(func() { holder.lock()() }, something)
-	var woken func()
-	s["another waits"] = n.record(func() { woken = waiter.lock() }, waiting)
-	for question, ask := range holder.ask {
-		s[question] = n.record(ask, something)
+	for _, k := range kinds {
+		rehearsal := &narrator{t, p, arrive(k), make(story)} // makes the scripts known to the server
+		rehearsal.tell()
+		n := &narrator{t, p, arrive(k), make(story)}
+		n.tell()
+		n.tellOfRenewal()
+		for step, lines := range n.story {
+			if k.has(step) {
+				s[k.step(step)] = lines
+			}
+		}
 	}
-	s["unlock, one hold left"] = n.record(holder.unlock, settled)
-	end := n.watch(holder.name, func() { holder.unlock(); woken() }, unsubscribed)
-	isHolders := func(c command) bool { return c.mentions(holder.owner) || c.mentions(latch) }
-	isWaiters := func(c command) bool { return !isHolders(c) }
-	s["unlock"] = n.lines(slices.DeleteFunc(slices.Clone(end), isWaiters))
-	s["the other is woken"] = n.lines(slices.DeleteFunc(end, isHolders))
-	s["force unlock"] = n.record(holder.force, something)
 	return s
 }
 
-func (n *narrator) tellOfRenewal() []string {
+func (n *narrator) tell() {
 	n.t.Helper()
-	renewer := n.cast.renewer
+	n.tellOfTwo()
+	switch n.cast.kind.ours {
+	case backend.Read:
+		n.tellOfReaders()
+	case backend.Write:
+		n.tellOfDowngrade()
+	}
+}
+
+func (n *narrator) tellOfTwo() {
+	n.t.Helper()
+	c := n.cast
+	holder, waiter := c.holder.at(c.kind, c.name), c.waiter.at(c.kind.rival(), c.name)
+	n.record("lock", func() { holder.lock()() }, anything)
+	n.record("re-entry", func() { holder.lock()() }, anything)
+	var woken func()
+	n.record("another waits", func() { woken = waiter.lock() }, waiting)
+	for question, ask := range holder.ask {
+		n.record(question, ask, anything)
+	}
+	n.record("unlock, one hold left", holder.unlock, settled)
+	end := n.watch(c.name, func() { holder.unlock(); woken() }, unsubscribed)
+	isHolders := func(c command) bool { return c.mentions(n.cast.holder.owner) || c.mentions(latch) }
+	isWaiters := func(c command) bool { return !isHolders(c) }
+	n.story["unlock"] = n.lines(slices.DeleteFunc(slices.Clone(end), isWaiters))
+	n.story["the other is woken"] = n.lines(slices.DeleteFunc(end, isHolders))
+	n.watch(c.name, waiter.unlock, settled)
+	holder.lock()()
+	n.record("force unlock", holder.force, anything)
+}
+
+// tellOfReaders is about two who read.
+func (n *narrator) tellOfReaders() {
+	n.t.Helper()
+	c := n.cast
+	c.holder.at(c.kind, c.name+"/shared").lock()()
+	another := c.waiter.at(c.kind, c.name+"/shared")
+	n.record("another reads", func() { another.lock()() }, anything)
+	n.record("unlock, another reads on", another.unlock, settled)
+}
+
+// tellOfDowngrade is about one who writes and reads.
+func (n *narrator) tellOfDowngrade() {
+	n.t.Helper()
+	c := n.cast
+	writes, reads := c.holder.at(c.kind, c.name+"/shared"), c.holder.at(kinds[3], c.name+"/shared")
+	writes.lock()()
+	n.record("read besides", func() { reads.lock()() }, anything)
+	n.record("unlock, and read on", writes.unlock, settled)
+}
+
+func (n *narrator) tellOfRenewal() {
+	n.t.Helper()
+	renewer := n.cast.renewer.at(n.cast.kind, n.cast.other)
 	renewer.lock()()
-	renewals := n.watch(renewer.name, func() {}, twice)
+	renewals := n.watch(n.cast.other, func() {}, twice)
 	renewer.unlock()
-	return n.lines(renewals[len(renewals)-1:])
+	n.story["renewal"] = n.lines(renewals[len(renewals)-1:])
 }
 
 // latch begins the names of the keys by which Redisson knows whether an unlock was carried out
@@ -299,12 +387,13 @@ type narrator struct {
 	t     *testing.T
 	place *place
 	cast  cast
+	story story // without the kind of lock in the steps
 }
 
-// record is watch for the lock of two, in lines.
-func (n *narrator) record(do func(), enough func([]command) bool) []string {
+// record tells, as a step, what watch sees of the lock of two.
+func (n *narrator) record(step string, do func(), enough func([]command) bool) {
 	n.t.Helper()
-	return n.lines(n.watch(n.cast.holder.name, do, enough))
+	n.story[step] = n.lines(n.watch(n.cast.name, do, enough))
 }
 
 // watch does something and returns the commands about a lock that are sent meanwhile: all, and
@@ -322,7 +411,9 @@ func (n *narrator) watch(lock string, do func(), enough func([]command) bool) (c
 	return commands
 }
 
-func something(commands []command) bool { return len(commands) > 0 }
+// anything says that there is nothing to wait for, as what was done has been answered. It may be nothing: to
+// read again, or one time less, is up to Go alone.
+func anything([]command) bool { return true }
 
 // twice says whether two scripts have been carried out: one that the server knew is the last then.
 func twice(commands []command) bool {
@@ -358,7 +449,7 @@ func settled(commands []command) bool {
 			left++
 		}
 	}
-	return len(commands) > 0 && left == 0
+	return left == 0
 }
 
 // lines writes commands as the document shows them.
@@ -382,14 +473,24 @@ var (
 	ownNumber = regexp.MustCompile(`\b(HOLDER|WAITER):\d+`)
 	requestID = regexp.MustCompile(`(` + latch + `\S+):[0-9a-f]{32}`)
 	latchTime = regexp.MustCompile(`(` + latch + `.*) \d+$`)
+	noteTimes = regexp.MustCompile(`(hset distsync_rwlock_notes:\S+ \S+) \d+ \d+ (\d+)$`)
+	waited    = regexp.MustCompile(`(EVALSHA \S+ \d orders .*distsync_rwlock_notes:\S+ \d+ (?:\S+ )?\S+:write) \d+`)
+	newToken  = regexp.MustCompile(`(set redisson_lock_token:\S+) \d{16}$`)
+	longer    = regexp.MustCompile(`(pexpire orders) 1[12]\d{5}$`) // the lease, and what was left
+	shorter   = regexp.MustCompile(`(pexpire orders) 5\d{5}$`)
 )
 
 // plain is a line without what differs from run to run.
 func (n *narrator) plain(words []string) string {
 	c := n.cast
-	line := strings.NewReplacer(c.holder.name, "orders", c.renewer.name, "orders",
+	line := strings.NewReplacer(c.name+"/shared", "orders", c.name, "orders", c.other, "orders",
 		c.holder.owner, "HOLDER", c.waiter.owner, "WAITER", c.renewer.owner, "HOLDER").Replace(strings.Join(words, " "))
 	line = ownNumber.ReplaceAllString(line, "$1")
 	line = requestID.ReplaceAllString(line, "$1:REQUEST")
+	line = noteTimes.ReplaceAllString(line, "$1 SINCE END $2")
+	line = waited.ReplaceAllString(line, "$1 WAITED")
+	line = newToken.ReplaceAllString(line, "$1 MICROSECONDS")
+	line = longer.ReplaceAllString(line, "$1 LEFT+600000")
+	line = shorter.ReplaceAllString(line, "$1 LEFT")
 	return latchTime.ReplaceAllString(line, "$1 LATCHTIME")
 }

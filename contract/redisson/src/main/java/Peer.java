@@ -1,15 +1,22 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.time.Duration;
 import java.util.Arrays;
+import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 
 import org.redisson.Redisson;
 import org.redisson.api.RBucket;
+import org.redisson.api.RExpirable;
+import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
@@ -19,10 +26,14 @@ import org.redisson.config.Config;
  * Does with Redisson's locks what it is told on standard input, until that ends.
  *
  * <p>A line names a thread, what it is to do, the lock, and what else there is to say, in milliseconds
- * where it is a time. Threads are made when they are first named. When a thread is done it answers
- * with a line: its name and the result. Before all that, a line says that the program is ready.
+ * where it is a time. What it is to do is a method of the lock; where that isn't an RLock, its kind
+ * and a dot come first: read, write or fenced. Threads are made when they are first named. When a
+ * thread is done it answers with a line: its name and the result. Before all that, a line says that
+ * the program is ready.
  */
 public final class Peer {
+    private static final Set<Thread.State> WAITING = EnumSet.of(Thread.State.WAITING, Thread.State.TIMED_WAITING);
+
     private final RedissonClient redisson;
     private final Map<String, RLock> locks = new ConcurrentHashMap<>();
 
@@ -57,9 +68,21 @@ public final class Peer {
         }
     }
 
+    /** Returns the lock that is called so, always the same: Redisson's remember leases. */
+    private RLock lock(String kind, String name) {
+        return locks.computeIfAbsent(kind + " " + name, key -> switch (kind) {
+            case "" -> redisson.getLock(name);
+            case "read" -> redisson.getReadWriteLock(name).readLock();
+            case "write" -> redisson.getReadWriteLock(name).writeLock();
+            case "fenced" -> redisson.getFencedLock(name);
+            default -> throw new IllegalArgumentException(kind);
+        });
+    }
+
     private Object call(String what, String name, long... n) throws InterruptedException {
-        RLock lock = locks.computeIfAbsent(name, redisson::getLock);
-        switch (what + "/" + n.length) {
+        int dot = what.indexOf('.');
+        RLock lock = lock(what.substring(0, Math.max(dot, 0)), name);
+        switch (what.substring(dot + 1) + "/" + n.length) {
             case "lock/0":
                 lock.lock();
                 return "locked";
@@ -85,16 +108,44 @@ public final class Peer {
                 return lock.getHoldCount();
             case "remainTimeToLive/0":
                 return lock.remainTimeToLive();
+            case "lockAndGetToken/0":
+                return ((RFencedLock) lock).lockAndGetToken();
+            case "tryLockAndGetToken/1":
+                return ((RFencedLock) lock).tryLockAndGetToken(n[0], TimeUnit.MILLISECONDS);
+            case "tryLockAndGetToken/2":
+                return ((RFencedLock) lock).tryLockAndGetToken(n[0], n[1], TimeUnit.MILLISECONDS);
+            case "getToken/0":
+                return ((RFencedLock) lock).getToken();
+            case "delete/0":
+                return ((RExpirable) lock).delete();
+            case "expire/1":
+                return ((RExpirable) lock).expire(Duration.ofMillis(n[0]));
             case "increment/1":
                 for (long i = 0; i < n[0]; i++) {
                     increment(lock);
                 }
                 return n[0];
+            case "compare/1":
+                for (long i = 0; i < n[0]; i++) {
+                    compare(lock);
+                }
+                return n[0];
+            case "sleeps/0":
+                return sleeps(name);
             case "owner/0":
                 return redisson.getId() + ":" + Thread.currentThread().getId();
             default:
                 throw new IllegalArgumentException(what);
         }
+    }
+
+    /** Says whether an owner, a thread of this program, waits for a message about the lock that it wants. */
+    private static boolean sleeps(String owner) {
+        long id = Long.parseLong(owner.substring(owner.lastIndexOf(':') + 1));
+        return Thread.getAllStackTraces().entrySet().stream()
+                .filter(e -> e.getKey().getId() == id && WAITING.contains(e.getKey().getState()))
+                .flatMap(e -> Arrays.stream(e.getValue()))
+                .anyMatch(frame -> frame.getClassName().equals(Semaphore.class.getName()));
     }
 
     /** Adds one to a counter, in two steps, and sees to it that nobody else does meanwhile. */
@@ -109,6 +160,21 @@ public final class Peer {
             String n = counter.get();
             counter.set(String.valueOf(n == null ? 1 : Long.parseLong(n) + 1));
             inside.delete();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Reads the counter twice, and sees to it that nobody adds to it meanwhile. */
+    private void compare(RLock lock) {
+        RBucket<String> inside = redisson.getBucket(lock.getName() + ":inside", StringCodec.INSTANCE);
+        RBucket<String> counter = redisson.getBucket(lock.getName() + ":counter", StringCodec.INSTANCE);
+        lock.lock();
+        try {
+            String n = counter.get();
+            if (inside.get() != null || !Objects.equals(counter.get(), n)) {
+                throw new IllegalStateException("somebody writes");
+            }
         } finally {
             lock.unlock();
         }
