@@ -532,7 +532,7 @@ func comparisons(t *testing.T, l *lab) {
 		running.Go(func() { l.compare(t, rw.Reader(), each) })
 	}
 	running.Wait()
-	defer l.nudge(t, name)()
+	defer l.nudge(t, rwChannel(name))()
 	for _, done := range java {
 		if got := receive(t, "Java is done", done); got != strconv.Itoa(each) {
 			t.Errorf("Java: %s", got)
