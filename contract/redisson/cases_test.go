@@ -174,11 +174,11 @@ func boundedWaits(t *testing.T, l *lab) {
 		ok, err := ours.TryLock(t.Context(), dlock.Wait(wait))
 		return !ok && err == nil
 	})
+	testservers.Until(t, "nobody listens any more", func() bool { return l.subscribers(t, name) == 0 })
 	java.want("unlocked", "unlock", name)
 	wantNil(t, "lock", ours.LockContext(t.Context()))
-	java.want("false", "tryLock", name, wait)
+	java.want("false", "tryLock", name, wait) // and listens on, if that was too short to subscribe
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
-	testservers.Until(t, "nobody listens any more", func() bool { return l.subscribers(t, name) == 0 })
 }
 
 func javaReenters(t *testing.T, l *lab) {
