@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/testservers"
 )
 
 // fencedCases are about the numbers of fenced locks. What is about the lock itself is among exclusiveCases.
@@ -125,8 +126,9 @@ func tokensOfWaiters(t *testing.T, l *lab) {
 	client, java, drawn := l.client(t), l.fencedThread(t), &tokens{t: t, lock: name}
 	ours := client.FencedLocker(name)
 	h := drawn.ours(ours)
-	java.want("null", "tryLockAndGetToken", name, 100*time.Millisecond)
-	java.want("null", "tryLockAndGetToken", name, 100*time.Millisecond, longLease)
+	testservers.Until(t, "Java has waited in vain, and not only to be subscribed", func() bool {
+		return java.do("tryLockAndGetToken", name, 100*time.Millisecond, longLease) == "null"
+	})
 	waits := l.fencedThread(t)
 	token := waits.start("lockAndGetToken", name)
 	l.awaitWaiter(t, name, waits.owner)
