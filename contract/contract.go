@@ -56,6 +56,8 @@ type Harness struct {
 	Virtual bool
 
 	clientOptions []dlock.Option // of the clients in the cases for Lockers, beside their own
+	kind          backend.Kind   // of the locks in cases that run for several
+	lacking       *bool          // set if the store doesn't have that kind
 }
 
 // Store is one store as the suite uses it.
@@ -105,7 +107,7 @@ func Run(t *testing.T, h Harness) {
 	if h.NewStore == nil {
 		t.Fatal("contract.Run: Harness.NewStore is nil")
 	}
-	t.Run("steps", func(t *testing.T) { runCases(t, h, stepCases) })
+	t.Run("steps", func(t *testing.T) { runSteps(t, h) })
 	t.Run("model", func(t *testing.T) { runModel(t, h) })
 	t.Run("locker", func(t *testing.T) { runCases(t, h, lockerCases) })
 	t.Run("locker without hand-over", func(t *testing.T) { runWithoutHandover(t, h) })
@@ -148,6 +150,7 @@ type env struct {
 	rule  string
 	h     Harness
 	store Store
+	kind  backend.Kind // that the case is run for: [backend.Exclusive], but where it says otherwise
 
 	limits func() backend.Limits
 }
@@ -214,11 +217,15 @@ func newEnv(t *testing.T, h Harness, rule string) *env {
 	if h.Virtual {
 		limit = virtualCaseLimit
 	}
-	e := &env{T: t, rule: rule, h: h, store: h.NewStore(t)}
+	e := &env{T: t, rule: rule, h: h, store: h.NewStore(t), kind: h.kind}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
 	e.ctx = ctx
 	e.limits = sync.OnceValue(func() backend.Limits { return e.store.Backend().Limits() })
+	if h.kind != backend.Exclusive && !e.limits().Kinds.Has(h.kind) {
+		*h.lacking = true
+		e.skipWithout(false, h.kind.String()+" locks")
+	}
 	return e
 }
 

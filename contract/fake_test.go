@@ -34,6 +34,7 @@ type fakeStore struct {
 	limits   int
 	batches  int
 	waited   bool // whether anybody has waited, when a release was asked that
+	kinds    *fakeKinds
 	busy     atomic.Int32
 }
 
@@ -58,6 +59,7 @@ func newFakeStore(t *testing.T, fault string) *fakeStore {
 		taken:    make(map[string]bool),
 		heired:   make(map[string]time.Time),
 		versions: make(map[string]int),
+		kinds:    newFakeKinds(fault),
 	}
 	t.Cleanup(func() { close(st.done) })
 	return st
@@ -81,10 +83,14 @@ func (st *fakeStore) with(f func()) {
 }
 
 func (st *fakeStore) Open() backend.Session {
-	return &fake{st: st, in: st.mem.Open().(memSession)}
+	return &fake{st: st, in: &kindsFake{memSession: st.mem.Open().(memSession), st: st.kinds}}
 }
 
 func (st *fakeStore) Limits() (l backend.Limits) {
+	l = st.mem.Limits()
+	if strings.HasPrefix(st.fault, "undeclared kinds") {
+		l.Kinds = backend.KindsOf(backend.Fenced)
+	}
 	if st.fault == "limits vary" {
 		st.with(func() { st.limits++; l.MinLease = time.Duration(st.limits) * time.Millisecond })
 	}
@@ -103,7 +109,9 @@ func (st *fakeStore) wipe() {
 	}
 	st.mu.Unlock()
 	for _, name := range names {
-		st.back.ForceRelease(context.Background(), backend.ForceReleaseRequest{Name: name})
+		for _, k := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read} {
+			st.back.ForceRelease(context.Background(), backend.ForceReleaseRequest{Kind: k, Name: name})
+		}
 	}
 	if st.fault == "wipe ends subscriptions" {
 		for _, sub := range st.standing() {
@@ -285,20 +293,20 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 	}
 	req.Name, req.Owner = st.name(req.Name, req.Owner), st.owner(req.Owner)
 	req.Lease = st.lease(req.Lease)
-	before, _ := s.in.Look(ctx, backend.LookRequest{Name: req.Name, Owner: req.Owner})
+	before, _ := s.in.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner})
 	switch again := before.Count > 0; st.fault {
 	case "acquire takes what another holds":
 		if before.Held && !again {
-			s.in.ForceRelease(ctx, backend.ForceReleaseRequest{Name: req.Name})
+			s.in.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: req.Kind, Name: req.Name})
 		}
 	case "acquire in two steps":
 		time.Sleep(time.Millisecond)
 		if !before.Held {
-			s.in.ForceRelease(ctx, backend.ForceReleaseRequest{Name: req.Name})
+			s.in.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: req.Kind, Name: req.Name})
 		}
 	case "acquire prolongs what another holds":
 		if before.Held && !again {
-			s.in.Renew(ctx, backend.RenewRequest{Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease})
+			s.in.Renew(ctx, backend.RenewRequest{Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease})
 		}
 	case "re-entry compares versions only":
 		if req.Reentry {
@@ -310,13 +318,13 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 		st.inherit(req.Name, before, again)
 	case "re-entry doesn't count":
 		if again {
-			s.in.Renew(ctx, backend.RenewRequest{Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+			s.in.Renew(ctx, backend.RenewRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
 			return backend.AcquireResult{Acquired: true, Count: before.Count}, nil
 		}
 	case "re-entry in two steps":
 		if again {
 			time.Sleep(time.Millisecond)
-			now, _ := s.in.Look(ctx, backend.LookRequest{Name: req.Name, Owner: req.Owner})
+			now, _ := s.in.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner})
 			if now.Count != before.Count {
 				return backend.AcquireResult{Acquired: true, Count: now.Count}, nil
 			}
@@ -392,8 +400,6 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 		}
 	case "re-entry has no Count":
 		res.Count = 0
-	case "token stands still":
-		res.Token = 7
 	}
 	return res, err
 }
@@ -431,7 +437,7 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 	}
 	req.Name, req.Owner = st.name(req.Name, req.Owner), st.owner(req.Owner)
 	req.Lease = st.lease(req.Lease)
-	before, _ := st.back.Look(ctx, backend.LookRequest{Name: req.Name, Owner: req.Owner})
+	before, _ := st.back.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner})
 	switch mine := before.Count > 0; st.fault {
 	case "release forgets the owner":
 		req.Owner = st.lastOwner(req.Name)
@@ -439,7 +445,7 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 		req.Owner = s.impostor(req.Name, req.Owner)
 	case "release by another prolongs":
 		if !mine {
-			st.back.Renew(ctx, backend.RenewRequest{Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease})
+			st.back.Renew(ctx, backend.RenewRequest{Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease})
 		}
 	case "release doesn't free":
 		if before.Count == 1 {
@@ -447,14 +453,14 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 		}
 	case "release frees all holds":
 		if mine {
-			st.back.ForceRelease(ctx, backend.ForceReleaseRequest{Name: req.Name})
+			st.back.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: req.Kind, Name: req.Name})
 			return backend.ReleaseResult{Outcome: backend.Freed}, nil
 		}
 	case "release keeps the lease":
 		req.Lease = before.Remaining
 	case "release of a free lock leaves one":
 		if !before.Held {
-			st.back.Acquire(ctx, backend.AcquireRequest{Name: req.Name, Owner: "nobody", Lease: req.Lease})
+			st.back.Acquire(ctx, backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: "nobody", Lease: req.Lease})
 			return res, nil
 		}
 	case "leases of releases don't last":
@@ -559,15 +565,15 @@ func (s *fake) Renew(ctx context.Context, req backend.RenewRequest) (res backend
 	}
 	req.Name, req.Owner = st.name(req.Name, req.Owner), st.owner(req.Owner)
 	req.Lease = st.lease(req.Lease)
-	before, _ := s.in.Look(ctx, backend.LookRequest{Name: req.Name, Owner: req.Owner})
+	before, _ := s.in.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner})
 	switch mine := before.Count > 0; st.fault {
 	case "renew revives a free lock":
 		if !before.Held {
-			s.in.Acquire(ctx, backend.AcquireRequest{Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+			s.in.Acquire(ctx, backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
 		}
 	case "renew counts":
 		if mine {
-			s.in.Acquire(ctx, backend.AcquireRequest{Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+			s.in.Acquire(ctx, backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
 		}
 	case "renew compares versions only":
 		req.Owner = s.impostor(req.Name, req.Owner)
@@ -602,6 +608,8 @@ func (s *fake) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answ
 			if i == 0 {
 				answer(i, backend.RenewResult{}, nil)
 			}
+		case "batch has one kind":
+			req.Kind = reqs[0].Kind
 		case "batch has one lease":
 			req.Lease = reqs[0].Lease
 		case "batch ends at 999":
@@ -661,7 +669,7 @@ func (s *fake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest
 	req.Name = st.name(req.Name, "")
 	switch st.fault {
 	case "force gives back one hold":
-		rel, err := s.in.Release(ctx, backend.ReleaseRequest{Name: req.Name, Owner: st.lastOwner(req.Name), Lease: time.Hour})
+		rel, err := s.in.Release(ctx, backend.ReleaseRequest{Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: time.Hour})
 		return backend.ForceReleaseResult{Released: rel.Outcome != backend.NotHeld}, err
 	case "force doesn't wake":
 		for _, sub := range st.standing() {
@@ -689,7 +697,7 @@ func (s *fake) Look(ctx context.Context, req backend.LookRequest) (res backend.L
 	req.Name, req.Owner = st.name(req.Name, req.Owner), st.owner(req.Owner)
 	switch st.fault {
 	case "look prolongs":
-		s.in.Renew(ctx, backend.RenewRequest{Name: req.Name, Owner: st.lastOwner(req.Name), Lease: 20 * time.Hour})
+		s.in.Renew(ctx, backend.RenewRequest{Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: 20 * time.Hour})
 	case "look tells anybody's count":
 		req.Owner = st.lastOwner(req.Name)
 	}
@@ -700,7 +708,7 @@ func (s *fake) Look(ctx context.Context, req backend.LookRequest) (res backend.L
 	case st.fault == "look without an owner says free" && req.Owner == "",
 		st.fault == "leases run out when looked at" && res.Remaining == 0:
 		if req.Owner != "" {
-			s.in.ForceRelease(ctx, backend.ForceReleaseRequest{Name: req.Name})
+			s.in.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: req.Kind, Name: req.Name})
 		}
 		return backend.LookResult{}, nil
 	case st.fault == "shorter leases are only noted":

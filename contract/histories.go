@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/history"
 )
 
-const historyRule = "whatever clients do at once, and whatever fails, their answers are those of one lock for each name"
+const historyRule = "whatever clients do at once, and whatever fails, their answers are those of one lock for each name, of whatever kind"
 
 // historyClients are the clients whose histories are checked.
 var historyClients = []struct {
@@ -84,7 +84,7 @@ func (l *historyLab) run(lab *lab) {
 	l.recorder = history.New()
 	lease := l.legal(l.lease() / 2)
 	l.workload = history.Workload{
-		Seed: l.seed, Names: []string{"a", "b"}, Users: 3, Lease: lease, Pace: lease, Rounds: 20,
+		Seed: l.seed, Locks: l.locks(), Users: len(l.locks()) + 1, Lease: lease, Pace: lease, Rounds: 20,
 		Length: time.Hour, Forces: l.scenario.forced,
 	}
 	l.rules = history.Rules{Late: max(2*time.Millisecond, l.leaseStep())}
@@ -107,6 +107,19 @@ func (l *historyLab) run(lab *lab) {
 	l.meddle(users)
 	users.ok()
 	l.settleDown()
+}
+
+// locks returns those that users contend for, of all kinds that the store knows.
+func (l *historyLab) locks() []history.Lock {
+	locks := []history.Lock{{Name: "a"}, {Name: "b"}, {Name: "c", Kind: backend.Write}}
+	kinds := l.store.Backend().Limits().Kinds
+	if !kinds.Has(backend.Read) || !kinds.Has(backend.Write) {
+		locks = locks[:2]
+	}
+	if kinds.Has(backend.Fenced) {
+		locks[1].Kind = backend.Fenced
+	}
+	return locks
 }
 
 // promptness returns for how long a waiter may leave a lock free.
@@ -191,8 +204,13 @@ func (l *historyLab) settleDown() {
 	for _, p := range l.processes {
 		p.heal()
 	}
-	for _, name := range l.workload.Names {
-		l.eventuallyFree(name)
+	for _, lock := range l.workload.Locks {
+		for _, kind := range lock.Kinds() {
+			l.eventually(lock.Name+" is free in the store", func() bool {
+				res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: kind, Name: lock.Name})
+				return err == nil && !res.Held
+			})
+		}
 	}
 	if n := l.recorder.Count(); n < 200 && l.h.Virtual { // elsewhere it is as many as there was time for
 		l.Errorf("only %d calls", n)

@@ -56,7 +56,7 @@ func (l *lab) nest(p, q *process, name string) {
 		l.noError(lk.LockContext(ctx), name+": LockContext")
 	}
 	for held := 3; held > 0; held-- {
-		res, err := l.other.Look(l.ctx, backend.LookRequest{Name: name, Owner: p.owner(name)})
+		res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: l.kind, Name: name, Owner: p.owner(name)})
 		l.noError(err, "Look")
 		if res.Count < held || isOver(lk.Lost(ctx)) {
 			l.Fatalf("%s: held %d times, and the store counts %d; lost: %v", name, held, res.Count, isOver(lk.Lost(ctx)))

@@ -216,7 +216,7 @@ func (l *lab) wantPanicError(what string, target error, f func()) {
 // look asks the store.
 func (l *lab) look(name, owner string) backend.LookResult {
 	l.Helper()
-	res, err := l.other.Look(l.ctx, backend.LookRequest{Name: name, Owner: owner})
+	res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: l.kind, Name: name, Owner: owner})
 	l.noError(err, "Look")
 	return res
 }
@@ -246,7 +246,7 @@ func (l *lab) eventuallyFree(name string) {
 // vanish lets a lock vanish from the store, as a failover or a deletion does.
 func (l *lab) vanish(name string) {
 	l.Helper()
-	res, err := l.other.ForceRelease(l.ctx, backend.ForceReleaseRequest{Name: name})
+	res, err := l.other.ForceRelease(l.ctx, backend.ForceReleaseRequest{Kind: l.kind, Name: name})
 	l.noError(err, "ForceRelease")
 	if !res.Released {
 		l.Fatalf("%q is free, and should be held", name)
@@ -256,7 +256,7 @@ func (l *lab) vanish(name string) {
 // take lets another process acquire a lock for good.
 func (l *lab) take(name, owner string) {
 	l.Helper()
-	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Name: name, Owner: owner, Lease: l.longLease()})
+	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: name, Owner: owner, Lease: l.longLease()})
 	l.noError(err, "Acquire")
 	if !res.Acquired {
 		l.Fatalf("another process can't acquire %q: %+v", name, res)
@@ -265,7 +265,7 @@ func (l *lab) take(name, owner string) {
 
 // give lets the other process release it. It may be called from a fault, so it returns an error.
 func (l *lab) give(name, owner string) error {
-	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{Name: name, Owner: owner, Lease: l.longLease()})
+	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{Kind: l.kind, Name: name, Owner: owner, Lease: l.longLease()})
 	if err == nil && res.Outcome != backend.Freed {
 		err = fmt.Errorf("another process released %q: %v", name, res.Outcome)
 	}

@@ -554,7 +554,7 @@ func wiped(l *lab) {
 	var res backend.LookResult
 	l.eventually("it can be looked at", func() bool {
 		var err error
-		res, err = l.other.Look(l.ctx, backend.LookRequest{Name: "a"})
+		res, err = l.other.Look(l.ctx, backend.LookRequest{Kind: l.kind, Name: "a"})
 		return err == nil
 	})
 	if !res.Held {

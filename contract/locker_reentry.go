@@ -365,7 +365,7 @@ func vanishedPartial(l *lab) {
 	l.noError(lk.LockContext(ctx), "LockContext")
 	l.noError(lk.LockContext(ctx), "the re-entry")
 	l.vanish("a")
-	_, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Name: "a", Owner: p.owner("a"), Lease: l.calm()})
+	_, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: "a", Owner: p.owner("a"), Lease: l.calm()})
 	l.noError(err, "Acquire")
 	l.wantError(lk.UnlockContext(ctx), "the partial unlock that freed the lock", dlock.ErrLost)
 	l.wantError(lk.UnlockContext(ctx), "the last unlock", dlock.ErrLost)

@@ -142,7 +142,7 @@ func deadHolder(l *lab) {
 		p.swallow(deaf)
 		lease := l.shortLease()
 		begin := time.Now()
-		res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Name: name, Owner: "dead:1", Lease: lease})
+		res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: name, Owner: "dead:1", Lease: lease})
 		if err != nil || !res.Acquired {
 			l.Fatalf("Acquire: %+v, %v", res, err)
 		}
@@ -218,7 +218,7 @@ func failingSubscription(l *lab) {
 // unlockAll frees a lock whoever has it.
 func (l *lab) unlockAll(name string) {
 	l.Helper()
-	_, err := l.other.ForceRelease(l.ctx, backend.ForceReleaseRequest{Name: name})
+	_, err := l.other.ForceRelease(l.ctx, backend.ForceReleaseRequest{Kind: l.kind, Name: name})
 	l.noError(err, "ForceRelease")
 }
 

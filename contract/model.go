@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,14 +14,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-const modelRule = "every sequence of steps gets the answers that the table in package backend's comment gives"
+const modelRule = "every sequence of steps gets the answers that the tables in package backend's comment give"
 
 // runModel runs random sequences of steps on the store and compares each answer with a model of the
 // lock. A sequence that goes wrong is shrunk to a short one, and printed with its answers.
 func runModel(t *testing.T, h Harness) {
 	if h.Virtual {
 		rapid.Check(t, func(rt *rapid.T) {
-			steps := drawSteps(rt, virtualLeases, virtualPauses)
+			steps := drawSteps(rt, virtualTimes)
 			// rapid must stay outside the bubble: it reads the clock and unwinds by panics.
 			var err error
 			synctest.Test(t, func(t *testing.T) {
@@ -36,12 +37,16 @@ func runModel(t *testing.T, h Harness) {
 	// Real time is dear: sequences are run for a few seconds. But once one has failed rapid looks for
 	// a shorter one that fails as well, and has to be told the truth about each.
 	runCase(t, h, testCase{rule: modelRule, run: func(e *env) {
-		leases := []time.Duration{e.shortLease(), e.longLease(), 2 * e.longLease()}
-		pauses := []time.Duration{e.shortLease() / 4, e.shortLease() * 3 / 4, e.shortLease() * 5 / 4}
+		times := modelTimes{
+			leases: []time.Duration{e.shortLease(), e.longLease(), 2 * e.longLease()},
+			pauses: []time.Duration{e.shortLease() / 4, e.shortLease() * 3 / 4, e.shortLease() * 5 / 4},
+			waits:  []time.Duration{0, time.Hour},
+			places: []time.Duration{e.shortLease(), e.longLease()},
+		}
 		start, failed, runs := time.Now(), false, 0
 		enough := func() bool { return !failed && time.Since(start) > 4*time.Second }
 		rapid.Check(e.T, func(rt *rapid.T) {
-			steps := drawSteps(rt, leases, pauses)
+			steps := drawSteps(rt, times)
 			if enough() {
 				return
 			}
@@ -54,22 +59,33 @@ func runModel(t *testing.T, h Harness) {
 	}})
 }
 
+// modelTimes are the times that sequences are made with.
+type modelTimes struct {
+	leases, pauses []time.Duration
+	waits          []time.Duration // for how long somebody has waited
+	places         []time.Duration // for how long a note lasts
+}
+
 // In virtual time leases end one after the other, and pauses end around them.
-var (
-	virtualLeases = []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second}
-	virtualPauses = []time.Duration{
+var virtualTimes = modelTimes{
+	leases: []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second},
+	pauses: []time.Duration{
 		time.Millisecond, time.Second, 9990 * time.Millisecond, 10 * time.Second, 10010 * time.Millisecond,
 		20 * time.Second, 31 * time.Second, 69 * time.Second, 101 * time.Second,
-	}
-)
+	},
+	waits:  []time.Duration{0, 500 * time.Millisecond, 5 * time.Second, time.Minute},
+	places: []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second},
+}
 
 // modelStep is one step of a sequence: a step of a session, or time that passes.
 type modelStep struct {
-	op    modelOp
-	owner string
-	name  string
-	lease time.Duration
-	pause time.Duration
+	op            modelOp
+	kind          backend.Kind
+	owner         string
+	name          string
+	lease         time.Duration
+	pause         time.Duration
+	waited, place time.Duration
 }
 
 type modelOp int
@@ -82,27 +98,27 @@ const (
 	opLook
 	opForce
 	opPause // some time passes
-	opAwait // time passes until the lock's lease is over
+	opAwait // time passes until the leases of all holds of a name are over
 )
 
 func (s modelStep) String() string {
 	switch s.op {
 	case opAcquire:
-		return fmt.Sprintf("%s: Acquire(%s, %v)", s.owner, s.name, s.lease)
+		return fmt.Sprintf("%s: Acquire(%v %s, %v, waited %v, place %v)", s.owner, s.kind, s.name, s.lease, s.waited, s.place)
 	case opReenter:
-		return fmt.Sprintf("%s: Acquire(%s, %v, re-entry)", s.owner, s.name, s.lease)
+		return fmt.Sprintf("%s: Acquire(%v %s, %v, re-entry)", s.owner, s.kind, s.name, s.lease)
 	case opRelease:
-		return fmt.Sprintf("%s: Release(%s, %v)", s.owner, s.name, s.lease)
+		return fmt.Sprintf("%s: Release(%v %s, %v)", s.owner, s.kind, s.name, s.lease)
 	case opRenew:
-		return fmt.Sprintf("%s: Renew(%s, %v)", s.owner, s.name, s.lease)
+		return fmt.Sprintf("%s: Renew(%v %s, %v)", s.owner, s.kind, s.name, s.lease)
 	case opLook:
-		return fmt.Sprintf("%s: Look(%s)", s.owner, s.name)
+		return fmt.Sprintf("%s: Look(%v %s)", s.owner, s.kind, s.name)
 	case opForce:
-		return fmt.Sprintf("%s: ForceRelease(%s)", s.owner, s.name)
+		return fmt.Sprintf("%s: ForceRelease(%v %s)", s.owner, s.kind, s.name)
 	case opPause:
 		return fmt.Sprintf("%v pass", s.pause)
 	default:
-		return fmt.Sprintf("wait until the lease of %s is over", s.name)
+		return fmt.Sprintf("wait until all leases of %s are over", s.name)
 	}
 }
 
@@ -110,92 +126,34 @@ func (s modelStep) String() string {
 func (s modelStep) GoString() string { return s.String() }
 
 // drawSteps draws a sequence. The simplest values come first, since failures shrink towards them.
-func drawSteps(rt *rapid.T, leases, pauses []time.Duration) []modelStep {
+func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 	ops := []modelOp{
 		opAcquire, opAcquire, opAcquire, opReenter, opReenter, opRelease, opRelease, opRelease, opRelease,
 		opRenew, opRenew, opLook, opLook, opForce, opPause, opPause, opAwait,
 	}
+	// Mostly a name is used for one kind of lock or the other.
+	kinds := map[string][]backend.Kind{
+		"lock":  {backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Read, backend.Write},
+		"other": {backend.Read, backend.Write, backend.Read, backend.Write, backend.Read, backend.Write, backend.Read, backend.Write, backend.Exclusive},
+	}
 	step := rapid.Custom(func(rt *rapid.T) modelStep {
-		return modelStep{
-			op:    rapid.SampledFrom(ops).Draw(rt, "step"),
-			owner: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "owner"),
-			name:  rapid.SampledFrom([]string{"lock", "other"}).Draw(rt, "name"),
-			lease: rapid.SampledFrom(leases).Draw(rt, "lease"),
-			pause: rapid.SampledFrom(pauses).Draw(rt, "pause"),
+		s := modelStep{
+			op:     rapid.SampledFrom(ops).Draw(rt, "step"),
+			owner:  rapid.SampledFrom(modelOwners[:]).Draw(rt, "owner"),
+			name:   rapid.SampledFrom([]string{"lock", "other"}).Draw(rt, "name"),
+			lease:  rapid.SampledFrom(times.leases).Draw(rt, "lease"),
+			pause:  rapid.SampledFrom(times.pauses).Draw(rt, "pause"),
+			waited: rapid.SampledFrom(times.waits).Draw(rt, "waited"),
+			place:  rapid.SampledFrom(times.places).Draw(rt, "place"),
 		}
+		s.kind = rapid.SampledFrom(kinds[s.name]).Draw(rt, "kind")
+		if s.kind == backend.Exclusive && s.owner != modelOwners[0] {
+			s.kind = backend.Fenced // an owner doesn't mix the two
+		}
+		return s
 	})
 	// rapid's slices have about six elements; a slice of slices makes sequences long enough.
 	return slices.Concat(rapid.SliceOfN(rapid.SliceOfN(step, 1, 20), 1, 20).Draw(rt, "steps")...)
-}
-
-// hold is the model of one lock.
-type hold struct {
-	owner string // empty if it is free
-	count int
-
-	// The lease ends between these, since it is not known when exactly the store carried out the
-	// step that set it.
-	earliest, latest time.Time
-}
-
-// expired returns whether the lease may be over, and whether it must be, for a step that was carried
-// out between two moments. slack is how much the store's clock may be off, or coarse.
-func (h hold) expired(before, after time.Time, slack time.Duration) (may, must bool) {
-	if h.owner == "" {
-		return false, false
-	}
-	return !after.Before(h.earliest.Add(-slack)), before.After(h.latest.Add(slack))
-}
-
-// apply returns what the lock answers to a step, as modelRun.do words it, and what it is afterwards.
-func (h hold) apply(s modelStep, before, after time.Time) (answer string, next hold) {
-	mine, free := h.owner == s.owner, h.owner == ""
-	next = h
-	prolonged := func() {
-		next.earliest, next.latest = before.Add(s.lease), after.Add(s.lease)
-	}
-	switch s.op {
-	case opAcquire, opReenter:
-		if !free && !mine {
-			return "refused", h
-		}
-		next.owner = s.owner
-		next.count++
-		prolonged()
-		if s.op == opReenter {
-			return fmt.Sprintf("acquired, count %d", next.count), next
-		}
-		return "acquired", next
-	case opRelease:
-		switch {
-		case !mine:
-			return backend.NotHeld.String(), h
-		case h.count == 1:
-			return backend.Freed.String(), hold{}
-		}
-		next.count--
-		prolonged()
-		return backend.Left.String(), next
-	case opRenew:
-		if !mine {
-			return "not held", h
-		}
-		prolonged()
-		return "held", next
-	case opForce:
-		if free {
-			return "was free", h
-		}
-		return "released", hold{}
-	default: // opLook
-		if free {
-			return "free", h
-		}
-		if mine {
-			return fmt.Sprintf("held, count %d", h.count), h
-		}
-		return "held, count 0", h
-	}
 }
 
 // modelRun is one sequence on a store.
@@ -204,10 +162,11 @@ type modelRun struct {
 	prefix   string // of the names in the store
 	sessions map[string]backend.Session
 
-	// locks holds what each lock may be, given the answers so far. That is more than one thing only
-	// where a lease ended at about the time of a step.
-	locks map[string][]hold
-	trace strings.Builder
+	// objects holds what each name may hold, given the answers so far. That is more than one thing only
+	// where something ended at about the time of a step.
+	objects map[string][]object
+	tokens  map[string]uint64 // the largest of each name
+	trace   strings.Builder
 }
 
 func newModelRun(e *env, prefix string) *modelRun {
@@ -216,7 +175,8 @@ func newModelRun(e *env, prefix string) *modelRun {
 		e:        e,
 		prefix:   prefix,
 		sessions: map[string]backend.Session{"a": first, "b": second, "c": first},
-		locks:    map[string][]hold{"lock": {{}}, "other": {{}}},
+		objects:  map[string][]object{"lock": {{}}, "other": {{}}},
+		tokens:   make(map[string]uint64),
 	}
 }
 
@@ -229,7 +189,10 @@ func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 		if enough() {
 			return nil
 		}
-		s.lease = r.e.legal(s.lease)
+		s.lease, s.place = r.e.legal(s.lease), r.e.legal(s.place)
+		if !r.e.limits().Kinds.Has(s.kind) {
+			s.kind = backend.Exclusive
+		}
 		var err error
 		switch s.op {
 		case opPause:
@@ -249,57 +212,50 @@ func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 
 // step carries out a step in the store and in the model.
 func (r *modelRun) step(s modelStep) error {
-	before := time.Now()
-	answer, remaining, err := r.do(s)
-	after := time.Now()
+	t := moment{before: time.Now(), slack: max(2*time.Millisecond, r.e.leaseStep())}
+	got, err := r.do(s)
+	t.after = time.Now()
 	if err != nil {
 		fmt.Fprintf(&r.trace, "  %v\n", s)
 		return err
 	}
-	fmt.Fprintf(&r.trace, "  %-40v %s\n", s, answer)
+	fmt.Fprintf(&r.trace, "  %-60v %s\n", s, got.text)
 
-	slack := max(2*time.Millisecond, r.e.leaseStep())
-	var next []hold
+	var next []object
 	var wants []string
-	consider := func(h hold) {
-		want, after1 := h.apply(s, before, after)
-		if answer == want && (answer == "refused" || strings.HasPrefix(answer, "held, ")) {
-			// The answer says how long the hold lasts.
-			atLeast, atMost := h.earliest.Sub(after)-slack, h.latest.Sub(before)+slack
-			if unknown := answer == "refused" && remaining < 0; !unknown && (remaining < atLeast || remaining > atMost) {
-				want = fmt.Sprintf("%s, Remaining %v to %v, not %v", want, atLeast, atMost, remaining)
-				wants = append(wants, want)
-				return
-			}
-		}
-		wants = append(wants, want)
-		if answer == want && !slices.Contains(next, after1) {
-			next = append(next, after1)
-		}
-	}
-	for _, h := range r.locks[s.name] {
-		may, must := h.expired(before, after, slack)
+	for _, o := range r.objects[s.name] {
 		// How late a lease ends is only checked in virtual time: in real time there is opAwait.
-		if !must || !r.e.h.Virtual {
-			consider(h)
-		}
-		if may {
-			consider(hold{})
+		for _, now := range o.passing(t, r.e.h.Virtual) {
+			for _, want := range now.apply(s, t) {
+				complaint := want.compare(got, r.tokens[s.name])
+				if complaint != "" {
+					wants = append(wants, complaint)
+					continue
+				}
+				if want.numbered {
+					want.next.alone.token = got.token
+				}
+				if !slices.Contains(next, want.next) {
+					next = append(next, want.next)
+				}
+			}
 		}
 	}
 	if len(next) == 0 {
+		slices.Sort(wants)
 		return fmt.Errorf("want: %s", strings.Join(slices.Compact(wants), "; or: "))
 	}
-	r.locks[s.name] = next
+	r.objects[s.name] = next
+	r.tokens[s.name] = max(r.tokens[s.name], got.token)
 	return nil
 }
 
-// await waits until the lease of a lock is over, and for the store to notice it.
+// await waits until the leases of all that a name holds are over, and for the store to notice it.
 func (r *modelRun) await(s modelStep) error {
 	var last time.Time
-	for _, h := range r.locks[s.name] {
-		if h.latest.After(last) {
-			last = h.latest
+	for _, o := range r.objects[s.name] {
+		if end := o.latest(); end.After(last) {
+			last = end
 		}
 	}
 	rest := time.Until(last)
@@ -308,59 +264,91 @@ func (r *modelRun) await(s modelStep) error {
 	}
 	fmt.Fprintf(&r.trace, "  %v\n", s)
 	r.e.sleep(rest)
-	start := time.Now()
-	for {
-		answer, _, err := r.do(modelStep{op: opLook, name: s.name, owner: s.owner})
-		if err != nil {
+	for _, k := range []backend.Kind{backend.Exclusive, backend.Read, backend.Write} {
+		if err := r.awaitFree(modelStep{op: opLook, kind: k, name: s.name, owner: s.owner}); err != nil {
 			return err
 		}
-		if answer == "free" {
-			r.locks[s.name] = []hold{{}}
-			return nil
+	}
+	var next []object
+	for _, o := range r.objects[s.name] {
+		if rest := (object{notes: o.notes}); !slices.Contains(next, rest) {
+			next = append(next, rest)
+		}
+	}
+	r.objects[s.name] = next
+	return nil
+}
+
+func (r *modelRun) awaitFree(look modelStep) error {
+	if !r.e.limits().Kinds.Has(look.kind) {
+		return nil
+	}
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		got, err := r.do(look)
+		if err != nil || got.text == "free" {
+			return err
 		}
 		if time.Since(start) > 30*time.Second {
-			return fmt.Errorf("30 s later: %s; want: free", answer)
+			return fmt.Errorf("30 s later, asked for a %v lock: %s; want: free", look.kind, got.text)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 
+// answer is what a store says to a step.
+type answer struct {
+	text      string
+	remaining time.Duration
+	token     uint64
+}
+
 // do carries out a step in the store and words the answer.
-func (r *modelRun) do(s modelStep) (answer string, remaining time.Duration, err error) {
+func (r *modelRun) do(s modelStep) (got answer, err error) {
+	got, err = r.ask(s)
+	if errors.Is(err, backend.ErrConflict) && backend.KindOf(err) == backend.Refused {
+		return answer{text: otherKind}, nil
+	}
+	return got, err
+}
+
+func (r *modelRun) ask(s modelStep) (got answer, err error) {
 	ctx, session, name := r.e.ctx, r.sessions[s.owner], r.prefix+s.name
 	switch s.op {
 	case opAcquire, opReenter:
-		res, err := session.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: s.owner, Lease: s.lease, Reentry: s.op == opReenter})
+		req := backend.AcquireRequest{Kind: s.kind, Name: name, Owner: s.owner, Lease: s.lease, Waited: s.waited, Place: s.place}
+		if s.op == opReenter {
+			req.Reentry, req.Waited, req.Place = true, 0, 0
+		}
+		res, err := session.Acquire(ctx, req)
 		switch {
 		case !res.Acquired:
-			return "refused", res.Remaining, err
+			return answer{text: heldByOther, remaining: res.Remaining}, err
 		case s.op == opReenter:
-			return fmt.Sprintf("acquired, count %d", res.Count), 0, err
+			return answer{text: fmt.Sprintf("acquired, count %d", res.Count), token: res.Token}, err
 		}
-		return "acquired", 0, err
+		return answer{text: "acquired", token: res.Token}, err
 	case opRelease:
-		res, err := session.Release(ctx, backend.ReleaseRequest{Name: name, Owner: s.owner, Lease: s.lease})
-		return res.Outcome.String(), 0, err
+		res, err := session.Release(ctx, backend.ReleaseRequest{Kind: s.kind, Name: name, Owner: s.owner, Lease: s.lease})
+		return answer{text: res.Outcome.String()}, err
 	case opRenew:
-		res, err := session.Renew(ctx, backend.RenewRequest{Name: name, Owner: s.owner, Lease: s.lease})
+		res, err := session.Renew(ctx, backend.RenewRequest{Kind: s.kind, Name: name, Owner: s.owner, Lease: s.lease})
 		if !res.Held {
-			return "not held", 0, err
+			return answer{text: "not held"}, err
 		}
-		return "held", 0, err
+		return answer{text: "held"}, err
 	case opForce:
-		res, err := session.ForceRelease(ctx, backend.ForceReleaseRequest{Name: name})
+		res, err := session.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: s.kind, Name: name})
 		if !res.Released {
-			return "was free", 0, err
+			return answer{text: "was free"}, err
 		}
-		return "released", 0, err
+		return answer{text: "released"}, err
 	default: // opLook
-		res, err := session.Look(ctx, backend.LookRequest{Name: name, Owner: s.owner})
+		res, err := session.Look(ctx, backend.LookRequest{Kind: s.kind, Name: name, Owner: s.owner})
 		switch {
 		case res == backend.LookResult{}:
-			return "free", 0, err
+			return answer{text: "free"}, err
 		case !res.Held:
-			return fmt.Sprintf("%+v", res), 0, err
+			return answer{text: fmt.Sprintf("%+v", res)}, err
 		}
-		return fmt.Sprintf("held, count %d", res.Count), res.Remaining, err
+		return answer{text: fmt.Sprintf("held, count %d", res.Count), remaining: res.Remaining}, err
 	}
 }

@@ -9,23 +9,33 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// party is one owner who uses one session. Its methods fail the test on an error, or if the answer
+// party is one owner who uses one session, for one kind of lock. Its methods fail the test on an error, or if the answer
 // isn't the one that their name says; so they are for the goroutine of the test only.
 type party struct {
 	e     *env
 	s     backend.Session
 	owner string
+	kind  backend.Kind
 }
 
 // party returns an owner on a session of its own.
-func (e *env) party(owner string) party { return party{e, e.session(), owner} }
+func (e *env) party(owner string) party { return e.at(e.session(), owner) }
+
+// at returns an owner on a session.
+func (e *env) at(s backend.Session, owner string) party { return party{e, s, owner, e.kind} }
+
+// as returns the same owner on the same session, for another kind of lock.
+func (p party) as(k backend.Kind) party {
+	p.kind = k
+	return p
+}
 
 func (p party) String() string { return fmt.Sprintf("owner %.40q", p.owner) }
 
 // acquires takes a lock that is free, or counts one hold more.
 func (p party) acquires(name string, lease time.Duration) backend.AcquireResult {
 	p.e.Helper()
-	res, err := p.s.Acquire(p.e.ctx, backend.AcquireRequest{Name: name, Owner: p.owner, Lease: lease})
+	res, err := p.s.Acquire(p.e.ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
 	if err != nil {
 		p.e.Fatalf("Acquire(%.40q) by %v: %v", name, p, err)
 	}
@@ -36,9 +46,9 @@ func (p party) acquires(name string, lease time.Duration) backend.AcquireResult 
 }
 
 // reenters acquires a lock that the owner believes to hold, and then holds count times.
-func (p party) reenters(name string, lease time.Duration, count int) {
+func (p party) reenters(name string, lease time.Duration, count int) backend.AcquireResult {
 	p.e.Helper()
-	res, err := p.s.Acquire(p.e.ctx, backend.AcquireRequest{Name: name, Owner: p.owner, Lease: lease, Reentry: true})
+	res, err := p.s.Acquire(p.e.ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Reentry: true})
 	if err != nil {
 		p.e.Fatalf("Acquire(%.40q) by %v, a re-entry: %v", name, p, err)
 	}
@@ -46,6 +56,7 @@ func (p party) reenters(name string, lease time.Duration, count int) {
 		p.e.Fatalf("Acquire(%.40q) by %v, a re-entry: acquired %v, count %d; want acquired, count %d",
 			name, p, res.Acquired, res.Count, count)
 	}
+	return res
 }
 
 // refused tries to acquire a lock that another holds.
@@ -54,7 +65,7 @@ func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 	var res backend.AcquireResult
 	for _, reentry := range []bool{false, true} {
 		var err error
-		res, err = p.s.Acquire(p.e.ctx, backend.AcquireRequest{Name: name, Owner: p.owner, Lease: lease, Reentry: reentry})
+		res, err = p.s.Acquire(p.e.ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Reentry: reentry})
 		if err != nil {
 			p.e.Fatalf("Acquire(%.40q) by %v: %v", name, p, err)
 		}
@@ -68,7 +79,7 @@ func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 // releases gives back a hold.
 func (p party) releases(name string, lease time.Duration, want backend.ReleaseOutcome) {
 	p.e.Helper()
-	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Name: name, Owner: p.owner, Lease: lease})
+	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
 	if err != nil {
 		p.e.Fatalf("Release(%.40q) by %v: %v", name, p, err)
 	}
@@ -80,7 +91,7 @@ func (p party) releases(name string, lease time.Duration, want backend.ReleaseOu
 // renew renews a hold and returns whether it was one.
 func (p party) renew(name string, lease time.Duration) bool {
 	p.e.Helper()
-	res, err := p.s.Renew(p.e.ctx, backend.RenewRequest{Name: name, Owner: p.owner, Lease: lease})
+	res, err := p.s.Renew(p.e.ctx, backend.RenewRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
 	if err != nil {
 		p.e.Fatalf("Renew(%.40q) by %v: %v", name, p, err)
 	}
@@ -98,7 +109,7 @@ func (p party) renews(name string, lease time.Duration, want bool) {
 // forces frees a lock, or finds it free.
 func (p party) forces(name string, want bool) {
 	p.e.Helper()
-	res, err := p.s.ForceRelease(p.e.ctx, backend.ForceReleaseRequest{Name: name})
+	res, err := p.s.ForceRelease(p.e.ctx, backend.ForceReleaseRequest{Kind: p.kind, Name: name})
 	if err != nil {
 		p.e.Fatalf("ForceRelease(%.40q): %v", name, err)
 	}
@@ -110,7 +121,7 @@ func (p party) forces(name string, want bool) {
 // look reports on a lock.
 func (p party) look(name string) backend.LookResult {
 	p.e.Helper()
-	res, err := p.s.Look(p.e.ctx, backend.LookRequest{Name: name, Owner: p.owner})
+	res, err := p.s.Look(p.e.ctx, backend.LookRequest{Kind: p.kind, Name: name, Owner: p.owner})
 	if err != nil {
 		p.e.Fatalf("Look(%.40q) by %v: %v", name, p, err)
 	}
@@ -157,6 +168,24 @@ func (e *env) checkRemaining(step string, remaining, lease time.Duration, since 
 	}
 }
 
+// A term is what is known of the end of a hold: the lease that it has, and since when.
+type term struct {
+	lease time.Duration
+	since time.Time
+}
+
+// after returns the term of a hold of this kind that was given a lease once more. It is that lease, whatever it was
+// before; but a Read or Write lasts no shorter than it did.
+func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
+	if lengthens(k) && x.lease > lease {
+		return x
+	}
+	return term{lease, since}
+}
+
+// lengthens says whether a hold of this kind never ends earlier than it would have.
+func lengthens(k backend.Kind) bool { return k == backend.Read || k == backend.Write }
+
 // parallel calls f with 0 to n-1 at once, and fails the test if any of them returned an error.
 func (e *env) parallel(n int, f func(i int) error) {
 	e.Helper()
@@ -174,19 +203,26 @@ func (e *env) parallel(n int, f func(i int) error) {
 // bell counts wake-ups and can be waited for.
 type bell struct {
 	rung  chan struct{}
+	all   chan struct{} // rung with WakeAll
 	mu    sync.Mutex
 	count int
 }
 
-func newBell() *bell { return &bell{rung: make(chan struct{}, 1)} }
+func newBell() *bell { return &bell{rung: make(chan struct{}, 1), all: make(chan struct{}, 1)} }
 
-func (b *bell) ring(backend.Wakeup) {
+func (b *bell) ring(w backend.Wakeup) {
 	b.mu.Lock()
 	b.count++
 	b.mu.Unlock()
-	select {
-	case b.rung <- struct{}{}:
-	default:
+	chans := []chan struct{}{b.rung}
+	if w == backend.WakeAll {
+		chans = append(chans, b.all)
+	}
+	for _, c := range chans {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -199,22 +235,31 @@ func (b *bell) calls() int {
 
 // reset forgets a ringing that nobody has waited for.
 func (b *bell) reset() {
-	select {
-	case <-b.rung:
-	default:
+	for _, c := range []chan struct{}{b.rung, b.all} {
+		select {
+		case <-c:
+		default:
+		}
 	}
 }
 
 // wait waits for a ringing; it returns an error if there is none for longer than any working store on
 // a busy machine could take.
 func (b *bell) wait() error {
+	if !rings(b.rung) {
+		return errors.New("nobody called Wake")
+	}
+	return nil
+}
+
+func rings(c <-chan struct{}) bool {
 	t := time.NewTimer(30 * time.Second)
 	defer t.Stop()
 	select {
-	case <-b.rung:
-		return nil
+	case <-c:
+		return true
 	case <-t.C:
-		return errors.New("nobody called Wake")
+		return false
 	}
 }
 
@@ -226,11 +271,19 @@ func (b *bell) waits(e *env, after string) {
 	}
 }
 
+// waitsForAll waits until everybody is woken, and not one of several.
+func (b *bell) waitsForAll(e *env, after string) {
+	e.Helper()
+	if !rings(b.all) {
+		e.Fatalf("after %s: nobody called Wake with WakeAll", after)
+	}
+}
+
 // subscribe subscribes the session of p, which must be a Notifier.
 func (p party) subscribe(name string) (*bell, backend.Subscription) {
 	p.e.Helper()
 	b := newBell()
-	sub, err := p.s.(backend.Notifier).Subscribe(p.e.ctx, backend.SubscribeRequest{Name: name, Wake: b.ring})
+	sub, err := p.s.(backend.Notifier).Subscribe(p.e.ctx, backend.SubscribeRequest{Kind: p.kind, Name: name, Wake: b.ring})
 	if err != nil {
 		p.e.Fatalf("Subscribe(%.40q): %v", name, err)
 	}

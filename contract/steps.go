@@ -69,14 +69,10 @@ var acquireCases = []testCase{
 			a.releases("lock", lease, backend.Left)
 			a.reenters("lock", lease, 4)
 		}},
-	{"acquire/lease", "With every Acquire the lock expires after that request's lease, whatever it was before",
+	{"acquire/lease", "With every Acquire the lock expires after that request's lease, whatever it was before; a Write not earlier than before",
 		func(e *env) {
-			a, lease := e.party("a"), e.longLease()
-			for _, l := range []time.Duration{lease, 2 * lease, e.legal(lease / 2), 3 * lease} {
-				start := time.Now()
-				a.acquires("lock", l)
-				a.lasts("lock", l, start)
-			}
+			a := e.party("a")
+			e.leases(a, func(l time.Duration) { a.acquires("lock", l) })
 		}},
 	{"acquire/next", "A lock that was freed is free for the next owner, who starts from nothing",
 		func(e *env) {
@@ -93,27 +89,6 @@ var acquireCases = []testCase{
 				b.releases("lock", lease, backend.Left)
 				b.releases("lock", lease, backend.Freed)
 			}
-		}},
-	{"acquire/token", "Token grows with every acquisition of a name that finds it free, however it became free",
-		func(e *env) {
-			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			var last uint64
-			grows := func(res backend.AcquireResult) {
-				e.Helper()
-				if res.Token <= last {
-					e.Fatalf("Token %d after %d; want it to grow", res.Token, last)
-				}
-				last = res.Token
-			}
-			res := a.acquires("lock", lease)
-			e.skipWithout(res.Token != 0, "fencing tokens")
-			grows(res)
-			a.releases("lock", lease, backend.Freed)
-			grows(b.acquires("lock", lease))
-			b.forces("lock", true)
-			grows(b.acquires("lock", e.shortLease()))
-			b.awaitFree("lock")
-			grows(a.acquires("lock", lease))
 		}},
 }
 
@@ -158,33 +133,27 @@ var releaseCases = []testCase{
 			a.releases("lock", lease, backend.NotHeld)
 			b.has("lock", 1)
 		}},
-	{"release/lease", "If holds are left after Release, the lock expires after the request's lease",
+	{"release/lease", "If holds are left after Release, the lock expires after the request's lease; a Write not earlier than before",
 		func(e *env) {
-			a, lease := e.party("a"), e.longLease()
-			for range 4 {
-				a.acquires("lock", lease)
+			a, short := e.party("a"), e.legal(e.longLease()/4)
+			for range 5 {
+				a.acquires("lock", short)
 			}
-			for _, l := range []time.Duration{2 * lease, e.legal(lease / 2), 3 * lease} {
-				start := time.Now()
-				a.releases("lock", l, backend.Left)
-				a.lasts("lock", l, start)
-			}
+			e.leases(a, func(l time.Duration) { a.releases("lock", l, backend.Left) })
 		}},
 }
 
 var renewCases = []testCase{
-	{"renew/held", "Renew lets the owner's lock expire after the request's lease, longer or shorter, and changes nothing else",
+	{"renew/held", "Renew lets the owner's lock expire after the request's lease, longer or shorter, and changes nothing else; a Write expires not earlier than before",
 		func(e *env) {
-			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			a.acquires("lock", lease)
-			a.acquires("lock", lease)
-			for _, l := range []time.Duration{2 * lease, e.legal(lease / 2), 3 * lease} {
-				start := time.Now()
+			a, b, short := e.party("a"), e.party("b"), e.legal(e.longLease()/4)
+			a.acquires("lock", short)
+			a.acquires("lock", short)
+			e.leases(a, func(l time.Duration) {
 				a.renews("lock", l, true)
-				a.lasts("lock", l, start)
 				a.has("lock", 2)
-				b.refused("lock", lease)
-			}
+				b.refused("lock", short)
+			})
 		}},
 	{"renew/free", "If the lock is free, Renew changes nothing",
 		func(e *env) {
@@ -274,7 +243,7 @@ var leaseCases = []testCase{
 	{"lease/runs out", "When the lease has run out the lock is free, and the hold is gone with all its counts",
 		func(e *env) {
 			a, b, long := e.party("a"), e.party("b"), e.longLease()
-			a.acquires("lock", long)
+			a.acquires("lock", e.leaseBefore(e.shortLease()))
 			a.acquires("lock", e.shortLease())
 			b.awaitFree("lock")
 			a.seesFree("lock")
@@ -293,7 +262,7 @@ var leaseCases = []testCase{
 			a, b := e.party("a"), e.party("b")
 			a.acquires("lock", e.shortLease())
 			e.eventually("the lock acquired by another", func() bool {
-				res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: b.owner, Lease: e.longLease(), Reentry: true})
+				res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: b.owner, Lease: e.longLease(), Reentry: true})
 				if err != nil {
 					e.Fatal(err)
 				}
@@ -308,7 +277,7 @@ var leaseCases = []testCase{
 	{"lease/same owner afterwards", "When the lease has run out its owner starts from nothing",
 		func(e *env) {
 			a := e.party("a")
-			a.acquires("lock", e.longLease())
+			a.acquires("lock", e.leaseBefore(e.shortLease()))
 			a.acquires("lock", e.shortLease())
 			a.awaitFree("lock")
 			a.reenters("lock", e.longLease(), 1)
@@ -341,7 +310,7 @@ var leaseCases = []testCase{
 	{"lease/prolonged by re-entry", "A hold that was re-entered outlives its first lease",
 		func(e *env) {
 			prolong(e, func(a party, name string) bool {
-				res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: e.longLease(), Reentry: true})
+				res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: e.longLease(), Reentry: true})
 				if err != nil {
 					e.Fatal(err)
 				}
@@ -351,14 +320,14 @@ var leaseCases = []testCase{
 	{"lease/prolonged by Release", "A hold that was released in part outlives its first lease",
 		func(e *env) {
 			prolong(e, func(a party, name string) bool {
-				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: a.owner, Lease: e.longLease()})
+				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: e.longLease()})
 				if err != nil {
 					e.Fatal(err)
 				}
 				return res.Outcome == backend.Left
 			})
 		}},
-	{"lease/cut short", "A hold with a long lease ends early if a later request sets a short one",
+	{"lease/cut short", "A hold with a long lease ends early if a later request sets a short one; a Read or Write doesn't",
 		func(e *env) {
 			a, long, short := e.party("a"), e.longLease(), e.shortLease()
 			for _, name := range []string{"acquire", "renew", "release"} {
@@ -369,7 +338,15 @@ var leaseCases = []testCase{
 			a.renews("renew", short, true)
 			a.releases("release", short, backend.Left)
 			for _, name := range []string{"acquire", "renew", "release"} {
-				a.awaitFree(name)
+				if !lengthens(e.kind) {
+					a.awaitFree(name)
+				}
+			}
+			if lengthens(e.kind) {
+				e.sleep(short + short/2 + e.leaseStep())
+				for name, count := range map[string]int{"acquire": 3, "renew": 2, "release": 1} {
+					a.has(name, count)
+				}
 			}
 		}},
 	{"lease/of its own", "Each lock has a lease of its own",
@@ -391,6 +368,27 @@ var leaseCases = []testCase{
 				e.Fatalf("Limits %+v, then %+v", limits, again)
 			}
 		}},
+}
+
+// leases checks that a step gives a hold of the lock the leases that it asks for.
+func (e *env) leases(a party, step func(lease time.Duration)) {
+	e.Helper()
+	var x term
+	lease := e.longLease()
+	for _, l := range []time.Duration{lease, 2 * lease, e.legal(lease / 2), 3 * lease} {
+		start := time.Now()
+		step(l)
+		x = x.after(e.kind, l, start)
+		a.lasts("lock", x.lease, x.since)
+	}
+}
+
+// leaseBefore returns a lease for a hold that is to have a short one then: a long one where it can become shorter.
+func (e *env) leaseBefore(short time.Duration) time.Duration {
+	if lengthens(e.kind) {
+		return short
+	}
+	return e.longLease()
 }
 
 // prolong checks that a step lets a hold outlive the lease that it had before. The hold, counted
@@ -438,12 +436,12 @@ func (e *env) oddLocks() []string {
 	s := e.session()
 	var names []string
 	for _, name := range oddNames {
-		_, err := s.Look(e.ctx, backend.LookRequest{Name: name})
+		_, err := s.Look(e.ctx, backend.LookRequest{Kind: e.kind, Name: name})
 		if err == nil {
 			names = append(names, name)
 			continue
 		}
-		_, second := s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: e.longLease()})
+		_, second := s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: e.longLease()})
 		if backend.KindOf(err) != backend.Refused || backend.KindOf(second) != backend.Refused {
 			e.Fatalf("the name %.40q: Look answers %v, and Acquire %v; want no error, or twice one of kind Refused", name, err, second)
 		}
@@ -484,8 +482,8 @@ var nameCases = []testCase{
 			lease := e.longLease()
 			s := e.session()
 			for i, name := range oddNames {
-				owner := party{e, s, name}
-				other := party{e, s, oddNames[(i+1)%len(oddNames)]}
+				owner := e.at(s, name)
+				other := e.at(s, oddNames[(i+1)%len(oddNames)])
 				owner.reenters("lock", lease, 1)
 				owner.reenters("lock", lease, 2)
 				owner.has("lock", 2)
@@ -497,11 +495,11 @@ var nameCases = []testCase{
 				owner.releases("lock", lease, backend.Freed)
 			}
 			// Each against all others, with one step.
-			holder := party{e, s, "lock:1"}
+			holder := e.at(s, "lock:1")
 			holder.acquires("lock", lease)
 			for _, name := range oddNames {
 				if name != holder.owner {
-					party{e, s, name}.releases("lock", lease, backend.NotHeld)
+					e.at(s, name).releases("lock", lease, backend.NotHeld)
 				}
 			}
 			holder.has("lock", 1)
@@ -514,19 +512,19 @@ var nameCases = []testCase{
 				{"ab", "c"}, {"a", "bc"}, {"a:b", "d"}, {"b", "a"}, {"c", "ab"}, {"bc", "a:b"}, {"a:", "b"}, {"{a}:b", "c"}, {"d", "d"},
 			}
 			for _, p := range pairs {
-				party{e, s, p.owner}.reenters(p.name, lease, 1)
+				e.at(s, p.owner).reenters(p.name, lease, 1)
 			}
 			for _, p := range pairs {
-				party{e, s, p.owner}.has(p.name, 1)
-				party{e, s, p.owner}.releases(p.name, lease, backend.Freed)
+				e.at(s, p.owner).has(p.name, 1)
+				e.at(s, p.owner).releases(p.name, lease, backend.Freed)
 			}
 		}},
 	{"names/sessions", "An owner is the same in every session, and what one session does another sees",
 		func(e *env) {
 			lease := e.longLease()
 			back := e.store.Backend()
-			first, second, third := e.party("a"), e.party("a"), party{e, back.Open(), "a"}
-			fourth := party{e, back.Open(), "a"} // of the same Backend as the third
+			first, second, third := e.party("a"), e.party("a"), e.at(back.Open(), "a")
+			fourth := e.at(back.Open(), "a") // of the same Backend as the third
 			e.Cleanup(func() { third.s.Close(); fourth.s.Close() })
 			first.reenters("lock", lease, 1)
 			second.reenters("lock", lease, 2)
@@ -550,13 +548,13 @@ var concurrencyCases = []testCase{
 			for i := range sessions {
 				s := e.session()
 				for j := range owners {
-					parties = append(parties, party{e, s, fmt.Sprintf("%d:%d", i, j)})
+					parties = append(parties, e.at(s, fmt.Sprintf("%d:%d", i, j)))
 				}
 			}
 			for range rounds {
 				won := make([]bool, len(parties))
 				e.parallel(len(parties), func(i int) error {
-					res, err := parties[i].s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: parties[i].owner, Lease: lease})
+					res, err := parties[i].s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: parties[i].owner, Lease: lease})
 					won[i] = res.Acquired
 					return err
 				})
@@ -572,12 +570,12 @@ var concurrencyCases = []testCase{
 			const k = 32
 			lease := e.longLease()
 			sessions := []backend.Session{e.session(), e.session(), e.session()}
-			a := party{e, sessions[0], "a"}
+			a := e.at(sessions[0], "a")
 			for range 5 {
 				seen := make([]bool, k+1)
 				counts := make([]int, k)
 				e.parallel(k, func(i int) error {
-					res, err := sessions[i%3].Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: "a", Lease: lease, Reentry: true})
+					res, err := sessions[i%3].Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease, Reentry: true})
 					if err == nil && !res.Acquired {
 						err = errors.New("re-entry: not acquired")
 					}
@@ -597,7 +595,7 @@ var concurrencyCases = []testCase{
 				}
 				var freed, left atomic.Int32
 				e.parallel(k, func(i int) error {
-					res, err := sessions[i%3].Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: "a", Lease: lease})
+					res, err := sessions[i%3].Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease})
 					switch res.Outcome {
 					case backend.Freed:
 						freed.Add(1)
@@ -626,7 +624,7 @@ var concurrencyCases = []testCase{
 				s, owner := sessions[i], fmt.Sprint("owner", i)
 				for range rounds {
 					for start := time.Now(); ; {
-						res, err := s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: owner, Lease: lease})
+						res, err := s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease})
 						if err != nil {
 							return err
 						}
@@ -634,10 +632,10 @@ var concurrencyCases = []testCase{
 							break
 						}
 						// Those who don't have it try what they must not be able to do.
-						if res, err := s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Outcome != backend.NotHeld {
+						if res, err := s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Outcome != backend.NotHeld {
 							return fmt.Errorf("Release by %s, who doesn't hold the lock: %v, %v", owner, res.Outcome, err)
 						}
-						if res, err := s.Renew(e.ctx, backend.RenewRequest{Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Held {
+						if res, err := s.Renew(e.ctx, backend.RenewRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Held {
 							return fmt.Errorf("Renew by %s, who doesn't hold the lock: %v, %v", owner, res.Held, err)
 						}
 						if time.Since(start) > 30*time.Second {
@@ -650,11 +648,11 @@ var concurrencyCases = []testCase{
 					}
 					counter++
 					time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
-					if res, err := s.Renew(e.ctx, backend.RenewRequest{Name: "lock", Owner: owner, Lease: lease}); err != nil || !res.Held {
+					if res, err := s.Renew(e.ctx, backend.RenewRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease}); err != nil || !res.Held {
 						return fmt.Errorf("Renew by %s, who holds the lock: %v, %v", owner, res.Held, err)
 					}
 					inside.Add(-1)
-					if res, err := s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Outcome != backend.Freed {
+					if res, err := s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Outcome != backend.Freed {
 						return fmt.Errorf("Release by %s, who holds the lock: %v, %v", owner, res.Outcome, err)
 					}
 				}
@@ -671,11 +669,11 @@ var concurrencyCases = []testCase{
 			e.parallel(100, func(i int) error {
 				name, owner := fmt.Sprint("lock", i), fmt.Sprint("owner", i)
 				for range 5 {
-					res, err := s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: owner, Lease: lease, Reentry: true})
+					res, err := s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: owner, Lease: lease, Reentry: true})
 					if err != nil || !res.Acquired || res.Count != 1 {
 						return fmt.Errorf("Acquire(%s): %+v, %v", name, res, err)
 					}
-					rel, err := s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: owner, Lease: lease})
+					rel, err := s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: owner, Lease: lease})
 					if err != nil || rel.Outcome != backend.Freed {
 						return fmt.Errorf("Release(%s): %v, %v", name, rel.Outcome, err)
 					}
@@ -708,22 +706,22 @@ var contextCases = []testCase{
 			}
 			for i, ctx := range []context.Context{over, late} {
 				name := func(step string) string { return fmt.Sprint(step, i) }
-				_, err := a.s.Acquire(ctx, backend.AcquireRequest{Name: name("acquire"), Owner: a.owner, Lease: lease})
+				_, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: e.kind, Name: name("acquire"), Owner: a.owner, Lease: lease})
 				truth("Acquire", err, a.look(name("acquire")).Held)
 
 				a.acquires(name("release"), lease)
-				_, err = a.s.Release(ctx, backend.ReleaseRequest{Name: name("release"), Owner: a.owner, Lease: lease})
+				_, err = a.s.Release(ctx, backend.ReleaseRequest{Kind: e.kind, Name: name("release"), Owner: a.owner, Lease: lease})
 				truth("Release", err, !a.look(name("release")).Held)
 
 				a.acquires(name("force"), lease)
-				_, err = a.s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: name("force")})
+				_, err = a.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: e.kind, Name: name("force")})
 				truth("ForceRelease", err, !a.look(name("force")).Held)
 
 				a.acquires(name("renew"), lease)
-				_, err = a.s.Renew(ctx, backend.RenewRequest{Name: name("renew"), Owner: a.owner, Lease: 2 * lease})
+				_, err = a.s.Renew(ctx, backend.RenewRequest{Kind: e.kind, Name: name("renew"), Owner: a.owner, Lease: 2 * lease})
 				truth("Renew", err, a.look(name("renew")).Remaining > lease)
 
-				if res, err := a.s.Look(ctx, backend.LookRequest{Name: name("renew"), Owner: a.owner}); err == nil && !res.Held {
+				if res, err := a.s.Look(ctx, backend.LookRequest{Kind: e.kind, Name: name("renew"), Owner: a.owner}); err == nil && !res.Held {
 					e.Fatal("Look returned no error and a free lock; want held, or an error")
 				} else if err != nil && backend.KindOf(err) == backend.Refused {
 					e.Fatalf("Look: error %q is of kind Refused; but another step could be carried out", err)
@@ -743,7 +741,7 @@ var contextCases = []testCase{
 					t := time.AfterFunc(time.Duration(rand.IntN(300))*time.Microsecond, cancel)
 					defer t.Stop()
 				}
-				res, err := a.s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: lease})
+				res, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: lease})
 				cancel()
 				held := b.look(name).Held
 				switch {

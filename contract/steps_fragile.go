@@ -15,7 +15,7 @@ import (
 var fragileCases = []testCase{
 	fragileCase("acquire", fragileStep{
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: a.e.longLease()})
+			res, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease()})
 			return res.Acquired, err
 		},
 		times: func(e *env, res backend.LookResult) int { return res.Count },
@@ -23,7 +23,7 @@ var fragileCases = []testCase{
 	fragileCase("re-entry", fragileStep{
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: a.e.longLease(), Reentry: true})
+			res, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease(), Reentry: true})
 			return res.Acquired && res.Count == 2, err
 		},
 		times: func(e *env, res backend.LookResult) int { return res.Count - 1 },
@@ -31,7 +31,7 @@ var fragileCases = []testCase{
 	fragileCase("release of one of several", fragileStep{
 		holds: 3,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: a.owner, Lease: a.e.longLease()})
+			res, err := a.s.Release(ctx, backend.ReleaseRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease()})
 			return res.Outcome == backend.Left, err
 		},
 		times: func(e *env, res backend.LookResult) int { return 3 - res.Count },
@@ -39,7 +39,7 @@ var fragileCases = []testCase{
 	fragileCase("last release", fragileStep{
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: a.owner, Lease: a.e.longLease()})
+			res, err := a.s.Release(ctx, backend.ReleaseRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease()})
 			return res.Outcome == backend.Freed, err
 		},
 		times: func(e *env, res backend.LookResult) int { return 1 - res.Count },
@@ -47,7 +47,7 @@ var fragileCases = []testCase{
 	fragileCase("renew", fragileStep{
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Renew(ctx, backend.RenewRequest{Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()})
+			res, err := a.s.Renew(ctx, backend.RenewRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()})
 			return res.Held, err
 		},
 		times: renewed,
@@ -56,7 +56,7 @@ var fragileCases = []testCase{
 		holds: 1,
 		need:  (*env).needBatchRenewer,
 		do: func(ctx context.Context, a party, name string) (held bool, err error) {
-			reqs := []backend.RenewRequest{{Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()}}
+			reqs := []backend.RenewRequest{{Kind: a.kind, Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()}}
 			a.s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(_ int, res backend.RenewResult, failed error) {
 				held, err = res.Held, failed
 			})
@@ -67,7 +67,7 @@ var fragileCases = []testCase{
 	fragileCase("force", fragileStep{
 		holds: 2,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: name})
+			res, err := a.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: a.kind, Name: name})
 			return res.Released, err
 		},
 		times: func(e *env, res backend.LookResult) int {
@@ -105,7 +105,7 @@ func fragileCase(name string, step fragileStep) testCase {
 				step.need(e)
 			}
 			back, strike := e.store.Fragile()
-			a := party{e, back.Open(), "a"}
+			a := e.at(back.Open(), "a")
 			e.Cleanup(func() { a.s.Close() })
 			f := &fragile{e, a, e.party("b"), strike, step}
 			for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply, faults.HoldRequest} {
@@ -147,11 +147,11 @@ func (f *fragile) each(blow faults.Blow) {
 func (f *fragile) once(name string, blow faults.Blow, n int) (verdict func(), struck bool) {
 	f.e.Helper()
 	f.e.eventually("a step without an error, after a connection broke", func() bool {
-		_, err := f.a.s.Look(f.e.ctx, backend.LookRequest{Name: name, Owner: f.a.owner})
+		_, err := f.a.s.Look(f.e.ctx, backend.LookRequest{Kind: f.e.kind, Name: name, Owner: f.a.owner})
 		return err == nil
 	})
 	for range f.step.holds {
-		party{f.e, f.b.s, f.a.owner}.acquires(name, f.e.longLease())
+		f.e.at(f.b.s, f.a.owner).acquires(name, f.e.longLease())
 	}
 	done, struck, err := f.do(name, sync.OnceValue(f.strike(blow, n)))
 	verdict = func() { f.judge(name, done, err) }
@@ -191,7 +191,7 @@ func (f *fragile) judge(name string, done bool, err error) {
 	var after backend.LookResult
 	f.e.eventually("the lock can be looked at", func() (ok bool) {
 		var failed error
-		after, failed = f.b.s.Look(f.e.ctx, backend.LookRequest{Name: name, Owner: f.a.owner})
+		after, failed = f.b.s.Look(f.e.ctx, backend.LookRequest{Kind: f.e.kind, Name: name, Owner: f.a.owner})
 		return failed == nil
 	})
 	times := f.step.times(f.e, after)

@@ -72,11 +72,11 @@ var notifierCases = []testCase{
 			for range 50 {
 				a.acquires("lock", lease)
 				rung.reset()
-				go a.s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: a.owner, Lease: lease})
+				go a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: a.owner, Lease: lease})
 				for acquired := false; !acquired; {
 					// A Wake without reason may come first, but the last one must find it free.
 					rung.waits(e, "a release")
-					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: b.owner, Lease: lease})
+					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: b.owner, Lease: lease})
 					if err != nil {
 						e.Fatal(err)
 					}
@@ -93,15 +93,15 @@ var notifierCases = []testCase{
 			e.parallel(20, func(i int) error {
 				name := fmt.Sprint("lock", i)
 				for round := range 15 {
-					if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: a.owner, Lease: lease}); err != nil || !res.Acquired {
+					if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: lease}); err != nil || !res.Acquired {
 						return fmt.Errorf("Acquire(%s): %+v, %v", name, res, err)
 					}
 					rung := newBell()
-					sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Name: name, Wake: rung.ring})
+					sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: name, Wake: rung.ring})
 					if err != nil {
 						return fmt.Errorf("Subscribe(%s): %w", name, err)
 					}
-					if res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: a.owner, Lease: lease}); err != nil || res.Outcome != backend.Freed {
+					if res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: lease}); err != nil || res.Outcome != backend.Freed {
 						return fmt.Errorf("Release(%s): %v, %v", name, res.Outcome, err)
 					}
 					if err := rung.wait(); err != nil {
@@ -144,7 +144,7 @@ var notifierCases = []testCase{
 			waiting := func(ask bool) backend.ReleaseResult {
 				e.Helper()
 				a.acquires("lock", lease)
-				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: "a", Lease: lease, AskWaiting: ask})
+				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease, AskWaiting: ask})
 				if err != nil || res.Outcome != backend.Freed {
 					e.Fatalf("Release: %v, %v; want freed", res.Outcome, err)
 				}
@@ -195,7 +195,7 @@ var notifierCases = []testCase{
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			ctx, cancel := context.WithCancel(e.ctx)
 			rung := newBell()
-			sub, err := b.s.(backend.Notifier).Subscribe(ctx, backend.SubscribeRequest{Name: "lock", Wake: rung.ring})
+			sub, err := b.s.(backend.Notifier).Subscribe(ctx, backend.SubscribeRequest{Kind: e.kind, Name: "lock", Wake: rung.ring})
 			cancel()
 			if err != nil {
 				e.Fatalf("Subscribe: %v", err)
@@ -240,7 +240,7 @@ var notifierCases = []testCase{
 						}
 						var err error
 						bells[i] = newBell()
-						subs[i], err = b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
+						subs[i], err = b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
 						if err != nil {
 							return err
 						}
@@ -267,7 +267,7 @@ var notifierCases = []testCase{
 			subs := make([]backend.Subscription, names)
 			e.parallel(names, func(i int) (err error) {
 				bells[i] = newBell()
-				subs[i], err = b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
+				subs[i], err = b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
 				return err
 			})
 			for i := range names {
@@ -302,7 +302,7 @@ var notifierCases = []testCase{
 			over, cancel := context.WithCancel(e.ctx)
 			cancel()
 			for range 20 {
-				sub, err := b.s.(backend.Notifier).Subscribe(over, backend.SubscribeRequest{Name: "lock", Wake: newBell().ring})
+				sub, err := b.s.(backend.Notifier).Subscribe(over, backend.SubscribeRequest{Kind: e.kind, Name: "lock", Wake: newBell().ring})
 				if err == nil {
 					sub.Close()
 				} else if backend.KindOf(err) == backend.Refused {
@@ -368,7 +368,7 @@ var notifierCases = []testCase{
 				a.releases("lock", lease, backend.Freed)
 				for acquired := false; !acquired; {
 					rung.waits(e, "a break of the connection and a release")
-					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: b.owner, Lease: lease})
+					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: b.owner, Lease: lease})
 					if err != nil {
 						e.Fatal(err)
 					}
@@ -424,17 +424,17 @@ var batchCases = []testCase{
 		func(e *env) {
 			e.needBatchRenewer()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			start := time.Now()
+			start, shorter := time.Now(), e.legal(lease/2)
 			a.acquires("mine", lease)
 			a.acquires("mine", lease)
-			a.acquires("mine, shorter", lease)
+			a.acquires("mine, shorter", e.leaseBefore(shorter))
 			b.acquires("another's", lease)
 			reqs := []backend.RenewRequest{
-				{Name: "another's", Owner: "a", Lease: 2 * lease},
-				{Name: "mine", Owner: "a", Lease: 2 * lease},
-				{Name: "free", Owner: "a", Lease: 2 * lease},
-				{Name: "mine, shorter", Owner: "a", Lease: e.legal(lease / 2)},
-				{Name: "another's", Owner: "b", Lease: 3 * lease},
+				{Kind: e.kind, Name: "another's", Owner: "a", Lease: 2 * lease},
+				{Kind: e.kind, Name: "mine", Owner: "a", Lease: 2 * lease},
+				{Kind: e.kind, Name: "free", Owner: "a", Lease: 2 * lease},
+				{Kind: e.kind, Name: "mine, shorter", Owner: "a", Lease: shorter},
+				{Kind: e.kind, Name: "another's", Owner: "b", Lease: 3 * lease},
 			}
 			for i, res := range renewAll(e, a.s, reqs) {
 				if want := i == 1 || i >= 3; res.Held != want {
@@ -442,7 +442,7 @@ var batchCases = []testCase{
 				}
 			}
 			a.lasts("mine", 2*lease, start)
-			a.lasts("mine, shorter", e.legal(lease/2), start)
+			a.lasts("mine, shorter", shorter, start)
 			b.lasts("another's", 3*lease, start)
 			a.has("mine", 2)
 			b.has("another's", 1)
@@ -455,13 +455,13 @@ var batchCases = []testCase{
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			reqs := make([]backend.RenewRequest, n)
 			for i := range reqs {
-				reqs[i] = backend.RenewRequest{Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease}
+				reqs[i] = backend.RenewRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease}
 			}
 			owners := []party{a, b, {}} // the third of every three is free
 			e.parallel(20, func(worker int) error {
 				for i := worker; i < n; i += 20 {
 					if p := owners[i%3]; p.s != nil {
-						if res, err := p.s.Acquire(e.ctx, backend.AcquireRequest{Name: reqs[i].Name, Owner: p.owner, Lease: lease}); err != nil || !res.Acquired {
+						if res, err := p.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: reqs[i].Name, Owner: p.owner, Lease: lease}); err != nil || !res.Acquired {
 							return fmt.Errorf("Acquire: %+v, %v", res, err)
 						}
 					}
@@ -479,7 +479,7 @@ var batchCases = []testCase{
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
 			a.acquires("lock", lease)
-			req := backend.RenewRequest{Name: "lock", Owner: "a", Lease: lease}
+			req := backend.RenewRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease}
 			renewAll(e, a.s, nil)
 			for _, n := range []int{1, 2, 50} {
 				reqs := make([]backend.RenewRequest, n)
@@ -502,10 +502,10 @@ var batchCases = []testCase{
 			names := e.oddLocks()
 			for i, name := range names {
 				owner := oddNames[(i+1)%len(oddNames)]
-				party{e, s, owner}.acquires(name, lease)
+				e.at(s, owner).acquires(name, lease)
 				reqs = append(reqs,
-					backend.RenewRequest{Name: name, Owner: owner, Lease: 2 * lease},
-					backend.RenewRequest{Name: name, Owner: oddNames[(i+2)%len(oddNames)], Lease: 3 * lease})
+					backend.RenewRequest{Kind: e.kind, Name: name, Owner: owner, Lease: 2 * lease},
+					backend.RenewRequest{Kind: e.kind, Name: name, Owner: oddNames[(i+2)%len(oddNames)], Lease: 3 * lease})
 			}
 			start := time.Now()
 			for i, res := range renewAll(e, s, reqs) {
@@ -514,7 +514,7 @@ var batchCases = []testCase{
 				}
 			}
 			for _, name := range names {
-				party{e, s, "nobody"}.lasts(name, 2*lease, start)
+				e.at(s, "nobody").lasts(name, 2*lease, start)
 			}
 		}},
 	{"batch/concurrent", "Several batches at once don't disturb each other",
@@ -524,7 +524,7 @@ var batchCases = []testCase{
 			var reqs []backend.RenewRequest
 			for i := range 50 {
 				a.acquires(fmt.Sprint("lock", i), lease)
-				reqs = append(reqs, backend.RenewRequest{Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease})
+				reqs = append(reqs, backend.RenewRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease})
 			}
 			e.parallel(10, func(int) error {
 				var held atomic.Int32
@@ -554,8 +554,8 @@ var batchCases = []testCase{
 			over, cancel := context.WithCancel(e.ctx)
 			cancel()
 			reqs := []backend.RenewRequest{
-				{Name: "lock", Owner: "a", Lease: 2 * lease},
-				{Name: "free", Owner: "a", Lease: 2 * lease},
+				{Kind: e.kind, Name: "lock", Owner: "a", Lease: 2 * lease},
+				{Kind: e.kind, Name: "free", Owner: "a", Lease: 2 * lease},
 			}
 			results, errs := renewBatch(e, over, a.s, reqs)
 			for i, err := range errs {
@@ -580,7 +580,7 @@ var closeCases = []testCase{
 	{"close/release", "After Session.Close locks are still held, Release works, and other sessions go on",
 		func(e *env) {
 			back := e.store.Backend()
-			closed, open := party{e, back.Open(), "a"}, party{e, back.Open(), "b"}
+			closed, open := e.at(back.Open(), "a"), e.at(back.Open(), "b")
 			e.Cleanup(func() { open.s.Close() })
 			lease := e.longLease()
 			start := time.Now()
@@ -601,7 +601,7 @@ var closeCases = []testCase{
 			open.has("lock", 1)
 			closed.releases("other", lease, backend.Freed)
 			open.releases("lock", lease, backend.Freed)
-			fresh := party{e, back.Open(), "c"}
+			fresh := e.at(back.Open(), "c")
 			fresh.acquires("lock", lease)
 			fresh.s.Close()
 		}},
@@ -609,7 +609,7 @@ var closeCases = []testCase{
 		func(e *env) {
 			e.needNotifier()
 			back := e.store.Backend()
-			closed, open := party{e, back.Open(), "a"}, party{e, back.Open(), "b"}
+			closed, open := e.at(back.Open(), "a"), e.at(back.Open(), "b")
 			e.Cleanup(func() { open.s.Close() })
 			lease := e.longLease()
 			ended, _ := closed.subscribe("lock")
@@ -636,7 +636,7 @@ var closeCases = []testCase{
 			const sessions = 50
 			back := e.store.Backend()
 			use := func() backend.Session {
-				p := party{e, back.Open(), "a"}
+				p := e.at(back.Open(), "a")
 				p.acquires("lock", e.longLease())
 				p.releases("lock", e.longLease(), backend.Freed)
 				if _, ok := p.s.(backend.Notifier); ok {
@@ -666,9 +666,9 @@ var closeCases = []testCase{
 						name := fmt.Sprint("lock", i)
 						for ctx.Err() == nil {
 							// Any answer will do: the session is being closed.
-							s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: e.longLease()})
+							s.Acquire(ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: e.longLease()})
 							if n, ok := s.(backend.Notifier); ok && i%2 == 0 {
-								n.Subscribe(ctx, backend.SubscribeRequest{Name: name, Wake: func(backend.Wakeup) {}})
+								n.Subscribe(ctx, backend.SubscribeRequest{Kind: e.kind, Name: name, Wake: func(backend.Wakeup) {}})
 							}
 							time.Sleep(time.Millisecond)
 						}
@@ -704,7 +704,7 @@ var mishapCases = []testCase{
 			e.store.Wipe()
 			for _, p := range []party{a, b} {
 				e.eventually("a step without an error after Wipe", func() bool {
-					_, err := p.s.Look(e.ctx, backend.LookRequest{Name: "released", Owner: p.owner})
+					_, err := p.s.Look(e.ctx, backend.LookRequest{Kind: e.kind, Name: "released", Owner: p.owner})
 					return err == nil
 				})
 			}
@@ -729,7 +729,7 @@ var mishapCases = []testCase{
 				e.store.Wipe()
 				for _, p := range []party{a, b} {
 					e.eventually("a step without an error after Wipe", func() bool {
-						_, err := p.s.Look(e.ctx, backend.LookRequest{Name: "renewed"})
+						_, err := p.s.Look(e.ctx, backend.LookRequest{Kind: e.kind, Name: "renewed"})
 						return err == nil
 					})
 				}
@@ -739,7 +739,7 @@ var mishapCases = []testCase{
 			}
 			a.renews("renewed", 2*lease, false)
 			a.releases("released", lease, backend.NotHeld)
-			if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: "re-entered", Owner: a.owner, Lease: lease, Reentry: true}); err != nil || res.Acquired {
+			if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "re-entered", Owner: a.owner, Lease: lease, Reentry: true}); err != nil || res.Acquired {
 				e.Fatalf("a re-entry into what another holds: acquired %v, %v", res.Acquired, err)
 			}
 			for _, name := range names {
@@ -761,10 +761,10 @@ var mishapCases = []testCase{
 			// Releases may go unnoticed until the subscription stands again, but not for ever.
 			e.eventually("Wake after a release after Wipe", func() bool {
 				rung.reset()
-				if _, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: "lock", Owner: "a", Lease: lease}); err != nil {
+				if _, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease}); err != nil {
 					return false
 				}
-				if _, err := a.s.Release(e.ctx, backend.ReleaseRequest{Name: "lock", Owner: "a", Lease: lease}); err != nil {
+				if _, err := a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease}); err != nil {
 					return false
 				}
 				select {
@@ -797,27 +797,27 @@ func (e *env) conflicts(name string) {
 		}
 	}
 	for range 2 {
-		_, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: lease})
+		_, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease})
 		check("Acquire", err)
-		_, err = a.s.Acquire(e.ctx, backend.AcquireRequest{Name: name, Owner: "a", Lease: lease, Reentry: true})
+		_, err = a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease, Reentry: true})
 		check("Acquire, a re-entry", err)
-		_, err = a.s.Release(e.ctx, backend.ReleaseRequest{Name: name, Owner: "a", Lease: lease})
+		_, err = a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease})
 		check("Release", err)
-		_, err = a.s.Renew(e.ctx, backend.RenewRequest{Name: name, Owner: "a", Lease: lease})
+		_, err = a.s.Renew(e.ctx, backend.RenewRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease})
 		check("Renew", err)
-		_, err = a.s.ForceRelease(e.ctx, backend.ForceReleaseRequest{Name: name})
+		_, err = a.s.ForceRelease(e.ctx, backend.ForceReleaseRequest{Kind: e.kind, Name: name})
 		check("ForceRelease", err)
-		_, err = a.s.Look(e.ctx, backend.LookRequest{Name: name, Owner: "a"})
+		_, err = a.s.Look(e.ctx, backend.LookRequest{Kind: e.kind, Name: name, Owner: "a"})
 		check("Look", err)
-		_, err = a.s.Look(e.ctx, backend.LookRequest{Name: name})
+		_, err = a.s.Look(e.ctx, backend.LookRequest{Kind: e.kind, Name: name})
 		check("Look without an owner", err)
 	}
 	if _, ok := a.s.(backend.BatchRenewer); ok {
 		a.acquires(name+" lock", lease)
 		start := time.Now()
 		results, errs := renewBatch(e, e.ctx, a.s, []backend.RenewRequest{
-			{Name: name, Owner: "a", Lease: lease},
-			{Name: name + " lock", Owner: "a", Lease: 2 * lease},
+			{Kind: e.kind, Name: name, Owner: "a", Lease: lease},
+			{Kind: e.kind, Name: name + " lock", Owner: "a", Lease: 2 * lease},
 		})
 		check("RenewBatch", errs[0])
 		if errs[1] != nil || !results[1].Held {

@@ -418,9 +418,13 @@ func (c *Client) joins(a *acquisition) bool {
 	return c.reentersLocked(a)
 }
 
-// reentersLocked says whether a call can re-enter what its party has.
+// reentersLocked says whether a call can re-enter what its party has, or is kept out by that.
 func (c *Client) reentersLocked(a *acquisition) bool {
-	return a.variable() == nil && c.currentLocked(c.objectLocked(a.kind, a.name), a.kind, a.party) != nil
+	if a.variable() != nil {
+		return false
+	}
+	h, err := c.ownLocked(a)
+	return h != nil || err != nil
 }
 
 // attempt asks the store for the lock once. A nil error means that a.h is held now. If it is

@@ -186,6 +186,9 @@ func (c *Client) supersedeLocked(cl *claim) {
 		for _, h := range o.readers() {
 			c.loseLocked(h, ErrLost)
 		}
+		if o.reading != nil && o.reading.young != nil {
+			c.loseClaimLocked(o.reading.young, ErrLost) // its last reader is just leaving
+		}
 	}
 }
 
@@ -240,7 +243,7 @@ func (c *Client) loseLocked(h *hold, cause error) {
 
 // loseClaimLocked ends a claim for good before it was released, with all that rest on it.
 func (c *Client) loseClaimLocked(cl *claim, cause error) {
-	if cl.dead {
+	if cl.dead || c.closed { // who has it was told by Close
 		return
 	}
 	cl.dead = true
@@ -289,7 +292,7 @@ func (c *Client) forsakeLocked(h *hold) {
 func (c *Client) dropLocked(h *hold) {
 	o := h.claim.object
 	if rules[h.kind].shared {
-		o.forgetReader(h)
+		c.forgetReaderLocked(o, h)
 	} else if o.alone == h {
 		o.alone = nil
 		c.unscheduleLocked(&h.claim.alarm)

@@ -204,16 +204,20 @@ func (c *Client) claimsOf(l *Locker) []*claim {
 	return c.claimsLocked(c.objectLocked(l.kind, l.name), l.kind)
 }
 
-// claimsLocked returns what this client has claimed of a lock of that kind. Who has a lock alone may read it as well.
+// claimsLocked returns what this client has claimed of a lock of that kind: what goes if it is forced. What somebody who
+// has the lock alone reads as well goes with that, and not with what others read.
 func (c *Client) claimsLocked(o *object, kind backend.Kind) []*claim {
 	var claims []*claim
 	if o != nil && o.alone != nil && !rules[kind].shared {
 		claims = append(claims, o.alone.claim)
 	}
 	for _, h := range o.readers() {
-		if (rules[kind].shared || h.claim.retain() != nil) && !slices.Contains(claims, h.claim) {
+		if rules[kind].shared == (h.claim.retain() == nil) && !slices.Contains(claims, h.claim) {
 			claims = append(claims, h.claim)
 		}
+	}
+	if o != nil && o.reading != nil && o.reading.young != nil && rules[kind].shared && !slices.Contains(claims, o.reading.young) {
+		claims = append(claims, o.reading.young) // its last reader is just leaving
 	}
 	return claims
 }
@@ -315,14 +319,19 @@ func (l *Locker) unlock(ctx context.Context) error {
 
 // unlockPlain gives back the hold of plain calls.
 func (l *Locker) unlockPlain(ctx context.Context) error {
-	h, err := l.plainHold()
-	if err != nil {
-		return err
+	for {
+		h, err := l.plainHold()
+		if err != nil {
+			return err
+		}
+		if err := l.client.release(ctx, h); err != errAgain {
+			return err
+		}
+		if !rules[l.kind].shared {
+			return ErrNotHeld
+		}
+		// Others have given back the rest of what was found, each his own: there is one more for this one.
 	}
-	if err := l.client.release(ctx, h); err != errAgain {
-		return err
-	}
-	return ErrNotHeld
 }
 
 // plainHold returns what a plain unlock gives back. Of several that read through one Locker those whose hold was lost
@@ -331,12 +340,9 @@ func (l *Locker) plainHold() (*hold, error) {
 	c := l.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := c.lastLossLocked(l.lostKey(l.plain)); h != nil {
-		return h, nil
-	}
 	o := c.objectLocked(l.kind, l.name)
 	if rules[l.kind].shared {
-		if h := o.oldest(l.plain); h != nil {
+		if h := c.plainSharedLocked(l.key(), l.kind, l.plain); h != nil {
 			return h, nil
 		}
 	} else if h := l.plain.hold; h != nil && !h.offered && h.state != released {
@@ -352,9 +358,9 @@ func (l *Locker) plainHold() (*hold, error) {
 	}
 }
 
-func (l *Locker) lostKey(p party) lostKey {
-	return lostKey{lockKey{rules[l.kind].family, l.name}, l.kind, p}
-}
+func (l *Locker) key() lockKey { return lockKey{rules[l.kind].family, l.name} }
+
+func (l *Locker) lostKey(p party) lostKey { return lostKey{l.key(), l.kind, p} }
 
 // usable says what speaks against using the Locker at all.
 func (l *Locker) usable(ctx context.Context) error {

@@ -237,14 +237,13 @@ func (c *Client) releaseLastLocked(ctx context.Context, h *hold, now instant) (e
 	ask := c.asksWhoWaitsLocked(cl, now)
 	inner := c.endInnerLocked(h)
 	c.unlock()
-	if inner != nil { // before, or it would be read for a moment by nobody
-		_, err := c.drain(ctx, inner, c.stored(inner.lease), false)
-		c.releasedShared(inner, err)
-	}
 
 	freed := backend.ReleaseResult{}
-	err = errUnanswered // unless the step panics
+	err = errUnanswered // unless a step panics
 	defer func() { c.releasedLast(h, q, now, freed, err) }()
+	if inner != nil { // before, or it would be read for a moment by nobody
+		c.drainShared(ctx, inner)
+	}
 	freed, err = c.drain(ctx, cl, lease, ask)
 	return err
 }
@@ -348,12 +347,19 @@ func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
 		c.vacateLocked(h)
 	}
 	last := !rules[cl.kind].shared || h.count <= 0 && cl.restsNoMore()
-	lease := c.stored(cl.lease)
+	var inner *claim
+	if last && h.count <= 0 {
+		cl.dead = true
+		inner = c.endInnerLocked(h)
+	}
 	c.unlock()
 	if !last {
 		return nil
 	}
-	_, err := c.releaseOnce(ctx, cl, lease, false)
+	if inner != nil {
+		c.releaseOnce(ctx, inner, c.stored(inner.lease), false)
+	}
+	_, err := c.releaseOnce(ctx, cl, c.stored(cl.lease), false)
 	return err
 }
 

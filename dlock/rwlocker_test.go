@@ -568,3 +568,128 @@ func (l *logs) count(msg, name string) int {
 	}
 	return n
 }
+
+// Readers of one Locker give back what others of them have taken, and at the end all is given back.
+func TestPlainReadersOfOneLocker(t *testing.T) {
+	c := New(membackend.New(), quiet(), WithHandover(100*time.Microsecond))
+	defer c.Close()
+	rw := c.RWLocker("x")
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for n := range 2000 {
+				if ctx, cancel := context.WithTimeout(t.Context(), 100*time.Microsecond); (n+i)%50 == 0 {
+					if rw.Reader().LockContext(ctx) == nil {
+						rw.RUnlock()
+					}
+					cancel()
+				} else {
+					cancel()
+				}
+				if (n+i)%100 == 0 {
+					rw.Lock()
+					rw.Unlock()
+				}
+				rw.RLock()
+				rw.RUnlock()
+			}
+		})
+	}
+	all.Wait()
+	time.Sleep(time.Millisecond)
+	if ok, err := rw.Writer().TryLock(t.Context(), Wait(time.Minute)); !ok || err != nil {
+		t.Fatalf("TryLock = %v, %v", ok, err)
+	}
+	rw.Unlock()
+	for range 1000 { // takebacks
+		c.mu.Lock()
+		idle := len(c.alarms.heap) == 0
+		c.mu.Unlock()
+		if idle {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	empty(t, c)
+}
+
+// A read under a write is on its way when the write ends, and is carried out late; its caller never hears of it.
+func TestAReadUnderAWriteThatIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		c := New(b, quiet())
+		defer c.Close()
+		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
+		must(t, rw.Writer().LockContext(ctx))
+		var late func() (backend.AcquireResult, error)
+		asked, over := make(chan bool), make(chan bool)
+		b.acquire = func(req backend.AcquireRequest, _ func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			b.acquire = nil
+			late = func() (backend.AcquireResult, error) { return b.Backend.Open().Acquire(context.Background(), req) }
+			asked <- true
+			<-over
+			return backend.AcquireResult{}, errors.New("no answer")
+		}
+		done := make(chan error)
+		go func() {
+			_, err := rw.Reader().TryLock(ctx)
+			done <- err
+		}()
+		<-asked
+		must(t, rw.Writer().UnlockContext(ctx))
+		over <- true
+		if err := <-done; !errors.Is(err, ErrUnavailable) {
+			t.Errorf("the read: %v", err)
+		}
+		if res, err := late(); !res.Acquired || err != nil {
+			t.Fatalf("the late read: %+v, %v", res, err)
+		}
+		time.Sleep(DefaultLease / 2)
+		if ok, err := rw.Writer().TryLock(t.Context()); !ok || err != nil {
+			t.Errorf("writing after half a lease: %v, %v; want the late read taken back", ok, err)
+		}
+	})
+}
+
+// A reader behind a writer whose first attempt is under way isn't let in by one that is out of turn.
+func TestNoReaderIsLetInAheadOfAWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		c := New(b, quiet())
+		defer c.Close()
+		rw := c.RWLocker("x")
+		asked, over := make(chan bool), make(chan bool)
+		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			b.acquire = nil
+			asked <- true
+			<-over
+			return do()
+		}
+		var order []string
+		var all sync.WaitGroup
+		all.Go(func() {
+			must(t, rw.Writer().Do(t.Context(), func(context.Context) error {
+				order = append(order, "writer")
+				return nil
+			}))
+		})
+		<-asked
+		all.Go(func() {
+			must(t, rw.Reader().Do(t.Context(), func(context.Context) error {
+				order = append(order, "reader")
+				return nil
+			}))
+		})
+		synctest.Wait()
+		if ok, err := rw.Reader().TryLock(t.Context()); !ok || err != nil {
+			t.Fatalf("TryLock = %v, %v", ok, err)
+		}
+		synctest.Wait()
+		over <- true
+		rw.RUnlock()
+		all.Wait()
+		if len(order) != 2 || order[0] != "writer" {
+			t.Errorf("%v; want the writer first", order)
+		}
+	})
+}

@@ -16,7 +16,7 @@ import (
 // reading is who in this client reads.
 type reading struct {
 	holds map[party]*hold // the latest of each
-	older []*hold         // of Lockers whose plain calls have a later one, too; oldest first
+	older []*hold         // of those who have a later one, too; oldest first
 	young *claim          // the latest, which those who come may join
 }
 
@@ -28,16 +28,33 @@ func (o *object) readers() []*hold {
 	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
 }
 
-// oldest returns the hold of a Locker's plain calls that is given back next. Who of them gives something back isn't known:
-// so what remains is always the latest, which protects everybody who is still reading.
-func (o *object) oldest(v *variable) *hold {
-	if o == nil || o.reading == nil {
+// plainSharedLocked returns what the next plain unlock of a reading Locker gives back, or nil. Who of its readers
+// that is isn't known: first what was lost, then what ends first, so that what remains protects everybody who is
+// still reading for as long as possible.
+func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) *hold {
+	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
+		return h
+	}
+	return c.objects[key.family][key.name].endsFirst(v)
+}
+
+// endsFirst returns that hold of a Locker's plain calls which ends first by itself, or the oldest.
+func (o *object) endsFirst(v *variable) *hold {
+	first := o.reader(v)
+	if first == nil {
 		return nil
 	}
-	if i := slices.IndexFunc(o.reading.older, func(h *hold) bool { return h.party == party(v) }); i >= 0 {
-		return o.reading.older[i]
+	for _, h := range slices.Backward(o.reading.older) {
+		if h.party == party(v) && !first.claim.endsBefore(h.claim) {
+			first = h
+		}
 	}
-	return o.reading.holds[v]
+	return first
+}
+
+// endsBefore says whether a claim ends by itself, and another doesn't, or later.
+func (cl *claim) endsBefore(other *claim) bool {
+	return !cl.watched && (other.watched || cl.until() < other.until())
 }
 
 // reader returns the hold with which a party reads, or nil.
@@ -50,10 +67,11 @@ func (o *object) reader(p party) *hold {
 
 // calls returns how many calls are to be given back by the party of a hold.
 func (o *object) calls(h *hold) int {
-	n := int(h.count)
-	if o == nil || o.reading == nil {
-		return n
+	latest := o.reader(h.party)
+	if !rules[h.kind].shared || latest == nil {
+		return int(h.count)
 	}
+	n := int(latest.count)
 	for _, older := range o.reading.older {
 		if older.party == h.party {
 			n += int(older.count)
@@ -62,18 +80,34 @@ func (o *object) calls(h *hold) int {
 	return n
 }
 
-// forgetReader takes a hold out of those who read.
-func (o *object) forgetReader(h *hold) {
+// forgetReaderLocked takes a hold out of those who read. Where it was a party's latest the one before is.
+func (c *Client) forgetReaderLocked(o *object, h *hold) {
 	r := o.reading
 	if r == nil {
 		return
 	}
-	if r.holds[h.party] == h {
-		delete(r.holds, h.party)
-	} else if i := slices.Index(r.older, h); i >= 0 {
+	if i := slices.Index(r.older, h); i >= 0 {
 		r.older = slices.Delete(r.older, i, i+1)
 	}
+	if r.holds[h.party] == h {
+		delete(r.holds, h.party)
+		for i, before := range slices.Backward(r.older) {
+			if before.party == h.party {
+				r.older = slices.Delete(r.older, i, i+1)
+				c.latestLocked(o, before)
+				break
+			}
+		}
+	}
 	o.tidyReading()
+}
+
+// latestLocked makes a hold its party's latest.
+func (c *Client) latestLocked(o *object, h *hold) {
+	o.reading.holds[h.party] = h
+	if v := h.variable(); v != nil {
+		v.hold = h
+	}
 }
 
 // retire lets nobody join a claim any more.
@@ -108,7 +142,7 @@ func (c *Client) share(a *acquisition) *hold {
 	c.mu.Lock()
 	defer c.unlock()
 	o := c.objectLocked(a.kind, a.name)
-	if o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
+	if c.closed || o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
 		return nil
 	}
 	cl, now := o.reading.young, c.now()
@@ -136,10 +170,7 @@ func (c *Client) restLocked(o *object, h *hold) *hold {
 		if before != nil {
 			o.reading.older = append(o.reading.older, before)
 		}
-		o.reading.holds[h.party] = h
-		if v := h.variable(); v != nil {
-			v.hold = h
-		}
+		c.latestLocked(o, h)
 		h.claim.more.holds++
 	}
 	h.count++
@@ -157,7 +188,7 @@ func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
 		o.reading.young = cl
 		c.admitReadersLocked(o, cl)
 	}
-	c.joinLocked(h)
+	c.joinPartiesLocked(o.queue, func(a *acquisition) bool { return a.h != h && o.reader(a.party) != nil })
 	return h
 }
 
@@ -168,8 +199,8 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 	}
 	for q := o.queue; q != nil && q.first != nil; {
 		a := q.first
-		for a != nil && (a.h != nil && a.h.claim == cl || a.trying) {
-			a = a.next // who was just answered
+		for a != nil && rules[a.kind].shared && (a.trying || a.h != nil && a.h.claim == cl) {
+			a = a.next // who is being answered
 		}
 		if a == nil || !rules[a.kind].shared || !cl.suits(a) {
 			return
@@ -235,8 +266,8 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	}
 	h.state = released
 	c.endContextsLocked(h, ErrNotHeld)
-	c.bequeathLocked(h)
 	c.dropLocked(h)
+	c.bequeathLocked(h)
 	c.vacateLocked(h)
 	cl.more.holds--
 	if cl.more.holds > 0 {
@@ -251,14 +282,14 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	return c.releaseClaimLocked(ctx, h)
 }
 
-// bequeathLocked lets those who want to know when a Locker's plain calls lose what they have hear of its latest
-// hold, now that this one is given back: they may be reading still.
+// bequeathLocked lets those who want to know when a party loses what it has hear of another hold that it has, now that
+// this one is given back: they may be reading still.
 func (c *Client) bequeathLocked(h *hold) {
-	v := h.variable()
-	if v == nil || h.told == nil || v.hold == nil || v.hold == h {
+	heir := h.claim.object.reader(h.party)
+	if h.told == nil || heir == nil {
 		return
 	}
-	t := v.hold.tellsLocked()
+	t := heir.tellsLocked()
 	t.over = append(t.over, h.told.over...)
 }
 
@@ -271,31 +302,37 @@ func (c *Client) releaseClaimLocked(ctx context.Context, h *hold) error {
 		c.unlock()
 		runtime.Gosched()
 		c.mu.Lock()
-		if cl.more.holds > 0 || cl.more.joins != joins || cl.dead {
+		if cl.more.holds > 0 || cl.more.joins != joins {
+			c.unlock()
+			return nil
+		}
+		if cl.dead {
+			c.takeBackLocked(cl) // it was lost meanwhile
 			c.unlock()
 			return nil
 		}
 	}
 	c.endSharedLocked(cl)
-	now, lease := c.now(), c.stored(cl.lease)
-	cl.sending(now, lease)
+	cl.sending(c.now(), c.stored(cl.lease))
 	c.unlock()
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
-	err := errUnanswered // unless the step panics
-	defer func() { c.releasedShared(cl, err) }()
-	_, err = c.drain(ctx, cl, lease, false)
-	return err
+	defer c.wake(cl)
+	return c.drainShared(ctx, cl)
 }
 
-// releasedShared lets others have what was released, or may have been.
-func (c *Client) releasedShared(cl *claim, err error) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.wakeLocked(cl)
-	if cl.unsure || err != nil && err != ErrLost {
-		c.takeBackLocked(cl)
-	}
+// drainShared releases a shared claim that has ended.
+func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
+	err = errUnanswered // unless the step panics
+	defer func() {
+		c.mu.Lock()
+		defer c.unlock()
+		if cl.unsure || err != nil && err != ErrLost {
+			c.takeBackLocked(cl)
+		}
+	}()
+	_, err = c.drain(ctx, cl, c.stored(cl.lease), false)
+	return err
 }
 
 // endRenewalLocked leaves what a reader has with the lease that it had before a re-entry that was to be renewed.
@@ -334,11 +371,11 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	case err != nil && h.state == live:
 		return err
 	}
-	if h.state == forsaken {
-		return ErrClosed
-	}
 	if !c.checkLocked(h) {
-		return ErrLost
+		if h.state == released {
+			return errAgain // by another call of the same party, meanwhile
+		}
+		return h.state.overError()
 	}
 	h.count++
 	if !a.o.fixed {
@@ -368,6 +405,9 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	switch {
 	case err != nil:
 		inner.unsure = inner.unsure || backend.KindOf(err) == backend.Unknown
+		if inner.dead && inner.unsure {
+			c.takeBackLocked(inner) // the write has ended, and with it what is to be released
+		}
 		return nil, err
 	case !res.Acquired:
 		c.loseLocked(w, ErrLost) // else the store would have granted it
@@ -384,7 +424,14 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		return nil, errLate
 	}
 	inner.began, inner.alarm.task = sent, inner
+	first := inner.more.holds == 0
 	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a.party)
+	switch {
+	case first:
+		inner.lease, inner.watched = a.o.lease, !a.o.fixed
+	case !inner.watched && !a.o.fixed:
+		inner.lease, inner.watched, h.renewedFrom = a.o.lease, true, h.count
+	}
 	c.joinLocked(h)
 	c.scheduleLocked(&inner.alarm, c.nextLook(inner, sent))
 	return h, nil
@@ -397,14 +444,11 @@ func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	}
 	inner := w.inner()
 	if inner == nil {
-		inner = &claim{object: w.claim.object, kind: a.kind, owner: w.claim.owner, more: &more{under: w}}
+		inner = &claim{object: w.claim.object, kind: a.kind, owner: w.claim.owner, lease: a.o.lease, more: &more{under: w}}
 		w.claim.more.inner = inner
 	}
 	if inner.dead {
 		return nil, ErrLost
-	}
-	if inner.more.holds == 0 {
-		inner.lease, inner.watched = a.o.lease, !a.o.fixed
 	}
 	return inner, nil
 }

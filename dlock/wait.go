@@ -365,6 +365,12 @@ func (c *Client) dissolveLocked(q *queue) {
 	}
 }
 
+func (c *Client) wake(cl *claim) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.wakeLocked(cl)
+}
+
 // wakeLocked lets whoever is next for what was claimed try.
 func (c *Client) wakeLocked(cl *claim) {
 	if q := c.queueLocked(cl); q != nil {
@@ -383,13 +389,19 @@ func (c *Client) wakeQueueLocked(q *queue) {
 // joinLocked takes everybody who waits in the name of the new hold's party out of the queue: they can
 // re-enter.
 func (c *Client) joinLocked(h *hold) {
-	q := h.claim.object.queue
+	if h.variable() == nil {
+		c.joinPartiesLocked(h.claim.object.queue, func(a *acquisition) bool { return a.h != h && a.party == h.party })
+	}
+}
+
+// joinPartiesLocked takes those out of a queue whose party has got in.
+func (c *Client) joinPartiesLocked(q *queue, isIn func(*acquisition) bool) {
 	if q == nil {
 		return
 	}
-	for a := q.first; a != nil && q.partners > 0 && h.variable() == nil; {
+	for a := q.first; a != nil && q.partners > 0; {
 		next := a.next
-		if a.party == h.party && a.h != h {
+		if a.partners && isIn(a) {
 			c.dequeueLocked(a)
 			a.joined = true
 			a.notify()

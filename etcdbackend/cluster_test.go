@@ -305,3 +305,44 @@ func TestAFollowerHangs(t *testing.T) {
 		cancel()
 	}
 }
+
+// TestAFollowerHangsWithKinds: as for plain locks, so for the others.
+func TestAFollowerHangsWithKinds(t *testing.T) {
+	members := testservers.EtcdCluster(t, 3)
+	var single []*clientv3.Client
+	for _, m := range members {
+		single = append(single, connect(t, m.Addr))
+	}
+	c := dlock.New(etcdbackend.New(connectAll(t, addrs(members))), dlock.WithLease(6*time.Second))
+	defer c.Close()
+	lockers := func(name string) []*dlock.Locker {
+		rw := c.RWLocker("rw " + name)
+		return []*dlock.Locker{c.FencedLocker("fenced " + name), rw.Reader(), rw.Writer()}
+	}
+	for i := range 2 {
+		for _, l := range lockers(fmt.Sprint("warm", i)) {
+			if err := l.Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var victim int
+	testservers.Until(t, "there is a leader", func() bool {
+		victim = leader(t, single)
+		return victim >= 0
+	})
+	victim = (victim + 1) % 3
+	members[victim].Stop()
+	defer members[victim].Cont()
+	for i := range 3 {
+		for _, l := range lockers(fmt.Sprint("lock", i)) {
+			ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
+			if err := l.LockContext(ctx); err != nil {
+				t.Error(err)
+			} else if err := l.UnlockContext(t.Context()); err != nil {
+				t.Error(err)
+			}
+			cancel()
+		}
+	}
+}

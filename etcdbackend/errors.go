@@ -12,7 +12,6 @@ import (
 )
 
 var (
-	errKind   = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: no such kind of lock")}
 	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: session closed")}
 	errShape  = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: an answer to something else")}
 	errShort  = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: the lease of a lock could not be prolonged")}

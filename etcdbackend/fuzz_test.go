@@ -35,17 +35,17 @@ func FuzzValue(f *testing.F) {
 		f.Add([]byte(v), v, 3)
 	}
 	f.Fuzz(func(t *testing.T, found []byte, owner string, count int) {
-		r, err := decode(&mvccpb.KeyValue{Key: []byte("k"), Value: found, ModRevision: 7, CreateRevision: 5, Lease: 3})
+		r, err := decode(lockRole, &mvccpb.KeyValue{Key: []byte("k"), Value: found, ModRevision: 7, CreateRevision: 5, Lease: 3})
 		if err != nil {
 			if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused || r != (record{}) {
 				t.Errorf("%q: %+v, %v", found, r, err)
 			}
-		} else if again := decoded(t, encode(r.owner, r.count)); r.owner == "" || r.count < 1 || r.free() || again.owner != r.owner || again.count != r.count {
+		} else if again := decoded(t, encode(lockRole, r)); r.owner == "" || r.count < 1 || r.free() || again.owner != r.owner || again.count != r.count {
 			t.Errorf("%q is %+v, and %+v when it was written again", found, r, again)
 		}
 		if owner != "" && count > 0 {
-			if r := decoded(t, encode(owner, count)); r.owner != owner || r.count != count {
-				t.Errorf("%q, %d times, is written as %q", owner, count, encode(owner, count))
+			if r := decoded(t, encode(lockRole, record{owner: owner, count: count})); r.owner != owner || r.count != count {
+				t.Errorf("%q, %d times, is written as %q", owner, count, encode(lockRole, record{owner: owner, count: count}))
 			}
 		}
 	})
@@ -53,7 +53,7 @@ func FuzzValue(f *testing.F) {
 
 func decoded(t *testing.T, value []byte) record {
 	t.Helper()
-	r, err := decode(&mvccpb.KeyValue{Value: value, ModRevision: 1})
+	r, err := decode(lockRole, &mvccpb.KeyValue{Value: value, ModRevision: 1})
 	if err != nil {
 		t.Errorf("%q: %v", value, err)
 	}
@@ -156,9 +156,9 @@ func (e *fuzzedEtcd) kvs() []*mvccpb.KeyValue {
 	kv := &mvccpb.KeyValue{ModRevision: 1, CreateRevision: 1}
 	switch n := e.number(); n % 5 {
 	case 1:
-		kv.Value, e.mine = encode(fuzzOwner, 1+int(uint64(n)%3)), true
+		kv.Value, e.mine = encode(lockRole, record{owner: fuzzOwner, count: 1 + int(uint64(n)%3)}), true
 	case 2:
-		kv.Value, e.anothers = encode("another", 1), true
+		kv.Value, e.anothers = encode(lockRole, record{owner: "another", count: 1}), true
 	case 3:
 		kv.Value = []byte(strings.Repeat("x", int(uint64(n)%50)))
 	default:

@@ -4,10 +4,17 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/seed951563bd/distsync/backend"
 )
 
-// A holdID names a hold: an owner may hold several locks.
-type holdID struct{ name, owner string }
+// A holdID names a hold, or a note: an owner may hold several locks, and read what it writes.
+type holdID struct {
+	name, owner string
+	role        role
+}
+
+func idOf(kind backend.Kind, name, owner string) holdID { return holdID{name, owner, roleOf(kind)} }
 
 // holds is what a session remembers of holds: the leases that it has granted for them, which must be
 // revoked when they are given back, and what their keys were like when they were last written.
@@ -50,6 +57,25 @@ func (h *holds) guess(id holdID) record {
 		return e.key
 	}
 	return record{}
+}
+
+// remembers says whether anything is known of a hold.
+func (h *holds) remembers(id holdID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.entries[id] != nil
+}
+
+// granted returns the lease that a hold is attached to, if this session has granted it.
+func (h *holds) granted(id holdID, attached int64) (l lease, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if e := h.entries[id]; e != nil {
+		if use := e.find(attached); use != nil && !use.since.IsZero() {
+			return use.lease, true
+		}
+	}
+	return l, false
 }
 
 // use remembers a lease that a step is going to attach the key to. It returns false if the step must

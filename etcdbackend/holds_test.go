@@ -11,7 +11,7 @@ import (
 
 func TestLeasesAreTakenOnce(t *testing.T) {
 	h := newHolds()
-	id := holdID{"n", "a"}
+	id := holdID{name: "n", owner: "a"}
 	ctx, cancel := context.WithCancel(t.Context())
 	if !h.use(ctx, id, lease{id: 1, ttl: 30}) || !h.use(t.Context(), id, lease{id: 2, ttl: 30}) {
 		t.Fatal("a live step may not go on")
@@ -33,10 +33,10 @@ func TestLeasesAreTakenOnce(t *testing.T) {
 func TestForgottenHoldsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHolds()
-		kept := holdID{"kept", "a"}
+		kept := holdID{name: "kept", owner: "a"}
 		h.wrote(kept, record{rev: 1}, lease{ttl: 30})
 		for i := range 10_000 {
-			h.keepLeases(holdID{"n", fmt.Sprint(i)}, []int64{int64(i)}, 30)
+			h.keepLeases(holdID{name: "n", owner: fmt.Sprint(i)}, []int64{int64(i)}, 30)
 			time.Sleep(time.Second) // virtual
 			h.renewed(kept, 0, 30, time.Now())
 		}

@@ -54,7 +54,7 @@ type held struct {
 }
 
 func (h held) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*pb.RangeResponse, error) {
-	return &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: encode("another", 1), ModRevision: 7, CreateRevision: 7, Lease: 1}}}, nil
+	return &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: encode(lockRole, record{owner: "another", count: 1}), ModRevision: 7, CreateRevision: 7, Lease: 1}}}, nil
 }
 
 func (h held) LeaseTimeToLive(context.Context, *pb.LeaseTimeToLiveRequest, ...grpc.CallOption) (*pb.LeaseTimeToLiveResponse, error) {
@@ -90,7 +90,7 @@ func (m mute) Txn(context.Context, *pb.TxnRequest, ...grpc.CallOption) (*pb.TxnR
 	m.cancel()
 	time.Sleep(time.Millisecond) // what is to be done at the end of the context is done
 	return &pb.TxnResponse{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{
-		Kvs: []*mvccpb.KeyValue{{Value: encode("a", 1), ModRevision: 7, CreateRevision: 7, Lease: 1}},
+		Kvs: []*mvccpb.KeyValue{{Value: encode(lockRole, record{owner: "a", count: 1}), ModRevision: 7, CreateRevision: 7, Lease: 1}},
 	}}}}}, nil
 }
 
@@ -115,7 +115,7 @@ func TestRenewalLooksAtTheLease(t *testing.T) {
 		m := mute{streamer: newStreamer(), cancel: func() {}}
 		s := newSession(&store{kv: m, lease: m})
 		defer s.Close()
-		id := holdID{"n", "b"}
+		id := holdID{name: "n", owner: "b"}
 		s.holds.wrote(id, record{owner: "b", count: 1, rev: 7, created: 7, lease: 5}, lease{id: 5, ttl: 61})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -71,11 +71,11 @@ func (b *batch) done(i int, held bool, err error) {
 
 // read looks at the locks of some requests. What must be sent for them is sent before it returns.
 func (b *batch) read(some []int) {
-	names := make([]string, len(some))
+	ids := make([]holdID, len(some))
 	for i, r := range some {
-		names[i] = b.reqs[r].Name
+		ids[i] = b.id(r)
 	}
-	kvs, err := b.store.readAll(b.ctx, names, b.store.ttl(b.reqs[some[0]].Lease))
+	kvs, err := b.store.readAll(b.ctx, ids, b.store.ttl(b.reqs[some[0]].Lease))
 	switch {
 	case err == nil:
 		b.keep(some, kvs)
@@ -95,14 +95,17 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	var asks []*ask
 	shortest := int64(0)
 	for i, r := range some {
-		req := &b.reqs[r]
-		key, err := b.own(req, kvs[i])
+		id, ttl := b.id(r), b.store.ttl(b.reqs[r].Lease)
+		if kvs[i] == nil && id.role != writeRole {
+			b.apart(func() { b.done(r, false, b.conflicts(b.ctx, id, ttl)) })
+			continue
+		}
+		key, err := b.own(id, kvs[i])
 		if err != nil || key.free() {
 			b.done(r, false, err)
 			continue
 		}
-		ttl := b.store.ttl(req.Lease)
-		if key.lease == 0 || b.keeper.closed() {
+		if key.lease == 0 || b.keeper.closed() || id.role != lockRole && !b.lastsFor(id, key, ttl) {
 			b.rewrite(r, key, ttl)
 			continue
 		}
@@ -120,16 +123,19 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	}
 }
 
-// own returns the record of a key if it is of the request's owner; else a free one.
-func (b *batch) own(req *backend.RenewRequest, kv *mvccpb.KeyValue) (record, error) {
+// id returns the hold that is to be renewed.
+func (b *batch) id(r int) holdID { return idOf(b.reqs[r].Kind, b.reqs[r].Name, b.reqs[r].Owner) }
+
+// own returns the record of a key if it is that of a hold; else a free one.
+func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil
 	}
-	if guess := b.holds.guess(holdID{req.Name, req.Owner}); !guess.free() && guess.rev == kv.ModRevision && guess.lease == kv.Lease {
+	if guess := b.holds.guess(id); !guess.free() && guess.rev == kv.ModRevision && guess.lease == kv.Lease {
 		return guess, nil // what we wrote needn't be decoded
 	}
-	key, err := decode(kv)
-	if err != nil || key.owner != req.Owner {
+	key, err := decodeOf(id, kv)
+	if err != nil || key.owner != id.owner {
 		return record{}, err
 	}
 	return key, nil
@@ -143,7 +149,7 @@ func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
 	case granted != ttl:
 		b.rewrite(r, key, ttl)
 	default:
-		b.holds.renewed(holdID{b.reqs[r].Name, b.reqs[r].Owner}, key.lease, ttl, b.begin)
+		b.holds.renewed(b.id(r), key.lease, ttl, b.begin)
 		b.done(r, true, nil)
 	}
 }
@@ -151,23 +157,29 @@ func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
 // rewrite moves a key to another lease, where a hold is to be prolonged by another time than so far.
 // If its lease has ended, it finds out whether that was the end of the hold.
 func (b *batch) rewrite(r int, key record, ttl int64) {
-	go func() {
-		b.writes <- struct{}{}
-		defer func() { <-b.writes }()
-		req := &b.reqs[r]
-		id := holdID{req.Name, req.Owner}
+	b.apart(func() {
+		a := &attempt{id: b.id(r), ttl: ttl}
 		var err error
 		for err == nil {
-			if key.free() || key.owner != req.Owner {
+			if key.free() || key.owner != a.id.owner {
 				break
 			}
 			var done bool
-			if done, key, err = b.write(b.ctx, id, key, key, ttl); done {
+			if done, key, err = b.write(b.ctx, a, key, key); done {
 				b.done(r, true, nil)
 				return
 			}
 		}
 		b.done(r, false, err)
+	})
+}
+
+// apart does what the others of a batch needn't wait for.
+func (b *batch) apart(f func()) {
+	go func() {
+		b.writes <- struct{}{}
+		defer func() { <-b.writes }()
+		f()
 	}()
 }
 

@@ -42,7 +42,7 @@ func TestRenewalsDoNotWaitForAMemberThatHangs(t *testing.T) {
 			defer cancel()
 			begin := time.Now()
 			m := &members{silent: silent, answer: answer}
-			_, err := m.session().store.readAll(ctx, []string{"n"}, 12)
+			_, err := m.session().store.readAll(ctx, []holdID{{name: "n"}}, 12)
 			if took := time.Since(begin); answered != (err == nil) || answered && took > 2*time.Second {
 				t.Errorf("%d members are silent: %v, after %v", silent, err, took)
 			}
@@ -62,7 +62,7 @@ func TestAnswersOfTheWrongShape(t *testing.T) {
 		if res.Held || err == nil {
 			t.Errorf("Renew: %v, %v", res, err)
 		}
-		if _, _, err := s.store.swap(t.Context(), "n", 30, record{}, nil); backend.KindOf(err) != backend.Unknown || err == nil {
+		if _, _, err := s.store.swap(t.Context(), &attempt{id: holdID{name: "n"}, ttl: 30}, record{}, nil); backend.KindOf(err) != backend.Unknown || err == nil {
 			t.Errorf("swap: %v", err)
 		}
 		s.Close()

@@ -101,7 +101,7 @@ func TestRepeatedAcquisition(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.leases.put(l)
-				etcd.rev, etcd.kv = 1, &mvccpb.KeyValue{Value: encode("another", 1), ModRevision: 1, CreateRevision: 1, Lease: 1}
+				etcd.rev, etcd.kv = 1, &mvccpb.KeyValue{Value: encode(lockRole, record{owner: "another", count: 1}), ModRevision: 1, CreateRevision: 1, Lease: 1}
 			}
 			s.line.enter("n")
 			s.line.places["n"].key = []byte("waits")

@@ -15,7 +15,9 @@ type session struct {
 	store   *store
 	leases  *leases
 	holds   *holds
-	others  others
+	others  names // that others held when they were last seen. To be refused by a transaction is a write, too.
+	alone   names // beside whose keys the user may read nothing
+	waits   waits
 	line    *line
 	keeper  *keeper
 	watcher *watcher
@@ -37,37 +39,58 @@ var (
 
 // check returns an error if a request must not be sent.
 func check(ctx context.Context, kind backend.Kind) error {
-	if kind != backend.Exclusive {
-		return errKind
+	if !kinds.Has(kind) {
+		return backend.UnknownKind("etcd", kind)
 	}
 	return ended(ctx)
 }
 
-// find returns the key of a hold's lock, or a guess: what this session wrote last. A guess is good
+// find returns the key of a hold, or a guess: what this session wrote last. A guess is good
 // enough for what is only done if the key is still so.
 func (s *session) find(ctx context.Context, id holdID, ttl int64) (record, error) {
 	if guess := s.holds.guess(id); !guess.free() {
 		return guess, nil
 	}
-	return s.store.read(ctx, id.name, ttl)
+	return s.read(ctx, id, ttl)
 }
 
-// Acquire takes the lock to be free if nothing speaks against it: then it is acquired in one round trip.
-// It looks first where another had it when it was last seen, and where a lease would have to be granted.
+// read returns the key of a hold. If there is none it looks whether the name is used for another kind of lock.
+func (s *session) read(ctx context.Context, id holdID, ttl int64) (record, error) {
+	key, err := s.store.read(ctx, id, ttl)
+	if err == nil && key.free() {
+		err = s.conflicts(ctx, id, ttl)
+	}
+	return key, err
+}
+
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.AcquireResult{}, err
 	}
-	id, ttl := holdID{req.Name, req.Owner}, s.store.ttl(req.Lease)
+	switch req.Kind {
+	case backend.Read:
+		return s.acquireRead(ctx, req)
+	case backend.Write:
+		return s.acquireWrite(ctx, req)
+	default:
+		return s.acquire(ctx, req)
+	}
+}
+
+// acquire takes the lock to be free if nothing speaks against it: then it is acquired in one round trip.
+// It looks first where another had it when it was last seen, and where a lease would have to be granted.
+func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	id := idOf(req.Kind, req.Name, req.Owner)
+	a := s.exclusively(id, s.store.ttl(req.Lease))
 	key := s.holds.guess(id)
 	var err error
-	if key.free() && (s.others.have(req.Name) || !s.leases.ready(ttl)) {
-		key, err = s.store.read(ctx, req.Name, ttl)
+	if key.free() && s.looksFirst(a) {
+		key, err = s.store.read(ctx, id, a.ttl)
 	}
 	for err == nil {
 		if !key.free() && key.owner != req.Owner {
-			s.others.hold(req.Name)
-			remaining, now, err := s.remaining(ctx, req.Name, key)
+			s.others.add(req.Name)
+			remaining, now, err := s.remaining(ctx, id, key)
 			switch {
 			case err != nil:
 				return backend.AcquireResult{Remaining: -1}, nil
@@ -80,20 +103,43 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		next := key
 		next.owner, next.count = req.Owner, key.count+1
 		var done bool
-		if done, key, err = s.write(ctx, id, key, next, ttl); done {
-			s.others.left(req.Name)
-			return backend.AcquireResult{Acquired: true, Count: key.count, Token: uint64(key.created)}, nil
+		if done, key, err = s.write(ctx, a, key, next); done {
+			s.others.remove(req.Name)
+			res := backend.AcquireResult{Acquired: true, Count: key.count}
+			if req.Kind == backend.Fenced {
+				res.Token = uint64(key.created)
+			}
+			return res, nil
+		}
+		if err == nil && key.free() {
+			err = readsIn(a.seen)
 		}
 	}
 	return backend.AcquireResult{}, err
+}
+
+// looksFirst says whether an attempt would be in vain, or dear.
+func (s *session) looksFirst(a *attempt) bool {
+	return s.others.has(a.id.name) || !s.leases.ready(a.ttl)
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.ReleaseResult{}, err
 	}
-	id, ttl := holdID{req.Name, req.Owner}, s.store.ttl(req.Lease)
-	key, err := s.find(ctx, id, ttl)
+	id, ttl := idOf(req.Kind, req.Name, req.Owner), s.store.ttl(req.Lease)
+	var key record
+	var err error
+	switch req.Kind {
+	case backend.Write:
+		key, err = s.endNote(ctx, id, ttl)
+	case backend.Read:
+		s.waits.end(id)
+		fallthrough
+	default:
+		key, err = s.find(ctx, id, ttl)
+	}
+	a := &attempt{id: id, ttl: ttl}
 	for err == nil {
 		var done bool
 		switch {
@@ -106,23 +152,26 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		case key.count > 1:
 			next := key
 			next.count--
-			if done, key, err = s.write(ctx, id, key, next, ttl); done {
+			if done, key, err = s.write(ctx, a, key, next); done {
 				return backend.ReleaseResult{Outcome: backend.Left}, nil
 			}
 		default:
 			lease := key.lease
 			var ops []*pb.RequestOp
-			if req.AskWaiting {
+			if req.AskWaiting && id.role != readRole {
 				ops = append(ops, s.store.countWaiting(req.Name))
 			}
 			var freed *pb.TxnResponse
-			if freed, key, err = s.delete(ctx, id.name, ttl, key, ops...); freed != nil {
+			if freed, key, err = s.delete(ctx, a, key, ops...); freed != nil {
 				if spare, ok := s.holds.spare(id, lease); ok {
 					s.leases.put(spare)
 					lease = 0
 				}
 				if err = s.giveBack(ctx, id, lease, ttl); err != nil {
 					return backend.ReleaseResult{}, inDoubt(err)
+				}
+				if id.role == readRole {
+					return backend.ReleaseResult{Outcome: backend.Freed}, nil
 				}
 				return s.freed(req, freed), nil
 			}
@@ -143,7 +192,7 @@ func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backen
 		res.Counted, res.Waiting = true, s.line.others(req.Name, waiting(done, 1))
 	}
 	if res.Waiting > 0 {
-		s.others.hold(req.Name) // soon
+		s.others.add(req.Name) // soon
 	}
 	if s.line.subscribed(req.Name) {
 		s.leases.background(func(ctx context.Context) { s.line.stand(ctx, req.Name) })
@@ -155,15 +204,29 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
-	key, err := s.store.read(ctx, req.Name, 0)
+	if req.Kind == backend.Read {
+		return s.forceReads(ctx, req.Name)
+	}
+	id := idOf(req.Kind, req.Name, "")
+	a := &attempt{id: id}
+	key, err := s.read(ctx, id, 0)
 	for err == nil {
 		if key.free() {
 			return backend.ForceReleaseResult{}, nil
 		}
-		id, lease := holdID{req.Name, key.owner}, key.lease
+		id.owner = key.owner
+		lease := key.lease
+		var ops []*pb.RequestOp
+		if id.role == writeRole {
+			ops = append(ops, take(s.store.keyOf(readOf(id)), nil))
+		}
 		var freed *pb.TxnResponse
-		if freed, key, err = s.delete(ctx, req.Name, 0, key); freed != nil {
-			if err := s.giveBack(ctx, id, lease, 0); err != nil {
+		if freed, key, err = s.delete(ctx, a, key, ops...); freed != nil {
+			err := s.giveBack(ctx, id, lease, 0)
+			if read := first(taken(freed, 1)); read != nil && err == nil {
+				err = s.giveBack(ctx, readOf(id), read.Lease, 0)
+			}
+			if err != nil {
 				return backend.ForceReleaseResult{}, inDoubt(err)
 			}
 			return backend.ForceReleaseResult{Released: true}, nil
@@ -176,7 +239,11 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.LookResult{}, err
 	}
-	key, err := s.store.read(ctx, req.Name, 0)
+	if req.Kind == backend.Read {
+		return s.lookAtReads(ctx, req)
+	}
+	id := idOf(req.Kind, req.Name, req.Owner)
+	key, err := s.read(ctx, id, 0)
 	for err == nil {
 		if key.free() {
 			return backend.LookResult{}, nil
@@ -186,7 +253,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 			res.Count = key.count
 		}
 		var now record
-		if res.Remaining, now, err = s.remaining(ctx, req.Name, key); err == nil && now == key {
+		if res.Remaining, now, err = s.remaining(ctx, id, key); err == nil && now == key {
 			return res, nil
 		}
 		key = now
@@ -194,86 +261,91 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	return backend.LookResult{}, err
 }
 
-// remaining returns how long a lock that is held lasts; negative if it doesn't end. If its lease
+// remaining returns how long a hold that has a key lasts; negative if it doesn't end. If its lease
 // turns out to be over, it reads the key again, which may have been deleted, or moved to another
 // lease. In any case it returns how the key is now.
-func (s *session) remaining(ctx context.Context, name string, key record) (time.Duration, record, error) {
+func (s *session) remaining(ctx context.Context, id holdID, key record) (time.Duration, record, error) {
 	if key.lease == 0 {
 		return -1, key, nil
 	}
-	left, err := s.store.remaining(ctx, key.lease)
+	left, _, err := s.store.remaining(ctx, key.lease)
 	if err == nil && left < 0 {
-		key, err = s.store.read(ctx, name, 0)
+		key, err = s.store.read(ctx, id, 0)
 	}
-	// The server rounds down to seconds. This is wrong by half a second at most; and what is held, if only because
-	// the server is late to end it, has some time left.
-	return time.Duration(max(left-spareTTL, 0))*time.Second + time.Second/2, key, err
+	return lasts(left), key, err
 }
 
-// write changes the key of a lock from one record to another of the same owner, which then lasts for
-// ttl seconds from a moment after the call. It says whether it has done so, and how the key is now. If it has not,
+// lasts returns how long a hold lasts whose lease has some seconds left. The server rounds them down. This is wrong
+// by half a second at most; and what is held, if only because the server is late to end it, has some time left.
+func lasts(left int64) time.Duration {
+	return time.Duration(max(left-spareTTL, 0))*time.Second + time.Second/2
+}
+
+// write changes the key of a hold from one record to another, which then lasts for the attempt's ttl
+// from a moment after the call. It says whether it has done so, and how the key is now. If it has not,
 // and there is no error, it is to be tried again with that.
-func (s *session) write(ctx context.Context, id holdID, old, next record, ttl int64) (done bool, key record, err error) {
+func (s *session) write(ctx context.Context, a *attempt, old, next record) (done bool, key record, err error) {
 	if err := ended(ctx); err != nil {
 		return false, record{}, err
 	}
-	begin := time.Now()
-	if next.lease, err = s.prolong(ctx, old, ttl); err != nil {
+	l, err := s.prolong(ctx, a.id, old, a.ttl)
+	if err != nil {
 		return false, record{}, notDone(err)
 	}
-	if next.lease != 0 {
-		return s.put(ctx, id, old, next, lease{next.lease, ttl, begin}, false)
+	if l.id != 0 {
+		next.lease = l.id
+		return s.put(ctx, a, old, next, l, false)
 	}
-	return s.writeFresh(ctx, id, old, next, ttl)
+	return s.writeFresh(ctx, a, old, next)
 }
 
 // writeFresh is write with a lease that the key was not attached to before.
-func (s *session) writeFresh(ctx context.Context, id holdID, old, next record, ttl int64) (done bool, key record, err error) {
+func (s *session) writeFresh(ctx context.Context, a *attempt, old, next record) (done bool, key record, err error) {
 	begin := time.Now()
-	l, err := s.leases.get(ctx, ttl)
+	l, err := s.leases.get(ctx, a.ttl)
 	if err != nil {
 		return false, record{}, err
 	}
-	if !s.holds.use(ctx, id, l) {
+	if !s.holds.use(ctx, a.id, l) {
 		s.leases.put(l)
 		return false, record{}, ended(ctx)
 	}
 	next.lease = l.id
 	if begin.Sub(l.since) > spareTime {
-		done, key, err = s.putAndKeep(ctx, id, old, next, l)
+		done, key, err = s.putAndKeep(ctx, a, old, next, l)
 	} else {
-		done, key, err = s.put(ctx, id, old, next, l, true)
+		done, key, err = s.put(ctx, a, old, next, l, true)
 	}
 	if done {
-		s.outlived(ctx, id, old.lease, ttl)
+		s.outlived(ctx, a.id, old.lease, a.ttl)
 	}
 	return done, key, err
 }
 
 // putAndKeep writes a key that it attaches to a lease which began some time ago, and lets that begin anew
 // at the same time.
-func (s *session) putAndKeep(ctx context.Context, id holdID, old, next record, l lease) (done bool, key record, err error) {
+func (s *session) putAndKeep(ctx context.Context, a *attempt, old, next record, l lease) (done bool, key record, err error) {
 	begin := time.Now()
 	kept := make(chan bool, 1)
 	asks := []*ask{{lease: l.id, answer: func(ttl int64, err error) { kept <- err == nil && ttl == l.ttl }}}
 	s.keeper.send(asks, l.ttl)
 	stop := context.AfterFunc(ctx, func() { s.keeper.abandon(asks, ctx.Err()) })
 	defer stop()
-	done, key, err = s.put(ctx, id, old, next, l, true)
+	done, key, err = s.put(ctx, a, old, next, l, true)
 	if !done {
 		return done, key, err
 	}
 	if <-kept {
-		s.holds.renewed(id, l.id, l.ttl, begin)
+		s.holds.renewed(a.id, l.id, l.ttl, begin)
 		return true, key, nil
 	}
 	// The lock is held, but not for long enough. A lease that is granted now need not be kept.
 	s.leases.distrust()
 	for done = false; !done; {
-		if key.free() || key.owner != id.owner || key.count != next.count {
+		if key.free() || key.owner != a.id.owner || key.count != next.count {
 			return false, record{}, inDoubt(errShort)
 		}
-		if done, key, err = s.writeFresh(ctx, id, key, key, l.ttl); err != nil {
+		if done, key, err = s.writeFresh(ctx, a, key, key); err != nil {
 			return false, record{}, inDoubt(err)
 		}
 	}
@@ -282,19 +354,25 @@ func (s *session) putAndKeep(ctx context.Context, id holdID, old, next record, l
 
 // put changes a key from one record to another, which is attached to a lease: the one that it was
 // attached to before, or a fresh one.
-func (s *session) put(ctx context.Context, id holdID, old, next record, l lease, fresh bool) (done bool, key record, err error) {
-	ops := []*pb.RequestOp{s.store.put(id.name, next)}
+func (s *session) put(ctx context.Context, a *attempt, old, next record, l lease, fresh bool) (done bool, key record, err error) {
+	id := a.id
+	ops := []*pb.RequestOp{s.store.put(id, next)}
 	var place []byte
 	if old.free() {
-		place = s.line.own(id.name)
+		ops = append(ops, a.with...)
+		if id.role != readRole {
+			place = s.line.own(id.name)
+		}
 	}
 	if place != nil {
 		ops = append(ops, del(place))
 	}
-	swapped, key, repeated, err := s.swapOnLease(ctx, id, old, ops, l, fresh)
-	if place != nil && refusedBeside(err) {
+	swapped, key, repeated, err := s.swapOnLease(ctx, a, old, ops, l, fresh)
+	if old.free() && id.role == lockRole && (place != nil || a.only != nil) && refusedBeside(err) {
 		s.line.served(id.name, place) // it isn't there, then
-		swapped, key, repeated, err = s.swapOnLease(ctx, id, old, ops[:1], l, fresh)
+		s.alone.add(id.name)
+		a.only, a.look = nil, nil
+		swapped, key, repeated, err = s.swapOnLease(ctx, a, old, ops[:1], l, fresh)
 	}
 	if repeated {
 		s.holds.suspect(id, l.id)
@@ -315,7 +393,7 @@ func (s *session) put(ctx context.Context, id holdID, old, next record, l lease,
 		s.holds.forget(id, l.id)
 		s.holds.doubt(id)
 		s.leases.distrust()
-		key, err = s.store.read(ctx, id.name, l.ttl)
+		key, err = s.store.read(ctx, id, a.ttl)
 		return false, key, err
 	}
 	if done {
@@ -337,9 +415,9 @@ func (s *session) put(ctx context.Context, id holdID, old, next record, l lease,
 // swapOnLease writes a key. If a member says nothing it is another's turn where the lease is fresh, and so
 // tells whether it was done the first time: nobody else attaches a key to it. It says whether there
 // was more than one turn: then the lease is suspect for good.
-func (s *session) swapOnLease(ctx context.Context, id holdID, old record, ops []*pb.RequestOp, l lease, fresh bool) (done *pb.TxnResponse, key record, repeated bool, err error) {
+func (s *session) swapOnLease(ctx context.Context, a *attempt, old record, ops []*pb.RequestOp, l lease, fresh bool) (done *pb.TxnResponse, key record, repeated bool, err error) {
 	for turn := range 3 {
-		done, key, err = s.store.swap(ctx, id.name, l.ttl, old, ops...)
+		done, key, err = s.store.swap(ctx, a, old, ops...)
 		if !fresh || !errors.Is(err, errSilent.Err) {
 			return done, key, turn > 0, err
 		}
@@ -347,29 +425,48 @@ func (s *session) swapOnLease(ctx context.Context, id holdID, old record, ops []
 	return done, key, true, err
 }
 
-// prolong lets the lease of a key begin anew, and returns it. It returns 0 if the key needs another:
-// it has none, or one of another length, or one that has ended.
-func (s *session) prolong(ctx context.Context, key record, ttl int64) (int64, error) {
+// prolong lets the lease of a key begin anew, and returns it. It returns none if the key needs another:
+// it has none, or one of another length, or one that has ended. What is read or written lasts no shorter
+// than before: its lease is left alone if it lasts for longer.
+func (s *session) prolong(ctx context.Context, id holdID, key record, ttl int64) (lease, error) {
 	if key.free() || key.lease == 0 || s.keeper.closed() {
-		return 0, nil
+		return lease{}, nil
+	}
+	begin := time.Now()
+	if id.role != lockRole && !s.lastsFor(id, key, ttl) {
+		left, granted, err := s.store.remaining(ctx, key.lease)
+		switch {
+		case err != nil:
+			return lease{}, err
+		case left >= ttl:
+			return lease{key.lease, granted, begin.Add(time.Duration(left-granted) * time.Second)}, nil
+		case granted != ttl:
+			return lease{}, nil
+		}
 	}
 	granted, err := s.keeper.keepAlive(ctx, key.lease, ttl)
 	if err != nil || granted != ttl {
-		return 0, err
+		return lease{}, err
 	}
-	return key.lease, nil
+	return lease{key.lease, ttl, begin}, nil
 }
 
-// delete deletes the key of a lock if it is still so, and carries out ops. It returns nil and how the key
+// lastsFor says whether the lease of a hold is known to be one of so many seconds.
+func (s *session) lastsFor(id holdID, key record, ttl int64) bool {
+	l, ok := s.holds.granted(id, key.lease)
+	return ok && l.ttl == ttl
+}
+
+// delete deletes the key of a hold if it is still so, and carries out ops. It returns nil and how the key
 // is now if it has not.
-func (s *session) delete(ctx context.Context, name string, ttl int64, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, key record, err error) {
+func (s *session) delete(ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, key record, err error) {
 	if err := ended(ctx); err != nil {
 		return nil, record{}, err
 	}
-	deletion := del(s.store.key(name))
-	done, key, err = s.store.swap(ctx, name, ttl, old, append([]*pb.RequestOp{deletion}, ops...)...)
-	if len(ops) > 0 && refusedBeside(err) {
-		done, key, err = s.store.swap(ctx, name, ttl, old, deletion)
+	deletion := del(s.store.keyOf(a.id))
+	done, key, err = s.store.swap(ctx, a, old, append([]*pb.RequestOp{deletion}, ops...)...)
+	if len(ops) > 0 && a.id.role == lockRole && refusedBeside(err) {
+		done, key, err = s.store.swap(ctx, a, old, deletion)
 	}
 	return done, key, err
 }

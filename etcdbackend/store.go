@@ -45,8 +45,6 @@ func newStore(cli *clientv3.Client, o options) *store {
 	}
 }
 
-func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
-
 // ttl returns a lease in seconds, as the server will grant it.
 func (st *store) ttl(lease time.Duration) int64 {
 	return max(int64((lease+time.Second-1)/time.Second)+spareTTL, st.floor.Load())
@@ -140,13 +138,13 @@ const (
 	longestPatience  = 5 * time.Second
 )
 
-// read reads a lock's key.
-func (st *store) read(ctx context.Context, name string, ttl int64) (record, error) {
-	res, err := insist(ctx, patience(ttl), st.kv.Range, &pb.RangeRequest{Key: st.key(name)})
+// read reads the key of a hold.
+func (st *store) read(ctx context.Context, id holdID, ttl int64) (record, error) {
+	res, err := insist(ctx, patience(ttl), st.kv.Range, &pb.RangeRequest{Key: st.keyOf(id)})
 	if err != nil {
 		return record{}, notDone(err)
 	}
-	return decode(first(res.Kvs))
+	return decodeOf(id, first(res.Kvs))
 }
 
 func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
@@ -156,17 +154,26 @@ func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return kvs[0]
 }
 
-// readAll reads the keys of several locks at one moment. A nil element stands for none.
-func (st *store) readAll(ctx context.Context, names []string, ttl int64) ([]*mvccpb.KeyValue, error) {
-	ops := make([]*pb.RequestOp, len(names))
-	for i, name := range names {
-		ops[i] = rangeOp(st.key(name))
-	}
+// look reads several ranges of keys at one moment.
+func (st *store) look(ctx context.Context, ttl int64, ops ...*pb.RequestOp) (*pb.TxnResponse, error) {
 	res, err := insist(ctx, patience(ttl), st.kv.Txn, &pb.TxnRequest{Success: ops})
 	if err != nil {
 		return nil, notDone(err)
 	}
-	kvs := make([]*mvccpb.KeyValue, len(names))
+	return res, nil
+}
+
+// readAll reads the keys of several holds at one moment. A nil element stands for none.
+func (st *store) readAll(ctx context.Context, ids []holdID, ttl int64) ([]*mvccpb.KeyValue, error) {
+	ops := make([]*pb.RequestOp, len(ids))
+	for i, id := range ids {
+		ops[i] = rangeOp(st.keyOf(id))
+	}
+	res, err := st.look(ctx, ttl, ops...)
+	if err != nil {
+		return nil, err
+	}
+	kvs := make([]*mvccpb.KeyValue, len(ids))
 	for i := range kvs {
 		if kvs[i], err = ranged(res, i); err != nil {
 			return nil, notDone(err)
@@ -183,15 +190,31 @@ func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
 	return first(res.Responses[i].GetResponseRange().Kvs), nil
 }
 
-// swap carries out ops if the lock's key is still as old says. If it isn't, swap returns how it is,
+// An attempt is to write or delete the key of a hold.
+type attempt struct {
+	id  holdID
+	ttl int64 // of the hold, in seconds; 0 if that doesn't matter
+
+	only []*pb.Compare   // what must be so where the hold begins, beside that its key isn't there
+	with []*pb.RequestOp // what is done then, beside writing the key
+	look []*pb.RequestOp // what is read, after the key, if the attempt is in vain
+	seen *pb.TxnResponse // what was read
+}
+
+// swap carries out ops if the hold's key is still as old says. If it isn't, swap returns how it is,
 // and nothing else was done. Otherwise it returns what was done.
-func (st *store) swap(ctx context.Context, name string, ttl int64, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, now record, err error) {
-	key := st.key(name)
-	res, err := st.once(ctx, patience(ttl), &pb.TxnRequest{
+func (st *store) swap(ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, now record, err error) {
+	key := st.keyOf(a.id)
+	req := &pb.TxnRequest{
 		Compare: same(key, old),
 		Success: ops,
-		Failure: []*pb.RequestOp{rangeOp(key)},
-	})
+		Failure: append([]*pb.RequestOp{rangeOp(key)}, a.look...),
+	}
+	if old.free() {
+		req.Compare = append(req.Compare, a.only...)
+	}
+	a.seen = nil
+	res, err := st.once(ctx, patience(a.ttl), req)
 	switch {
 	case err != nil:
 		return nil, record{}, err
@@ -202,7 +225,8 @@ func (st *store) swap(ctx context.Context, name string, ttl int64, old record, o
 	if err != nil {
 		return nil, record{}, err
 	}
-	now, err = decode(kv)
+	a.seen = res
+	now, err = decodeOf(a.id, kv)
 	return nil, now, err
 }
 
@@ -228,9 +252,9 @@ func rangeOp(key []byte) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: key}}}
 }
 
-func (st *store) put(name string, r record) *pb.RequestOp {
+func (st *store) put(id holdID, r record) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{
-		Key: st.key(name), Value: encode(r.owner, r.count), Lease: r.lease,
+		Key: st.keyOf(id), Value: encode(id.role, r), Lease: r.lease,
 	}}}
 }
 
@@ -262,16 +286,17 @@ func (st *store) revoke(ctx context.Context, lease int64) error {
 	return err
 }
 
-// remaining returns how many seconds of a lease are left, rounded down; -1 if there is no lease.
-func (st *store) remaining(ctx context.Context, lease int64) (int64, error) {
+// remaining returns how many seconds of a lease are left, rounded down, and of how many; -1 if there is no
+// lease.
+func (st *store) remaining(ctx context.Context, lease int64) (left, granted int64, err error) {
 	res, err := insist(ctx, patience(0), st.lease.LeaseTimeToLive, &pb.LeaseTimeToLiveRequest{ID: lease})
 	switch {
 	case gone(err):
-		return -1, nil
+		return -1, 0, nil
 	case err != nil:
-		return 0, notDone(err)
+		return 0, 0, notDone(err)
 	}
-	return res.TTL, nil
+	return res.TTL, res.GrantedTTL, nil
 }
 
 // gone says whether a request failed because its lease does not exist any more.

@@ -3,6 +3,7 @@ package etcdbackend
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 	"unicode/utf8"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -10,13 +11,39 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A record is what a key says of its lock. The zero value is a free lock, which has no key.
+// A role is what a key is there for. It is the "kind" in its value.
+type role string
+
+const (
+	lockRole  role = ""      // a hold of a plain or a fenced lock
+	writeRole role = "write" // a hold for writing
+	readRole  role = "read"  // … and for reading
+	noteRole  role = "waits" // somebody waits to write
+)
+
+func roleOf(kind backend.Kind) role {
+	switch kind {
+	case backend.Read:
+		return readRole
+	case backend.Write:
+		return writeRole
+	default:
+		return lockRole
+	}
+}
+
+// A record is what a key says of its hold. The zero value is that of a hold which has no key.
 type record struct {
 	owner   string
 	count   int
 	rev     int64 // in which the key was last changed
 	created int64 // the revision in which it was created
 	lease   int64 // that it is attached to; 0: none, it never ends
+
+	// Of a note: for how long its owner had waited when it was written last, and when it was created; and since when,
+	// as only the owner's session knows.
+	waited, first time.Duration
+	since         time.Time
 }
 
 func (r record) free() bool { return r.rev == 0 }
@@ -25,13 +52,16 @@ func (r record) free() bool { return r.rev == 0 }
 type value struct {
 	Owner       string `json:"owner,omitempty"`
 	OwnerBase64 []byte `json:"owner_base64,omitempty"` // of an owner that JSON can't express
-	Count       int    `json:"count"`
+	Count       int    `json:"count,omitempty"`
+	Kind        role   `json:"kind,omitempty"`
+	Waited      int64  `json:"waited_ms,omitempty"`
+	First       int64  `json:"first_ms,omitempty"`
 }
 
-func encode(owner string, count int) []byte {
-	v := value{Owner: owner, Count: count}
-	if !utf8.ValidString(owner) {
-		v.Owner, v.OwnerBase64 = "", []byte(owner)
+func encode(as role, r record) []byte {
+	v := value{Owner: r.owner, Count: r.count, Kind: as, Waited: r.waited.Milliseconds(), First: r.first.Milliseconds()}
+	if !utf8.ValidString(r.owner) {
+		v.Owner, v.OwnerBase64 = "", []byte(r.owner)
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -40,9 +70,9 @@ func encode(owner string, count int) []byte {
 	return b
 }
 
-// decode reads what was found under a lock's key; nothing was if kv is nil. Fields that it does not
-// know may say that this is another kind of lock, so they make it none of ours.
-func decode(kv *mvccpb.KeyValue) (record, error) {
+// decode reads what was found under a key; nothing was if kv is nil. Fields that it does not
+// know may say that this is another kind of lock, so they make it none of ours, as does another role.
+func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil
 	}
@@ -51,9 +81,7 @@ func decode(kv *mvccpb.KeyValue) (record, error) {
 		return record{}, conflict(kv)
 	}
 	for name := range fields {
-		switch name {
-		case "owner", "owner_base64", "count":
-		default: // also OWNER, which package json would take for the same
+		if !known(as, name) {
 			return record{}, conflict(kv)
 		}
 	}
@@ -61,7 +89,7 @@ func decode(kv *mvccpb.KeyValue) (record, error) {
 	if json.Unmarshal(kv.Value, &v) != nil {
 		return record{}, conflict(kv)
 	}
-	if v.Count < 1 || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
+	if v.Kind != as || (v.Count < 1) != (as == noteRole) || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
 		return record{}, conflict(kv)
 	}
 	return record{
@@ -70,7 +98,23 @@ func decode(kv *mvccpb.KeyValue) (record, error) {
 		rev:     kv.ModRevision,
 		created: kv.CreateRevision,
 		lease:   kv.Lease,
+		waited:  time.Duration(v.Waited) * time.Millisecond,
+		first:   time.Duration(v.First) * time.Millisecond,
 	}, nil
+}
+
+// known says whether a value may have a field. It is not OWNER, which package json would take for the same.
+func known(as role, field string) bool {
+	switch field {
+	case "owner", "owner_base64", "count":
+		return true
+	case "kind":
+		return as != lockRole
+	case "waited_ms", "first_ms":
+		return as == noteRole
+	default:
+		return false
+	}
 }
 
 func conflict(kv *mvccpb.KeyValue) error {

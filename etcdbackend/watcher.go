@@ -1,6 +1,7 @@
 package etcdbackend
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -51,6 +52,7 @@ type subscription struct {
 	watcher *watcher
 	name    string
 	key     []byte
+	shared  *shared // of a read-write lock
 	wake    func(backend.Wakeup)
 
 	// Guarded by the watcher's mutex.
@@ -84,17 +86,31 @@ func newWatcher(client pb.WatchClient, ln *line, checkEvery time.Duration, check
 // close ends everything, and waits for nothing.
 func (w *watcher) close() { w.stop() }
 
+// shared is what is watched of a read-write lock beside its key.
+type shared struct{ end, reads, notes []byte }
+
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called when
 // the key is deleted, also when its lease has run out: a little later for each who is ahead in the line, and
-// not if somebody takes the lock before.
+// not if somebody takes the lock before. Of a read-write lock the keys of readers and notes are watched, too: a
+// reader who leaves is told of likewise, whether others read or not, and everybody is told at once when a write or
+// a note ends.
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return nil, err
 	}
-	sub, err := s.watcher.add(req.Name, s.store.key(req.Name), func(w backend.Wakeup) {
-		s.others.left(req.Name)
+	sub := &subscription{watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), answer: make(chan error, 1)}
+	sub.wake = func(w backend.Wakeup) {
+		s.others.remove(req.Name)
 		req.Wake(w)
-	})
+	}
+	if roleOf(req.Kind) != lockRole {
+		sub.shared = &shared{
+			end:   append(s.store.key(req.Name), 2),
+			reads: s.store.keysOf(req.Name, readRole),
+			notes: s.store.keysOf(req.Name, noteRole),
+		}
+	}
+	err := s.watcher.add(sub)
 	if err != nil {
 		return nil, err
 	}
@@ -113,23 +129,22 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	return sub, nil
 }
 
-// add returns a subscription that will be answered, or an error while no stream can be had.
-func (w *watcher) add(name string, key []byte, wake func(backend.Wakeup)) (*subscription, error) {
+// add takes a subscription, which will be answered, or returns an error while no stream can be had.
+func (w *watcher) add(sub *subscription) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failures > 0 && time.Now().Before(w.pause) {
-		return nil, w.failed
+		return w.failed
 	}
-	sub := &subscription{watcher: w, name: name, key: key, wake: wake, answer: make(chan error, 1)}
 	w.subs[sub] = struct{}{}
-	w.line.enter(name)
+	w.line.enter(sub.name)
 	w.create(sub)
 	if !w.started {
 		w.started = true
 		go w.run()
 	}
 	w.wakeRun()
-	return sub, nil
+	return nil
 }
 
 // create lets the server be told of a subscription. w.mu is held.
@@ -137,10 +152,11 @@ func (w *watcher) create(sub *subscription) {
 	w.lastID++
 	sub.watch = w.lastID
 	w.watches[sub.watch] = sub
-	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
-		Key:     sub.key,
-		WatchId: sub.watch,
-	}}})
+	create := &pb.WatchCreateRequest{Key: sub.key, WatchId: sub.watch}
+	if sub.shared != nil {
+		create.RangeEnd = sub.shared.end
+	}
+	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
 }
 
 // Close gives the subscription up.
@@ -150,9 +166,7 @@ func (sub *subscription) Close() {
 	defer w.mu.Unlock()
 	delete(w.subs, sub)
 	w.line.leave(sub.name)
-	if sub.later != nil {
-		sub.later.Stop()
-	}
+	sub.stopWaiting()
 	if sub.watch == 0 {
 		return
 	}
@@ -332,40 +346,62 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 		sub.stands = true
 		sub.answer <- nil
 	default:
-		return w.changed(sub, res.Events), backend.WakeOne, nil
+		wake, wakeup = w.changed(sub, res.Events)
+		return wake, wakeup, nil
 	}
 	return nil, 0, nil
 }
 
 // changed notes what has become of a lock, and returns whom to wake now. w.mu is held.
-func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (wake func(backend.Wakeup)) {
-	var freed int64 // the revision
+func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (wake func(backend.Wakeup), wakeup backend.Wakeup) {
+	var one, all, taken int64 // the revisions of the last event that means one, or all, and in which somebody took the lock
 	for _, e := range events {
-		began := e.Kv.CreateRevision == e.Kv.ModRevision
-		if sub.later != nil && (began || e.Type == mvccpb.DELETE) {
-			sub.later.Stop()
-		}
+		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
 		switch {
-		case e.Type == mvccpb.DELETE:
-			wake, freed = sub.wake, e.Kv.ModRevision
-		case began:
-			wake = nil
-			w.line.moved(sub.name, e.Kv.ModRevision)
+		case bytes.Equal(e.Kv.Key, sub.key):
+			if began := e.Kv.CreateRevision == rev; began {
+				taken = rev
+				w.line.moved(sub.name, rev)
+			} else if !gone {
+				continue
+			}
+			sub.stopWaiting()
+			switch {
+			case gone && sub.shared != nil:
+				all = rev
+			case gone:
+				one = rev
+			}
+		case gone && sub.shared != nil && bytes.HasPrefix(e.Kv.Key, sub.shared.notes):
+			all = rev
+		case gone && sub.shared != nil && bytes.HasPrefix(e.Kv.Key, sub.shared.reads):
+			one = rev
 		}
 	}
-	if wake == nil {
-		return nil
+	switch {
+	case all > taken:
+		return sub.wake, backend.WakeAll
+	case one <= taken:
+		return nil, 0
 	}
-	wait := w.line.courtesy(sub.name, freed)
+	wait := w.line.courtesy(sub.name, one)
 	if wait == 0 {
-		return wake
+		return sub.wake, backend.WakeOne
 	}
+	sub.stopWaiting()
 	sub.later = time.AfterFunc(wait, func() {
 		if w.ctx.Err() == nil {
 			sub.wake(backend.WakeOne)
 		}
 	})
-	return nil
+	return nil, 0
+}
+
+// stopWaiting lets those who are ahead in the line go first no more. The watcher's mutex is held.
+func (sub *subscription) stopWaiting() {
+	if sub.later != nil {
+		sub.later.Stop()
+	}
 }
 
 // canceled notes that the server has ended a watch. w.mu is held.

@@ -69,8 +69,9 @@ func TestCompactedWatchBeginsAnew(t *testing.T) {
 		w := newWatcher(etcd, ln, time.Hour, func() {})
 		defer w.close()
 		woken := make(chan backend.Wakeup, 10)
-		sub, err := w.add("n", []byte("n"), func(w backend.Wakeup) { woken <- w })
-		if err != nil {
+		sub := &subscription{watcher: w, name: "n", key: []byte("n"), answer: make(chan error, 1)}
+		sub.wake = func(w backend.Wakeup) { woken <- w }
+		if err := w.add(sub); err != nil {
 			t.Fatal(err)
 		}
 		id := etcd.nextWatch()

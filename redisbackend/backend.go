@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/gather"
+	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
 // Backend keeps locks in the Redis that a client is connected to. Make it with [New].
@@ -23,7 +24,7 @@ var _ backend.Backend = (*Backend)(nil)
 type Option func(*options)
 
 type options struct {
-	replicas   replicas
+	replicas   redisson.Replicas
 	sharded    bool
 	prefix     string
 	checkEvery time.Duration // how long a silent connection for subscriptions is trusted
@@ -61,7 +62,7 @@ func New(client redis.UniversalClient, opts ...Option) *Backend {
 	for _, opt := range opts {
 		opt(&b.options)
 	}
-	b.options.replicas.check(client)
+	checkReplicas(b.options.replicas, client)
 	return b
 }
 
@@ -90,23 +91,27 @@ func unusable(client redis.UniversalClient) string {
 
 // Open returns a new session.
 func (b *Backend) Open() backend.Session {
-	s := &session{
-		client:     b.client,
-		replicas:   b.options.replicas,
-		prefix:     b.options.prefix,
-		subscriber: newSubscriber(b),
+	t := &transport{client: b.client}
+	t.cluster, _ = b.client.(*redis.ClusterClient)
+	o := redisson.Options{
+		Store:      "redis",
+		Transport:  t,
+		Subscriber: newSubscriber(b),
+		Cluster:    t.cluster != nil,
+		Dialect:    redisson.Dialect{Sharded: b.options.sharded},
+		Prefix:     b.options.prefix,
+		Replicas:   b.options.replicas,
 	}
-	s.dialect.Sharded = b.options.sharded
-	s.cluster, _ = b.client.(*redis.ClusterClient)
-	if s.cluster != nil || s.replicas.n > 0 || s.dialect.Sharded || b.options.apart {
-		return s // what goes together must be for one server, and not wait for another
+	if o.Cluster || o.Replicas.N > 0 || o.Dialect.Sharded || b.options.apart {
+		return redisson.Open(o) // what goes together must be for one server, and not wait for another
 	}
-	s.sender = gather.New(func(ctx context.Context, cmds []*command) []*command {
-		s.sendNow(ctx, cmds...)
+	t.sender = gather.New(func(ctx context.Context, cmds []*command) []*command {
+		t.sendNow(ctx, cmds...)
 		return cmds
 	}, recall)
-	return gathering{s}
+	o.Settle = t.sender.Settle
+	return redisson.Open(o)
 }
 
-// Limits returns the zero value: Redis counts leases in milliseconds.
-func (b *Backend) Limits() backend.Limits { return backend.Limits{} }
+// Limits says which kinds of lock there are. Redis counts leases in milliseconds.
+func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: redisson.Kinds} }

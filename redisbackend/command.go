@@ -3,7 +3,7 @@ package redisbackend
 import (
 	"context"
 	"errors"
-	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -118,48 +118,58 @@ func (c *command) Name() string {
 	return c.Cmd.Name()
 }
 
-// ask returns a command that changes nothing. Its first key is the argument at the position.
-func ask(ctx context.Context, keyPos int8, args ...any) *command {
-	c := newCommand(ctx, keyPos, args)
+// newCommand returns what go-redis is to send.
+func newCommand(ctx context.Context, cmd redisson.Command) *command {
+	if cmd.Script == "" {
+		return newQuestion(ctx, cmd)
+	}
+	return newScript(ctx, cmd)
+}
+
+// newQuestion returns a command that changes nothing.
+func newQuestion(ctx context.Context, cmd redisson.Command) *command {
+	args := make([]any, 0, 1+len(cmd.Keys)+len(cmd.Args))
+	args = append(args, strings.ToLower(cmd.Verb))
+	for _, key := range cmd.Keys {
+		args = append(args, key)
+	}
+	for _, arg := range cmd.Args {
+		args = append(args, arg)
+	}
+	c := wrap(ctx, args, int8(min(len(cmd.Keys), 1)))
 	c.asks = true
 	return c
 }
 
-func newCommand(ctx context.Context, keyPos int8, args []any) *command {
+func newScript(ctx context.Context, cmd redisson.Command) *command {
+	args := make([]any, 3+len(cmd.Keys)+len(cmd.Args))
+	args[0], args[1], args[2] = "evalsha", cmd.Script, len(cmd.Keys)
+	if cmd.Verb == redisson.Eval {
+		args[0] = "eval"
+	}
+	for i, key := range cmd.Keys {
+		args[3+i] = key
+	}
+	c := wrap(ctx, args, 3)
+	if len(cmd.Args) == 0 {
+		c.last.writes.Store(1) // hooks may want to see a key as it is: for all that is known it is sent
+		return c
+	}
+	last := len(cmd.Args) - 1
+	for i, arg := range cmd.Args[:last] {
+		args[3+len(cmd.Keys)+i] = arg
+	}
+	c.last.text = cmd.Args[last]
+	args[len(args)-1] = &c.last
+	return c
+}
+
+// wrap returns a command of these arguments. Its first key is the argument at the position.
+func wrap(ctx context.Context, args []any, keyPos int8) *command {
 	c := &command{Cmd: redis.NewCmd(ctx, args...)}
 	c.SetVal(noReply{})
 	c.SetFirstKeyPos(keyPos)
 	c.SetStepCount(1) // else a ClusterClient asks the server for it, with a COMMAND
-	return c
-}
-
-// evalSHA runs a script that the server knows already.
-func evalSHA(ctx context.Context, call redisson.Call) *command {
-	return newScript(ctx, "evalsha", call.Script.SHA1, call)
-}
-
-// eval runs a script and makes it known to the server.
-func eval(ctx context.Context, call redisson.Call) *command {
-	return newScript(ctx, "eval", call.Script.Text, call)
-}
-
-func newScript(ctx context.Context, verb, script string, call redisson.Call) *command {
-	args := make([]any, 3+len(call.Keys)+len(call.Args))
-	args[0], args[1], args[2] = verb, script, len(call.Keys)
-	for i, key := range call.Keys {
-		args[3+i] = key
-	}
-	c := newCommand(ctx, 3, args)
-	if len(call.Args) == 0 {
-		c.last.writes.Store(1) // hooks may want to see a key as it is: for all that is known it is sent
-		return c
-	}
-	last := len(call.Args) - 1
-	for i, arg := range call.Args[:last] {
-		args[3+len(call.Keys)+i] = arg
-	}
-	c.last.text = call.Args[last]
-	args[len(args)-1] = &c.last
 	return c
 }
 
@@ -168,100 +178,40 @@ func (c *command) unknownToServer() bool {
 	return c.refused && !c.unsettled() && redis.HasErrorPrefix(c.Err(), "NOSCRIPT")
 }
 
-// reply returns the reply, nil for a null one, or an error with its kind.
-func (c *command) reply() (any, error) {
+// reply returns what the command was answered.
+func (c *command) reply() redisson.Reply {
 	reply, err := c.Result()
 	switch {
 	case c.read() && err == redis.Nil:
-		return nil, nil
+		return redisson.Reply{}
 	case c.read() && err == nil && reply != nil:
-		return reply, nil
+		return redisson.Reply{Value: reply}
 	case err == nil || c.asks && err == redis.Nil:
-		return nil, errNoReply // a hook of the client's has taken it
-	case c.asks:
-		return nil, withKind(err)
+		return redisson.Reply{Err: errNoReply} // a hook of the client's has taken it
+	case c.asks && !c.refused:
+		return redisson.Reply{Err: withKind(err)}
+	case c.asks, c.unknownToServer():
+		return refusal(err)
 	case c.unsettled() || c.last.writes.Load() == 0 && c.disguised() || c.replies > 0 && !c.refused:
-		return nil, asUnknown(err)
+		return redisson.Reply{Err: asUnknown(err)}
 	case c.refused && err != redis.Nil && isReply(err):
-		return nil, withKind(err)
+		return refusal(err)
 	default:
-		return nil, notSent(err)
+		return redisson.Reply{Err: notSent(err)}
 	}
 }
 
-// parse returns what a parser makes of a reply.
-func parse[T any](reply any, err error, parser func(any) (T, error)) (T, error) {
-	if err != nil {
-		var zero T
-		return zero, err
+// refusal is the reply of a server that has refused a command.
+func refusal(err error) redisson.Reply {
+	r := redisson.Reply{Err: withKind(err)}
+	if reply, ok := errors.AsType[redis.Error](err); ok {
+		r.Refusal = reply.Error()
 	}
-	return parser(reply)
-}
-
-// run carries out one script: one round trip, but for the first time that a server sees it.
-func (s *session) run(ctx context.Context, call redisson.Call) (reply any, err error) {
-	cmd := evalSHA(ctx, call)
-	if err := s.send(ctx, cmd); err != nil {
-		return nil, err
-	}
-	if cmd.unknownToServer() {
-		cmd = eval(ctx, call)
-		if err := s.send(ctx, cmd); err != nil {
-			return nil, err
-		}
-	}
-	return cmd.reply()
-}
-
-// send sends commands together. It returns an error if the caller has left before they were answered;
-// else each has its own reply or error.
-func (s *session) send(ctx context.Context, cmds ...*command) error {
-	if s.sender == nil {
-		s.sendNow(ctx, cmds...)
-		return nil
-	}
-	_, err := s.sender.Send(ctx, cmds...)
-	return err
-}
-
-// sendNow is send in this goroutine, whatever becomes of ctx.
-func (s *session) sendNow(ctx context.Context, cmds ...*command) {
-	if len(cmds) > 1 {
-		s.pipeline(ctx, s.client, cmds...)
-		return
-	}
-	_ = s.client.Process(ctx, cmds[0]) // returns the command's own error
-	s.learn(ctx, cmds...)
-}
-
-// pipeline sends commands together, by way of the session's client or a node's. Each then has its own
-// reply or error.
-func (s *session) pipeline(ctx context.Context, client redis.UniversalClient, cmds ...*command) {
-	pipe := client.Pipeline()
-	for _, cmd := range cmds {
-		_ = pipe.Process(ctx, cmd) // only queues it
-	}
-	// Exec returns the first of their errors. But where the server refuses the connection, with an
-	// error reply to the greeting, go-redis leaves the commands as they were.
-	if _, err := pipe.Exec(ctx); err != nil && !slices.ContainsFunc(cmds, (*command).answered) {
-		for _, cmd := range cmds {
-			cmd.SetErr(err)
-		}
-	}
-	s.learn(ctx, cmds...)
+	return r
 }
 
 // answered says whether there is a reply or an error.
 func (c *command) answered() bool { return c.read() || c.Err() != nil }
-
-// learn has a ClusterClient ask again which server has what if a command has met a server that does
-// not answer or is not the right one. By itself go-redis does so where it repeats commands, or after
-// minutes.
-func (s *session) learn(ctx context.Context, cmds ...*command) {
-	if s.cluster != nil && slices.ContainsFunc(cmds, (*command).astray) {
-		s.cluster.ReloadState(ctx)
-	}
-}
 
 // astray says whether the command may have gone to the wrong server.
 func (c *command) astray() bool {

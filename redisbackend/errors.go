@@ -1,7 +1,6 @@
 package redisbackend
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,10 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-var (
-	errNoReply = &backend.Error{Kind: backend.Unknown, Err: errors.New("redis: no reply")}
-	errKind    = &backend.Error{Kind: backend.Refused, Err: errors.New("redis: no such kind of lock")}
-)
+var errNoReply = &backend.Error{Kind: backend.Unknown, Err: errors.New("redis: no reply")}
 
 // withKind gives an error of go-redis its kind, unless it has one.
 func withKind(err error) error {
@@ -67,12 +63,4 @@ func notSent(err error) error {
 // in part, or may have been.
 func asUnknown(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
-}
-
-// ended returns the error of a context that has ended before anything was sent, or nil.
-func ended(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return &backend.Error{Kind: backend.Retry, Err: err}
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package redisbackend
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -52,19 +51,13 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	if timeout <= 0 || timeout%time.Millisecond != 0 {
 		panic(fmt.Sprintf("redisbackend: WithReplicas: the timeout %v is not a positive number of whole milliseconds", timeout))
 	}
-	return func(o *options) { o.replicas = replicas{n, timeout} }
+	return func(o *options) { o.replicas = redisson.Replicas{N: n, Timeout: timeout} }
 }
 
-// replicas are those to wait for: n within a time, or none if n is zero.
-type replicas struct {
-	n       int
-	timeout time.Duration
-}
-
-// check panics if a client would give up before the server does.
-func (r replicas) check(client redis.UniversalClient) {
-	if limit := readTimeout(client); r.n > 0 && limit > 0 && r.timeout >= limit {
-		panic(fmt.Sprintf("redisbackend: WithReplicas: the timeout %v is not below the client's ReadTimeout of %v", r.timeout, limit))
+// checkReplicas panics if a client would give up before the server does.
+func checkReplicas(r redisson.Replicas, client redis.UniversalClient) {
+	if limit := readTimeout(client); r.N > 0 && limit > 0 && r.Timeout >= limit {
+		panic(fmt.Sprintf("redisbackend: WithReplicas: the timeout %v is not below the client's ReadTimeout of %v", r.Timeout, limit))
 	}
 }
 
@@ -74,31 +67,4 @@ func readTimeout(client redis.UniversalClient) time.Duration {
 		return cluster.Options().ReadTimeout
 	}
 	return client.(*redis.Client).Options().ReadTimeout
-}
-
-// command is what follows a write on the same connection.
-func (r replicas) command(ctx context.Context) *command {
-	return ask(ctx, 0, "wait", r.n, r.timeout.Milliseconds())
-}
-
-// node returns the client of the one server that has the key. WAIT has no key by which a cluster's
-// client would send it there.
-func (s *session) node(ctx context.Context, key string) (redis.UniversalClient, error) {
-	if s.cluster == nil {
-		return s.client, nil
-	}
-	node, err := master(ctx, s.cluster, key)
-	if err != nil {
-		return nil, err
-	}
-	return node, nil
-}
-
-// master returns the client of the master that has the key's slot.
-func master(ctx context.Context, cluster *redis.ClusterClient, key string) (*redis.Client, error) {
-	node, err := cluster.MasterForKey(ctx, key)
-	if err != nil {
-		return nil, notSent(err)
-	}
-	return node, nil
 }

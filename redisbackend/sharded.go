@@ -1,14 +1,5 @@
 package redisbackend
 
-import (
-	"context"
-	"errors"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/seed951563bd/distsync/internal/redisson"
-)
-
 // WithShardedPubSub publishes releases with SPUBLISH and listens with SSUBSCRIBE, in the place of
 // PUBLISH and SUBSCRIBE, which are the default. In a cluster such a message stays within the shard
 // that has the lock, while others go to every server; a session then has one connection for
@@ -26,27 +17,4 @@ import (
 // place of those without the S.
 func WithShardedPubSub() Option {
 	return func(o *options) { o.sharded = true }
-}
-
-// probe returns an error if the server is too old for the option. A script would find that out only
-// after it has freed a lock. The server is asked until it has answered.
-func (s *session) probe(ctx context.Context, key string) error {
-	if !s.dialect.Sharded || s.probed.Load() {
-		return nil
-	}
-	node, err := s.node(ctx, key)
-	if err != nil {
-		return err
-	}
-	cmd := ask(ctx, 0, "pubsub", "shardnumsub")
-	err = node.Process(ctx, cmd)
-	var text string
-	if reply := redis.Error(nil); errors.As(err, &reply) {
-		text = reply.Error()
-	}
-	if err := redisson.CheckSharded(text, err); err != nil {
-		return notSent(err)
-	}
-	s.probed.Store(true)
-	return nil
 }

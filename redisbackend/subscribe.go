@@ -10,22 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/pubsub"
-	"github.com/seed951563bd/distsync/internal/redisson"
 )
-
-// Subscribe returns once the server has confirmed the subscription.
-func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	req.Name = s.prefix + req.Name
-	if err := s.check(ctx, req.Kind, req.Name); err != nil {
-		return nil, err
-	}
-	if err := s.probe(ctx, req.Name); err != nil {
-		return nil, err
-	}
-	return s.subscriber.Subscribe(ctx, redisson.Channel(req.Name), req.Wake)
-}
 
 func newSubscriber(b *Backend) *pubsub.Subscriber {
 	l := &listening{client: b.client, options: b.options}

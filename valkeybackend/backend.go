@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/gather"
+	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
 // Backend keeps locks in the Valkey that a client is connected to. Make it with [New].
@@ -22,7 +23,7 @@ type Option func(*options)
 
 type options struct {
 	apart    bool // no step goes together with another
-	replicas replicas
+	replicas redisson.Replicas
 	sharded  bool
 	prefix   string
 }
@@ -87,18 +88,26 @@ func expires(client valkey.Client) bool {
 
 // Open returns a new session.
 func (b *Backend) Open() backend.Session {
-	s := &session{client: b.client, replicas: b.options.replicas, prefix: b.options.prefix}
-	s.dialect.Sharded = b.options.sharded
+	t := &transport{client: b.client}
 	if b.client.Mode() == valkey.ClientModeCluster {
-		s.slots = newSlots(b.client)
+		t.slots = newSlots(b.client)
 	}
-	s.subscriber = newSubscriber(b.client, b.options.sharded, s.slots)
-	if s.slots != nil || s.replicas.n > 0 || s.dialect.Sharded || b.options.apart {
-		return s // what goes together must be for one server, and not wait for another
+	o := redisson.Options{
+		Store:      "valkey",
+		Transport:  t,
+		Subscriber: newSubscriber(b.client, b.options.sharded, t.slots),
+		Cluster:    t.slots != nil,
+		Dialect:    redisson.Dialect{Sharded: b.options.sharded},
+		Prefix:     b.options.prefix,
+		Replicas:   b.options.replicas,
 	}
-	s.sender = gather.New(s.sendNow, nil)
-	return gathering{s}
+	if o.Cluster || o.Replicas.N > 0 || o.Dialect.Sharded || b.options.apart {
+		return redisson.Open(o) // what goes together must be for one server, and not wait for another
+	}
+	t.sender = gather.New(t.sendNow, nil)
+	o.Settle = t.sender.Settle
+	return redisson.Open(o)
 }
 
-// Limits returns the zero value: Valkey counts leases in milliseconds.
-func (b *Backend) Limits() backend.Limits { return backend.Limits{} }
+// Limits says which kinds of lock there are. Valkey counts leases in milliseconds.
+func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: redisson.Kinds} }

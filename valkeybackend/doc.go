@@ -28,6 +28,17 @@
 // a lock by those who wait, until it is gone; but a forced unlock deletes only what looks like a lock
 // and expires. Names like lock:orders:42 keep clear of all that, or [WithPrefix].
 //
+// # Kinds of lock
+//
+// There are fenced and read-write locks, too. A fenced lock is a plain lock with a key beside it that has the number of the
+// last acquisition, and stays. A read-write lock is a hash with a mode and all who hold it, with a key
+// for each reader that says how long he reads, and a hash with the notes of writers who wait.
+//
+// A name that holds a read-write lock is refused to the other kinds with [backend.ErrConflict], and the other way
+// round. Redisson's script for plain locks, which is used here, doesn't tell a read-write lock: so whoever
+// is refused a plain lock asks what that is, with one more command, unless his client waits for the lock already.
+// Redisson itself looks for nothing of the kind: its read-write lock on the name of a lock that is held enters.
+//
 // # Replicas and failover
 //
 // Valkey copies its data to replicas after it has answered. A master that dies, or is cut off,
@@ -71,7 +82,8 @@
 // # On the wire
 //
 // The protocol is that of Redisson's RLock: the lock is a hash with one field, and its release is
-// published on a channel. Java programs that use Redisson, Go programs that use package
+// published on a channel. Fenced and read-write locks are kept as its RFencedLock and RReadWriteLock keep
+// them, by other scripts. Java programs that use Redisson, Go programs that use package
 // [github.com/seed951563bd/distsync/redisbackend], and those that use this one exclude and wake
 // each other. With a cluster of Redis 7 or Valkey that takes [WithShardedPubSub] everywhere, or
 // nowhere and a Redisson that is told not to use sharded channels.
@@ -82,6 +94,11 @@
 // names of channels are arguments in the place of keys, so besides the lock names the user needs the
 // pattern redisson_lock__channel:* twice: among its keys and among its channels. The options say
 // which commands they need besides.
+//
+// For fenced locks the user needs besides HMGET, GET, SET, INCR, PERSIST and TIME, and among the keys
+// redisson_lock_token:*. For read-write locks it is HMGET, HSET, HDEL, HGETALL, GET, SET and TIME; among the
+// keys distsync_rwlock_notes:* and {NAME}:*:rwlock_timeout:*, without these braces where the name has some; and
+// redisson_rwlock:* twice.
 //
 // # Connections
 //

@@ -1,7 +1,6 @@
 package valkeybackend
 
 import (
-	"context"
 	"errors"
 	"net"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
-
-var errKind = &backend.Error{Kind: backend.Refused, Err: errors.New("valkey: no such kind of lock")}
 
 // replyError gives an error reply its kind.
 func replyError(reply *valkey.ValkeyError) error {
@@ -69,12 +66,4 @@ func unsent(err error) backend.ErrorKind {
 // asUnknown returns the error with kind Unknown, for a step that was carried out in part.
 func asUnknown(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
-}
-
-// ended returns the error of a context that has ended before anything was sent, or nil.
-func ended(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return &backend.Error{Kind: backend.Retry, Err: err}
-	}
-	return nil
 }

@@ -2,10 +2,7 @@ package valkeybackend
 
 import (
 	"fmt"
-	"strconv"
 	"time"
-
-	"github.com/valkey-io/valkey-go"
 
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
@@ -57,16 +54,5 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	if timeout <= 0 || timeout%time.Millisecond != 0 {
 		panic(fmt.Sprintf("valkeybackend: WithReplicas: the timeout %v is not a positive number of whole milliseconds", timeout))
 	}
-	return func(o *options) { o.replicas = replicas{n, timeout} }
-}
-
-// replicas are those to wait for: n within a time, or none if n is zero.
-type replicas struct {
-	n       int
-	timeout time.Duration
-}
-
-// command is what follows a write on the same connection.
-func (r replicas) command(client valkey.Client) valkey.Completed {
-	return client.B().Arbitrary("WAIT", strconv.Itoa(r.n), strconv.FormatInt(r.timeout.Milliseconds(), 10)).Build()
+	return func(o *options) { o.replicas = redisson.Replicas{N: n, Timeout: timeout} }
 }

@@ -1,15 +1,5 @@
 package valkeybackend
 
-import (
-	"context"
-	"errors"
-
-	"github.com/valkey-io/valkey-go"
-
-	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/redisson"
-)
-
 // WithShardedPubSub publishes releases with SPUBLISH and listens with SSUBSCRIBE, in the place of
 // PUBLISH and SUBSCRIBE, which are the default. In a cluster such a message stays within the shard
 // that has the lock, while others go to every server; a session then has one connection for
@@ -27,25 +17,4 @@ import (
 // place of those without the S, and in a cluster CLUSTER SLOTS.
 func WithShardedPubSub() Option {
 	return func(o *options) { o.sharded = true }
-}
-
-// probe returns an error if the server is too old for the option. A script would find that out only
-// after it has freed a lock. The server, any of a cluster, is asked until it has answered.
-func (s *session) probe(ctx context.Context) error {
-	if !s.dialect.Sharded || s.probed.Load() {
-		return nil
-	}
-	a := s.send(ctx, s.client.B().Arbitrary("PUBSUB", "SHARDNUMSUB").Build())[0]
-	var text string
-	if reply, ok := errors.AsType[*valkey.ValkeyError](a.err); ok && a.read {
-		text = replyText(reply)
-	}
-	if err := redisson.CheckSharded(text, a.err); err != nil {
-		if backend.KindOf(err) == backend.Unknown { // nothing was done that matters
-			err = &backend.Error{Kind: backend.Retry, Err: err}
-		}
-		return err
-	}
-	s.probed.Store(true)
-	return nil
 }

@@ -13,18 +13,6 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// Subscribe returns once the server has confirmed the subscription.
-func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	req.Name = s.prefix + req.Name
-	if err := s.check(ctx, req.Kind, req.Name); err != nil {
-		return nil, err
-	}
-	if err := s.probe(ctx); err != nil {
-		return nil, err
-	}
-	return s.subscriber.Subscribe(ctx, redisson.Channel(req.Name), req.Wake)
-}
-
 // listening is how a valkey-go client subscribes. Its Receive would reconnect by itself, on the
 // connections that the steps use; a dedicated client does neither.
 type listening struct {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/seed951563bd/distsync/backend"
 )
 
 // Rules say what the users' surroundings were like.
@@ -21,6 +23,9 @@ type Rules struct {
 
 	// Late is for how long a store may keep a hold whose lease is over.
 	Late time.Duration
+
+	// Lasting says that the numbers of fenced locks grow over a loss of all data, too.
+	Lasting bool
 
 	// Prompt, if not zero, is for how long a lock may be free, after a release, while somebody waits
 	// for it.
@@ -45,8 +50,8 @@ type Verdict struct {
 func (r *Recorder) Check(rules Rules) Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	weigh(r.ops, r.steps, rules)
-	errs := []error{r.overlaps(), r.delays(rules.Prompt)}
+	e := weigh(r.ops, r.steps, rules)
+	errs := []error{r.overlaps(), r.delays(rules.Prompt), r.misnumbered(e), r.overtaken(e)}
 	limit := patience
 	if errors.Join(errs...) != nil {
 		limit = forAnExample
@@ -69,9 +74,9 @@ func (r *Recorder) operations() (all []porcupine.Operation) {
 	for _, o := range r.ops {
 		switch {
 		case o.kind == wipe:
-			for _, name := range r.names() {
+			for name, side := range r.names() {
 				strike := *o
-				strike.name = name
+				strike.name, strike.side = name, side
 				all = append(all, operation(&strike))
 			}
 		case o.result != failed, o.kind == unlock, o.kind == forceUnlock:
@@ -88,10 +93,15 @@ func operation(o *op) porcupine.Operation {
 	}
 }
 
-func (r *Recorder) names() (all []string) {
+// names returns the locks, each with the kind of one of them who used it; a Write if it has sides.
+func (r *Recorder) names() map[string]backend.Kind {
+	all := make(map[string]backend.Kind)
 	for _, o := range r.ops {
-		if o.name != "" && !slices.Contains(all, o.name) {
-			all = append(all, o.name)
+		switch {
+		case o.shares():
+			all[o.name] = backend.Write
+		case o.name != "":
+			all[o.name] = o.side
 		}
 	}
 	return all
@@ -100,30 +110,31 @@ func (r *Recorder) names() (all []string) {
 // A belief is a time throughout which somebody could rely on the lock.
 type belief struct {
 	name     string
+	side     backend.Kind
 	user     int
 	from, to time.Duration
 	granted  time.Duration // since when the store may have held the lock for it
 }
 
-// overlaps returns an error if two could rely on a lock at once.
+// overlaps returns an error if two could rely on a lock at once, not both of them readers.
 func (r *Recorder) overlaps() error {
 	byName := make(map[string][]belief)
 	for _, b := range r.beliefs() {
-		byName[b.name] = append(byName[b.name], b)
+		if b.from < b.to {
+			byName[b.name] = append(byName[b.name], b)
+		}
 	}
 	for _, all := range byName {
 		slices.SortFunc(all, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
-		last := belief{user: -1}
-		for _, b := range all {
-			if b.from == b.to {
-				continue
-			}
-			if b.user != last.user && b.from < last.to {
-				return fmt.Errorf("two could rely on %q at once: user %d from %v to %v, and user %d from %v to %v",
-					b.name, last.user, last.from, last.to, b.user, b.from, b.to)
-			}
-			if b.to > last.to {
-				last = b
+		for i, a := range all {
+			for _, b := range all[i+1:] {
+				if b.from >= a.to {
+					break
+				}
+				if b.user != a.user && (a.side != backend.Read || b.side != backend.Read) {
+					return fmt.Errorf("two could rely on %q at once: user %d (%v) from %v to %v, and user %d (%v) from %v to %v",
+						b.name, a.user, a.side, a.from, a.to, b.user, b.side, b.from, b.to)
+				}
 			}
 		}
 	}
@@ -133,23 +144,24 @@ func (r *Recorder) overlaps() error {
 // beliefs returns the times at which users could rely on locks that nobody had forced.
 func (r *Recorder) beliefs() (all []belief) {
 	type place struct {
-		name string
-		user int
+		name  string
+		reads bool
+		user  int
 	}
 	now := make(map[place]*belief)
 	granted := make(map[place]time.Duration)
+	where := func(o *op) place { return place{o.name, o.side == backend.Read, o.user} }
 	see := func(o *op, at time.Duration) {
-		p := place{o.name, o.user}
+		p := where(o)
 		if now[p] == nil {
-			now[p] = &belief{o.name, o.user, at, at, granted[p]}
+			now[p] = &belief{o.name, o.side, o.user, at, at, granted[p]}
 		}
 		now[p].to = at
 	}
 	end := func(o *op) {
-		p := place{o.name, o.user}
-		if b := now[p]; b != nil {
+		if b := now[where(o)]; b != nil {
 			all = append(all, *b)
-			delete(now, p)
+			delete(now, where(o))
 		}
 	}
 	for _, o := range r.ops { // by their begin; those of one user are one after the other
@@ -163,13 +175,13 @@ func (r *Recorder) beliefs() (all []belief) {
 			}
 		case o.kind == acquire && o.result == yes && o.reentry != again:
 			end(o)
-			granted[place{o.name, o.user}] = o.granted
+			granted[where(o)] = o.granted
 		case o.kind == unlock, o.kind == check:
 			end(o)
 		}
 	}
-	for p := range now {
-		end(&op{name: p.name, user: p.user})
+	for _, b := range now {
+		all = append(all, *b)
 	}
 	for i := range all {
 		r.cut(&all[i])
@@ -180,11 +192,27 @@ func (r *Recorder) beliefs() (all []belief) {
 // cut lets a belief end where the lock was forced, since its holder is deluded from then on.
 func (r *Recorder) cut(b *belief) {
 	for _, o := range r.ops {
-		forced := o.kind == wipe || o.kind == forceUnlock && o.name == b.name && o.result != no
+		forced := o.kind == wipe || o.kind == forceUnlock && o.name == b.name && o.result != no && (o.side != backend.Read || b.side == backend.Read)
 		if forced && b.granted <= o.ret && o.call < b.to {
 			b.to = max(b.from, o.call)
 		}
 	}
+}
+
+// misnumbered returns an error if a hold was said to have another number than the store gave it.
+func (r *Recorder) misnumbered(e *evidence) error {
+	for _, o := range r.ops {
+		switch {
+		case !o.asked:
+		case o.side != backend.Fenced && o.token != 0:
+			return fmt.Errorf("user %d has %q as number %d, though it is %v", o.user, o.name, o.token, o.side)
+		case o.side == backend.Fenced && o.token == 0:
+			return fmt.Errorf("user %d has %q without a number", o.user, o.name)
+		case o.granter != nil && !slices.ContainsFunc(e.attempts[o], func(s *step) bool { return s.result == granted && s.token == o.token }):
+			return fmt.Errorf("user %d has %q as number %d, and the store gave it number %d", o.user, o.name, o.token, o.granter.token)
+		}
+	}
+	return nil
 }
 
 // delays returns an error if somebody waited for longer than that while the lock was free.
@@ -212,10 +240,33 @@ type gap struct {
 	span
 }
 
+// takenBeside says whether somebody else may have read when a Read was released, or its owner when he
+// gave back his Write.
+func (r *Recorder) takenBeside(freed *step) bool {
+	if freed.side != backend.Read && freed.side != backend.Write {
+		return false
+	}
+	taken := make(map[numberKey]bool)
+	for _, s := range r.steps {
+		if s.name == freed.name && s.call < freed.ret && s.kind != forceStep {
+			taken[s.key()] = taken[s.key()] && s.kind != releaseStep || s.acquires()
+		}
+	}
+	for _, left := range taken {
+		if left {
+			return true
+		}
+	}
+	return false
+}
+
 // gaps returns those that began with a release. Each ends with the next acquisition.
 func (r *Recorder) gaps() (all []gap) {
 	for _, s := range r.steps {
 		if s.result != freed {
+			continue
+		}
+		if r.takenBeside(s) {
 			continue
 		}
 		free := gap{s.name, span{s.ret, forever}}

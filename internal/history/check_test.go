@@ -1,9 +1,12 @@
 package history
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seed951563bd/distsync/backend"
 )
 
 const (
@@ -31,11 +34,11 @@ func (p *past) add(k kind, user int, from, to time.Duration, res result, change 
 	return p
 }
 
-// step adds the request of a call to the store, which takes all of its time.
+// step adds the request of a call to the store, which takes nearly all of its time.
 func (p *past) step(k stepKind, o *op, res stepResult) {
 	p.r.steps = append(p.r.steps, &step{
-		kind: k, op: o, name: "a", owner: string(rune('A' + o.user)), lease: o.lease, reentry: o.held > 0,
-		call: o.call + 1, ret: o.ret - 1, result: res,
+		kind: k, op: o, side: o.side, name: o.name, owner: string(rune('A' + o.user)), lease: o.lease, reentry: o.held > 0,
+		token: o.token, call: o.call + 3, ret: o.ret - 1, result: res,
 	})
 }
 
@@ -58,6 +61,50 @@ func (p *past) inherited(res stepResult, user int) *past {
 	return p
 }
 
+// notes adds an attempt to the last call that has to wait at first, and leaves a note for as long.
+func (p *past) notes(place time.Duration) *past {
+	o := p.r.ops[len(p.r.ops)-1]
+	p.r.steps = append(p.r.steps, &step{
+		kind: acquireStep, op: o, side: o.side, name: o.name, owner: string(rune('A' + o.user)), lease: o.lease,
+		place: place, call: o.call + 1, ret: o.call + 2, result: refused,
+	})
+	return p
+}
+
+// unheard has nobody know what became of the last step.
+func (p *past) unheard() *past {
+	p.r.steps[len(p.r.steps)-1].result = unknown
+	return p
+}
+
+// at has the last step be made later, and say that it has waited for so long.
+func (p *past) at(from, to, waited time.Duration) *past {
+	s := p.r.steps[len(p.r.steps)-1]
+	s.call, s.ret, s.waited = from, to, waited
+	return p
+}
+
+// gaveNumber has the store have given the last call another number.
+func (p *past) gaveNumber(token uint64) *past {
+	p.r.steps[len(p.r.steps)-1].token = token
+	return p
+}
+
+func reads(o *op)  { o.side = backend.Read }
+func writes(o *op) { o.side = backend.Write }
+func fenced(o *op) { o.side = backend.Fenced }
+
+// shared is a Read for which nobody asked the store.
+func shared(o *op) { o.side, o.id = backend.Read, 1 }
+
+// reader is somebody who reads already.
+func reader(o *op) { o.reads = 1 }
+
+// as returns that a fenced hold has a number.
+func as(token uint64) func(*op) {
+	return func(o *op) { o.side, o.asked, o.token = backend.Fenced, true, token }
+}
+
 func short(o *op) { o.lease, o.fixed = sec, true }
 func twice(o *op) { o.held = 2 }
 func never(o *op) { o.held = 0 }
@@ -68,13 +115,15 @@ func counts(n int) func(*op) {
 
 var calm = Rules{Calm: true, Renewed: true}
 
-// pasts are histories, and what is wrong with them.
-var pasts = []struct {
+// A judged is a history, and what is wrong with it.
+type judged struct {
 	name  string
 	rules Rules
 	past  *past
 	wrong string // "": nothing
-}{
+}
+
+var pasts = []judged{
 	{"one after the other", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes).add(check, 0, 3*sec, 4*sec, yes).add(unlock, 0, 5*sec, 6*sec, yes).freed().
 		add(acquire, 1, 7*sec, 8*sec, yes), ""},
@@ -170,7 +219,7 @@ var pasts = []struct {
 }
 
 func TestPasts(t *testing.T) {
-	for _, p := range pasts {
+	for _, p := range slices.Concat(pasts, sharedPasts, numberedPasts) {
 		t.Run(p.name, func(t *testing.T) {
 			err := p.past.r.Check(p.rules).Err
 			switch {

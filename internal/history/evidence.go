@@ -4,10 +4,14 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/seed951563bd/distsync/backend"
 )
 
-// A number is one outermost acquisition as the store knows it: all steps with one owner string.
+// A number is one outermost acquisition as the store knows it: all steps with one owner string. What
+// is read within a Write has a number of its own here.
 type number struct {
+	client  int             // -1: nobody knows
 	steps   []*step         // by their begin
 	granted time.Duration   // when the store had it first, at the earliest
 	handed  []time.Duration // when it was handed on inside its client
@@ -21,7 +25,12 @@ type number struct {
 type span struct{ from, to time.Duration }
 
 // A numberKey says which.
-type numberKey struct{ name, owner string }
+type numberKey struct {
+	name, owner string
+	reads       bool
+}
+
+func (s *step) key() numberKey { return numberKey{s.name, s.owner, s.side == backend.Read} }
 
 // evidence is what the steps tell of the calls.
 type evidence struct {
@@ -29,10 +38,11 @@ type evidence struct {
 	numbers  map[numberKey]*number
 	attempts map[*op][]*step // to acquire, for each acquiring call
 	granting map[*step]bool  // the attempts that calls have their holds of
+	notes    []*note
 }
 
 // weigh notes at each call what the steps tell of it.
-func weigh(ops []*op, steps []*step, rules Rules) {
+func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	e := &evidence{
 		rules:    rules,
 		numbers:  make(map[numberKey]*number),
@@ -45,29 +55,34 @@ func weigh(ops []*op, steps []*step, rules Rules) {
 	for _, o := range ops {
 		if s := e.granter(o); s != nil {
 			e.granting[s] = true
-			o.number = e.numbers[numberKey{s.name, s.owner}]
+			o.number = e.numbers[s.key()]
 			o.granter = s
 		}
 	}
 	e.follow(ops)
-	for _, n := range e.numbers {
-		e.resolve(n)
+	for key, n := range e.numbers {
+		e.resolve(key, n)
 	}
+	e.notes = notes(e.numbers)
 	for _, o := range ops {
-		switch o.kind {
-		case acquire:
+		switch {
+		case o.kind == acquire && o.side == backend.Read && o.granter == nil:
+			e.join(o, ops)
+			e.usurped(o, ops)
+		case o.kind == acquire:
 			e.acquisition(o)
 			e.usurped(o, ops)
 			o.doomed = o.reentry == perhaps && slices.ContainsFunc(ops, o.number.struckBefore(o))
-		case unlock:
+		case o.kind == unlock:
 			o.murky = o.murky || !rules.Calm
-		case forceUnlock:
-			if o.result == failed {
-				o.ret = forever // it may be carried out at any time; or at the end, which says nothing
-			}
+		case o.kind == forceUnlock && o.result == failed:
+			o.ret = forever // it may be carried out at any time; or at the end, which says nothing
+		case o.kind == wipe:
+			o.forgets = !rules.Lasting
 		}
-		o.ghost = e.haunted(o)
+		o.ghost, o.barred = e.haunted(o), e.barred(o)
 	}
+	return e
 }
 
 // sort puts a step where it belongs.
@@ -75,12 +90,14 @@ func (e *evidence) sort(s *step) {
 	if s.kind == forceStep {
 		return
 	}
-	key := numberKey{s.name, s.owner}
-	if e.numbers[key] == nil {
-		e.numbers[key] = new(number)
+	n := e.numbers[s.key()]
+	if n == nil {
+		n = &number{client: -1}
+		e.numbers[s.key()] = n
 	}
-	e.numbers[key].steps = append(e.numbers[key].steps, s)
+	n.steps = append(n.steps, s)
 	if s.kind == acquireStep && s.op != nil {
+		n.client = s.op.client
 		e.attempts[s.op] = append(e.attempts[s.op], s)
 	}
 }
@@ -102,12 +119,14 @@ func (e *evidence) granter(o *op) (last *step) {
 // one user's unlock on until the store hears of it, somebody has the lock, and it is not clear who.
 func (e *evidence) follow(ops []*op) {
 	type place struct {
-		name string
-		who  int
+		name  string
+		reads bool
+		who   int
 	}
 	users, clients := make(map[place]*number), make(map[place]*number) // the last number of each
 	for _, o := range slices.SortedFunc(slices.Values(ops), func(a, b *op) int { return cmp.Compare(a.ret, b.ret) }) {
-		user, client := place{o.name, o.user}, place{o.name, o.client}
+		reads := o.side == backend.Read
+		user, client := place{o.name, reads, o.user}, place{o.name, reads, o.client}
 		switch {
 		case o.kind == acquire && o.result == yes && o.number != nil:
 			users[user], clients[client] = o.number, o.number
@@ -192,6 +211,9 @@ func (e *evidence) acquisition(o *op) {
 // another user of the same client, that client takes it for the newer one, though it was struck.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
+		if o.side == backend.Read && late.side == backend.Read {
+			continue // they can stand together
+		}
 		if late.granter != nil && late.name == o.name && late.client == o.client && late.user != o.user &&
 			late.granter.call < o.granted && o.ret < late.ret {
 			o.end = min(o.end, max(o.ret, late.call))
@@ -209,10 +231,32 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 	return at
 }
 
+// join notes what a Read shares that no request of its own brought about: something that its client
+// has. It isn't known what, where that has several.
+func (e *evidence) join(o *op, ops []*op) {
+	o.reentry, o.granted = perhaps, o.call
+	if o.result != yes {
+		return
+	}
+	for key, n := range e.numbers {
+		if !key.reads || key.name != o.name || n.client != o.client || !n.grantedBefore(o.ret) || n.releasedBefore(o.call) {
+			continue
+		}
+		o.joined = true
+		o.granted, o.until = min(o.granted, n.granted), max(o.until, n.until)
+		o.shaken = o.shaken || n.shaken
+		o.doomed = o.doomed || slices.ContainsFunc(ops, n.struckBefore(o))
+	}
+	o.end = o.call // what it shares may have been about to end
+	if e.rules.Renewed && !o.fixed {
+		o.end, o.prolongs = forever, forever
+	}
+}
+
 // haunted says whether the store may have held the lock during a call for somebody who doesn't know.
 func (e *evidence) haunted(o *op) bool {
 	for key, n := range e.numbers {
-		if key.name != o.name {
+		if key.name != o.name || !o.meets(key) {
 			continue
 		}
 		for _, g := range n.ghosts {
@@ -224,22 +268,33 @@ func (e *evidence) haunted(o *op) bool {
 	return false
 }
 
+// meets says whether a call may find what has that number. Readers don't meet readers; but who asks, or
+// uses force, means one side.
+func (o *op) meets(key numberKey) bool {
+	switch {
+	case !o.shares():
+		return true
+	case o.kind == acquire:
+		return o.side == backend.Write || !key.reads
+	default:
+		return key.reads == (o.side == backend.Read)
+	}
+}
+
 // resolve finds out when the store may have held a number.
-func (e *evidence) resolve(n *number) {
+func (e *evidence) resolve(key numberKey, n *number) {
 	if i := slices.IndexFunc(n.steps, func(s *step) bool { return s.acquires() }); i >= 0 {
 		n.granted = n.steps[i].call
 	}
-	for _, s := range n.steps {
-		switch {
-		case s.open():
-			n.until = forever
-		case s.result == granted && n.until != forever:
-			n.until = max(n.until, s.ret+s.lease+e.rules.Late)
-		}
+	n.until = e.over(n)
+	key.reads = !key.reads
+	if beside := e.numbers[key]; beside != nil { // what one owner reads and writes may have one expiry
+		n.until = max(n.until, e.over(beside))
 	}
 	for _, s := range n.steps {
-		if s.acquires() && !e.granting[s] {
-			n.shaken = true
+		if s.acquires() && (!e.granting[s] || s.side == backend.Read) {
+			// A Read is shared without a word; and to acquire it again doesn't count.
+			n.shaken = n.shaken || s.open() || s.side != backend.Read || n.releasedBefore(s.ret)
 			gone := forever
 			if !s.open() {
 				gone = n.goneAfter(s.ret)
@@ -250,6 +305,31 @@ func (e *evidence) resolve(n *number) {
 	for _, at := range n.handed {
 		n.ghosts = append(n.ghosts, span{at, n.goneAfter(at)})
 	}
+}
+
+// over returns when the store holds a number no more, as far as its own steps tell.
+func (e *evidence) over(n *number) (until time.Duration) {
+	for _, s := range n.steps {
+		switch {
+		case s.open():
+			return forever
+		case s.result == granted:
+			until = max(until, s.ret+s.lease+e.rules.Late)
+		}
+	}
+	return until
+}
+
+// releasedBefore says whether a release of the number had begun then.
+func (n *number) releasedBefore(at time.Duration) bool {
+	return slices.ContainsFunc(n.steps, func(s *step) bool { return s.kind == releaseStep && s.call < at })
+}
+
+// grantedBefore says whether the number had been acquired then.
+func (n *number) grantedBefore(at time.Duration) bool {
+	return slices.ContainsFunc(n.steps, func(s *step) bool {
+		return s.kind == acquireStep && s.ret < at && s.ret != 0 && s.result == granted
+	})
 }
 
 // acquires says whether a step has acquired the lock, or may yet.

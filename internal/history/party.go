@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 )
 
@@ -13,9 +14,11 @@ import (
 // the other.
 type Party struct {
 	User   int           // from 0
-	Client int           // from 0; for the picture only
+	Client int           // from 0
 	Lease  time.Duration // that the client renews with
+	Kind   backend.Kind  // of the Locker
 	Locker *dlock.Locker
+	Beside *Party // the same user at the other side of a read-write lock; nil if there is none
 
 	// Shared says that other users use the same Locker, and no owner: then a call may wait for
 	// them, whatever the lock does.
@@ -23,7 +26,7 @@ type Party struct {
 
 	Recorder *Recorder
 	held     int
-	inside   context.Context // that of the innermost Do
+	inside   context.Context // that of the innermost Do, or of the Hold
 }
 
 // Held returns how many holds the party has to give back.
@@ -34,8 +37,17 @@ func (p *Party) start(o op) *op {
 		panic("history: too many users")
 	}
 	o.name, o.user, o.client, o.held, o.gated = p.Locker.Name(), p.User, p.Client, p.held, p.Shared
+	o.side = p.Kind
+	if o.side == backend.Read {
+		o.reads = p.held
+	} else if p.Beside != nil {
+		o.reads = p.Beside.held
+	}
 	return p.Recorder.started(&o)
 }
+
+// holds says whether the user has anything of the lock, by its own count.
+func (p *Party) holds() bool { return p.held > 0 || p.Beside != nil && p.Beside.held > 0 }
 
 // Ask is how a lock is asked for.
 type Ask struct {
@@ -93,8 +105,12 @@ func (p *Party) acquired(o *op, ok bool, err error) {
 		p.held++
 	case err == nil:
 		res = no
-	case errors.Is(err, dlock.ErrLost) && o.held > 0:
+	case errors.Is(err, dlock.ErrLost) && p.holds():
 		res = lost
+	case errors.Is(err, dlock.ErrUpgrade):
+		res = upgrade
+	case errors.Is(err, dlock.ErrConflict):
+		res = conflict
 	default:
 		res = failed // ErrNotAcquired too: it doesn't claim that another holds the lock
 	}
@@ -126,6 +142,8 @@ func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool
 	first := p.start(p.ask("Do", a))
 	var last *op
 	err := p.Locker.Do(tagged(ctx, first), func(in context.Context) error {
+		first.asked = true
+		first.token, _ = dlock.Token(in)
 		p.acquired(first, true, nil)
 		outer := p.inside
 		p.inside = in
@@ -140,6 +158,25 @@ func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool
 	}
 	p.unlocked(last, err)
 	return true
+}
+
+// Take asks for a Hold, which is nil if it wasn't acquired.
+func (p *Party) Take(ctx context.Context, a Ask) *dlock.Hold {
+	o := p.start(p.ask("Acquire", a))
+	h, err := p.Locker.Acquire(tagged(ctx, o), a.options()...)
+	if err == nil {
+		o.asked = true
+		o.token, _ = h.Token()
+		p.inside = h.Context()
+	}
+	p.acquired(o, err == nil, err)
+	return h
+}
+
+// Release gives back what Take has returned.
+func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
+	o := p.start(op{kind: unlock, text: "Release"})
+	p.unlocked(o, h.Release(tagged(ctx, o)))
 }
 
 // Check says whether the hold can be relied on, by the clock of its holder.

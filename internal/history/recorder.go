@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/seed951563bd/distsync/backend"
 )
 
 // A kind is a kind of call.
@@ -24,11 +26,13 @@ const (
 type result uint8
 
 const (
-	yes     result = iota // acquired, unlocked, valid, held, locked, freed by force
-	no                    // held by another, over, not held, not locked, was not locked
-	lost                  // ErrLost
-	notHeld               // ErrNotHeld
-	failed                // any other error: nobody knows
+	yes      result = iota // acquired, unlocked, valid, held, locked, freed by force
+	no                     // held by another, over, not held, not locked, was not locked
+	lost                   // ErrLost
+	notHeld                // ErrNotHeld
+	upgrade                // ErrUpgrade
+	conflict               // ErrConflict
+	failed                 // any other error: nobody knows
 )
 
 // A reentry says whether an acquisition was one.
@@ -47,6 +51,7 @@ const forever = time.Duration(1<<63 - 1)
 type op struct {
 	id     int
 	kind   kind
+	side   backend.Kind // which kind of lock it is for
 	name   string
 	user   int
 	client int
@@ -59,9 +64,12 @@ type op struct {
 
 	lease time.Duration // of an acquisition
 	fixed bool          // it isn't renewed
-	held  int           // how many holds the user had when it called, by its own count
-	gated bool          // perhaps it waited for others who use the same Locker
-	waits bool          // it waits for the lock
+	held  int           // how many holds of that side the user had when it called, by its own count
+	reads int           // how many Reads
+	asked bool          // the hold was asked for its number, which is token; 0: it has none
+	token uint64
+	gated bool // perhaps it waited for others who use the same Locker
+	waits bool // it waits for the lock
 
 	// What the steps in the store tell of it.
 	granter  *step   // the request that brought about a hold; nil if it was handed on, or is none
@@ -75,6 +83,9 @@ type op struct {
 	ghost    bool          // a request without an answer may have held the lock meanwhile
 	shaken   bool          // a hold whose requests have not all been answered
 	murky    bool          // an unlock that perhaps can't know who freed the lock, since a release was lost on its way
+	joined   bool          // a Read that shares what its client has
+	barred   bool          // a writer's note may have kept it from reading
+	forgets  bool          // a loss of data, which takes the last number with it
 }
 
 // A Recorder notes what happens. Its methods may be called concurrently.

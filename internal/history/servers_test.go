@@ -31,13 +31,14 @@ type site struct {
 	proxies []*faults.Proxy     // one for each client
 	step    func(faults.Request) bool
 	scripts bool // the server has a cache of scripts
+	lasting bool // numbers are told by the server's clock, too
 	connect func(addr string) backend.Backend
 	lease   time.Duration
 }
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
-	s := &site{T: t, server: testservers.Redis(t), step: isScript, scripts: true, lease: time.Second}
+	s := &site{T: t, server: testservers.Redis(t), step: isScript, scripts: true, lasting: true, lease: time.Second}
 	s.connect = func(addr string) backend.Backend {
 		rdb := redis.NewClient(&redis.Options{
 			Addr: addr, DialTimeout: impatience, ReadTimeout: impatience, WriteTimeout: impatience,
@@ -50,7 +51,7 @@ func TestRedis(t *testing.T) {
 
 func TestValkey(t *testing.T) {
 	t.Parallel()
-	s := &site{T: t, server: testservers.Valkey(t), step: isScript, scripts: true, lease: time.Second}
+	s := &site{T: t, server: testservers.Valkey(t), step: isScript, scripts: true, lasting: true, lease: time.Second}
 	s.connect = func(addr string) backend.Backend {
 		opts := valkey.ClientOption{InitAddress: []string{addr}, DisableCache: true, ConnWriteTimeout: impatience}
 		opts.Dialer.Timeout = impatience
@@ -111,6 +112,7 @@ func (s *site) run(protocol faults.Protocol) {
 	seed := history.Seed(s)
 	r := history.New()
 	var clients []*dlock.Client
+	var kinds backend.Kinds
 	for range sites {
 		addr := ""
 		if s.server != nil {
@@ -122,17 +124,22 @@ func (s *site) run(protocol faults.Protocol) {
 			s.proxies = append(s.proxies, p)
 			addr = p.Addr()
 		}
-		c := dlock.New(r.Watch(s.connect(addr)), dlock.WithLease(s.lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+		b := s.connect(addr)
+		kinds = b.Limits().Kinds
+		c := dlock.New(r.Watch(b), dlock.WithLease(s.lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
 		s.Cleanup(func() { c.Close() })
 		clients = append(clients, c)
 	}
-	names := [][]string{{"a", "b"}, {"c", "d"}, {"e", "f"}}
+	locks := [][]history.Lock{{{Name: "a"}, {Name: "b"}}, {{Name: "c"}, {Name: "d"}}, {{Name: "e"}, {Name: "f"}}}
+	if kinds.Has(backend.Fenced) && kinds.Has(backend.Write) {
+		locks[1][0].Kind, locks[1][1].Kind, locks[2][1].Kind = backend.Write, backend.Fenced, backend.Write
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for i := range names {
+		for i := range locks {
 			history.Workload{
-				Seed: seed + uint64(i), Names: names[i], Users: 3, Lease: s.lease, Pace: 250 * time.Millisecond,
+				Seed: seed + uint64(i), Locks: locks[i], Users: 3, Lease: s.lease, Pace: 250 * time.Millisecond,
 				Rounds: 50, Length: time.Second, Forces: s.server == nil,
 			}.Run(s.Context(), r, clients)
 		}
@@ -142,14 +149,16 @@ func (s *site) run(protocol faults.Protocol) {
 	} else {
 		s.harm(r, rand.New(rand.NewPCG(seed, 1)), done)
 	}
-	for _, name := range slices.Concat(names...) {
-		testservers.Until(s, name+" is free", func() bool {
-			locked, err := clients[0].Locker(name).IsLocked(s.Context())
-			return err == nil && !locked
-		})
+	for _, lock := range slices.Concat(locks...) {
+		for _, l := range lock.Lockers(clients[0]) {
+			testservers.Until(s, lock.Name+" is free", func() bool {
+				locked, err := l.IsLocked(s.Context())
+				return err == nil && !locked
+			})
+		}
 	}
 	s.Logf("%d calls", r.Count())
-	r.Verify(s, seed, history.Rules{Late: time.Minute})
+	r.Verify(s, seed, history.Rules{Late: time.Minute, Lasting: s.lasting})
 }
 
 // harm breaks the ways to the server, and the server, until done is closed; then all is well.

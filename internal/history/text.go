@@ -53,6 +53,12 @@ func (s *step) String() string {
 	if s.op != nil {
 		made = fmt.Sprintf(" for user %d", s.op.user)
 	}
+	if s.place > 0 {
+		made += fmt.Sprintf(", who has waited for %v and leaves a note for %v", s.waited, s.place)
+	}
 	answer := [...]string{"unknown", "granted", "freed", "refused", "not carried out"}[s.result]
-	return fmt.Sprintf("%s %s, %v%s → %s", kind, number, s.lease, made, answer)
+	if s.token != 0 {
+		answer += fmt.Sprintf(" as number %d", s.token)
+	}
+	return fmt.Sprintf("%v: %s %s, %v%s → %s", s.side, kind, number, s.lease, made, answer)
 }

@@ -11,10 +11,14 @@ import (
 type step struct {
 	kind    stepKind
 	op      *op // the call that it was made for, if that is known
+	side    backend.Kind
 	name    string
 	owner   string
 	lease   time.Duration
 	reentry bool
+	waited  time.Duration
+	place   time.Duration // for which a Write leaves a note; 0: it leaves none
+	token   uint64        // what was acquired has this number
 	call    time.Duration
 	ret     time.Duration // 0: it has not returned
 	result  stepResult
@@ -107,6 +111,13 @@ func (r *Recorder) stepEnded(s *step, result stepResult, err error) {
 	s.ret, s.result = r.now(), result
 }
 
+// numbered notes the number of what a step has acquired.
+func (r *Recorder) numbered(s *step, token uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.token = token
+}
+
 func orRefused(done bool, result stepResult) stepResult {
 	if done {
 		return result
@@ -116,15 +127,17 @@ func orRefused(done bool, result stepResult) stepResult {
 
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	st := s.r.stepStarted(&step{
-		kind: acquireStep, op: tag(ctx), name: req.Name, owner: req.Owner, lease: req.Lease, reentry: req.Reentry,
+		kind: acquireStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease,
+		reentry: req.Reentry, waited: req.Waited, place: req.Place,
 	})
 	res, err := s.Session.Acquire(ctx, req)
+	s.r.numbered(st, res.Token)
 	s.r.stepEnded(st, orRefused(res.Acquired, granted), err)
 	return res, err
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	st := s.r.stepStarted(&step{kind: releaseStep, op: tag(ctx), name: req.Name, owner: req.Owner, lease: req.Lease})
+	st := s.r.stepStarted(&step{kind: releaseStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease})
 	res, err := s.Session.Release(ctx, req)
 	outcome := refused
 	switch res.Outcome {
@@ -145,11 +158,11 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 }
 
 func renewal(req backend.RenewRequest) *step {
-	return &step{kind: renewStep, name: req.Name, owner: req.Owner, lease: req.Lease}
+	return &step{kind: renewStep, side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease}
 }
 
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
-	st := s.r.stepStarted(&step{kind: forceStep, op: tag(ctx), name: req.Name})
+	st := s.r.stepStarted(&step{kind: forceStep, op: tag(ctx), side: req.Kind, name: req.Name})
 	res, err := s.Session.ForceRelease(ctx, req)
 	s.r.stepEnded(st, orRefused(res.Released, freed), err)
 	return res, err

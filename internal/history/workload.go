@@ -6,14 +6,23 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 )
 
+// A Lock is one that users contend for: of kind [backend.Exclusive]; of [backend.Fenced], which some use as a
+// plain one; or of [backend.Read] or [backend.Write], of which they use both sides.
+type Lock struct {
+	Name string
+	Kind backend.Kind
+}
+
 // A Workload is what random users of some clients do: they lock, in all ways that there are, stay
-// for a while, look, re-enter, and unlock; some stay for longer than their lease.
+// for a while, look, re-enter, and unlock; some stay for longer than their lease. Who writes may read beside it,
+// and go on doing so.
 type Workload struct {
-	Seed   uint64        // of all choices; the schedule isn't repeated
-	Names  []string      // of the locks
+	Seed   uint64 // of all choices; the schedule isn't repeated
+	Locks  []Lock
 	Users  int           // of each client
 	Lease  time.Duration // that the clients renew with
 	Pace   time.Duration // how long waits and stays are, at most
@@ -27,9 +36,13 @@ func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client)
 	end := time.Now().Add(w.Length)
 	var all sync.WaitGroup
 	for i, c := range clients {
-		shared := make(map[string]*dlock.Locker)
-		for _, name := range w.Names {
-			shared[name] = c.Locker(name)
+		shared := make(map[shelf]*dlock.Locker)
+		for _, l := range w.Locks {
+			for _, k := range l.Kinds() {
+				if k != backend.Read { // whose plain calls give back anybody's
+					shared[shelf{l.Name, k}] = locker(c, l.Name, k)
+				}
+			}
 		}
 		for j := range w.Users {
 			u := &user{
@@ -52,6 +65,45 @@ func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client)
 	all.Wait()
 }
 
+// Kinds returns the kinds of Locker that are used for a lock.
+func (l Lock) Kinds() []backend.Kind {
+	switch l.Kind {
+	case backend.Fenced:
+		return []backend.Kind{backend.Fenced, backend.Exclusive}
+	case backend.Read, backend.Write:
+		return []backend.Kind{backend.Read, backend.Write}
+	default:
+		return []backend.Kind{l.Kind}
+	}
+}
+
+// Lockers returns one of each of these.
+func (l Lock) Lockers(c *dlock.Client) (all []*dlock.Locker) {
+	for _, k := range l.Kinds() {
+		all = append(all, locker(c, l.Name, k))
+	}
+	return all
+}
+
+func locker(c *dlock.Client, name string, k backend.Kind) *dlock.Locker {
+	switch k {
+	case backend.Fenced:
+		return c.FencedLocker(name)
+	case backend.Read:
+		return c.RWLocker(name).Reader()
+	case backend.Write:
+		return c.RWLocker(name).Writer()
+	default:
+		return c.Locker(name)
+	}
+}
+
+// A shelf is where a client keeps a Locker that all its users lock.
+type shelf struct {
+	name string
+	kind backend.Kind
+}
+
 // A user is one goroutine.
 type user struct {
 	w      Workload
@@ -60,7 +112,7 @@ type user struct {
 	number int
 	client int
 	c      *dlock.Client
-	shared map[string]*dlock.Locker
+	shared map[shelf]*dlock.Locker
 	owner  dlock.Owner
 }
 
@@ -80,20 +132,46 @@ func (u *user) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// party returns the user at a lock: at either side, if it has two.
+func (u *user) party(l Lock) *Party {
+	at := func(k backend.Kind) *Party {
+		return &Party{User: u.number, Client: u.client, Lease: u.w.Lease, Kind: k, Locker: locker(u.c, l.Name, k), Recorder: u.r}
+	}
+	kinds := l.Kinds()
+	first, second := kinds[0], kinds[len(kinds)-1]
+	if u.oneIn(3) {
+		first, second = second, first
+	}
+	p := at(first)
+	if first == backend.Read || first == backend.Write {
+		p.Beside = at(second)
+		p.Beside.Beside = p
+	}
+	return p
+}
+
 // round uses one lock once.
 func (u *user) round(ctx context.Context) {
-	name := u.w.Names[u.dice.IntN(len(u.w.Names))]
-	p := &Party{User: u.number, Client: u.client, Lease: u.w.Lease, Locker: u.c.Locker(name), Recorder: u.r}
+	p := u.party(u.w.Locks[u.dice.IntN(len(u.w.Locks))])
 	nests := true
-	switch u.dice.IntN(5) {
+	switch u.dice.IntN(6) {
 	case 0:
 		nests = false
 	case 1:
-		p.Locker, p.Shared, nests = u.shared[name], true, false
+		nests = false
+		if common := u.shared[shelf{p.Locker.Name(), p.Kind}]; common != nil {
+			p.Locker, p.Shared = common, true
+		}
 	case 2:
 		p.Locker = p.Locker.For(u.owner)
+		if p.Beside != nil {
+			p.Beside.Locker = p.Beside.Locker.For(u.owner)
+		}
 	case 3:
 		ctx = dlock.WithOwner(ctx, u.owner)
+	case 4:
+		u.take(ctx, p)
+		return
 	default:
 		u.do(ctx, p)
 		return
@@ -107,24 +185,64 @@ func (u *user) round(ctx context.Context) {
 	for p.Held() > 0 {
 		u.unlock(ctx, p)
 	}
+	u.goOn(ctx, p.Beside)
 	if u.oneIn(8) && !p.Shared {
 		p.Unlock(ctx) // once too often
 	}
 }
 
+// goOn is what is done at the other side of a lock when this one is given back.
+func (u *user) goOn(ctx context.Context, p *Party) {
+	if p == nil || p.Held() == 0 {
+		return
+	}
+	p.Check(ctx)
+	u.pause(ctx, u.upTo(u.w.Pace/8))
+	p.Check(ctx)
+	for p.Held() > 0 {
+		u.unlock(ctx, p)
+	}
+}
+
 // do is a round with Do.
 func (u *user) do(ctx context.Context, p *Party) {
-	a := u.ask()
-	a.Try = false
-	if a.Wait == 0 {
-		a.Wait = u.upTo(u.w.Pace)
-	}
-	p.Do(ctx, a, func(ctx context.Context) {
+	inside := ctx
+	p.Do(ctx, u.askAndWait(), func(ctx context.Context) {
+		inside = ctx
 		u.inside(ctx, p, true)
 		for p.Held() > 1 {
 			u.unlock(ctx, p)
 		}
 	})
+	u.goOn(inside, p.Beside)
+}
+
+// take is a round with Acquire.
+func (u *user) take(ctx context.Context, p *Party) {
+	h := p.Take(ctx, u.askAndWait())
+	if h == nil {
+		return
+	}
+	u.inside(h.Context(), p, true)
+	for p.Held() > 1 {
+		u.unlock(h.Context(), p)
+	}
+	inside := h.Context()
+	p.Release(ctx, h)
+	u.goOn(inside, p.Beside)
+	if u.oneIn(8) {
+		p.Release(ctx, h) // once too often
+	}
+}
+
+// askAndWait says how to acquire where waiting has no other end.
+func (u *user) askAndWait() Ask {
+	a := u.ask()
+	a.Try = false
+	if a.Wait == 0 {
+		a.Wait = u.upTo(u.w.Pace)
+	}
+	return a
 }
 
 // ask says how to acquire.
@@ -150,12 +268,16 @@ func (u *user) acquire(ctx context.Context, p *Party) bool {
 func (u *user) inside(ctx context.Context, p *Party, nests bool) {
 	p.Check(ctx)
 	for range u.dice.IntN(4) {
-		switch u.dice.IntN(6) {
+		switch u.dice.IntN(7) {
 		case 0, 1:
 			u.pause(ctx, u.upTo(u.w.Pace/4))
 		case 2:
 			if nests {
 				u.acquire(ctx, p)
+			}
+		case 6:
+			if nests && p.Beside != nil { // to read what is written; the other way round is refused
+				u.acquire(ctx, p.Beside)
 			}
 		case 3:
 			if p.Held() > 1 {
@@ -164,11 +286,19 @@ func (u *user) inside(ctx context.Context, p *Party, nests bool) {
 		default:
 			u.look(ctx, p)
 		}
-		p.Check(ctx)
+		u.checkAll(ctx, p)
 	}
 	if u.oneIn(12) {
 		u.pause(ctx, u.w.Pace+u.w.Pace/8)
-		p.Check(ctx)
+		u.checkAll(ctx, p)
+	}
+}
+
+// checkAll looks at what a party has on either side.
+func (u *user) checkAll(ctx context.Context, p *Party) {
+	p.Check(ctx)
+	if p.Beside != nil && p.Beside.Held() > 0 {
+		p.Beside.Check(ctx)
 	}
 }
 

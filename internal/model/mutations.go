@@ -65,6 +65,45 @@ const (
 	noShortTimer
 	passesForGood
 	grantLeft
+
+	// Sharing a read.
+	joinsLost
+	joinsReleased
+	joinsNested
+	joinsForever
+	joinedUnseen
+	joinedDropped
+	leaverReleases
+	lastStays
+	leftToLease
+	tellsOne
+	revivesClaim
+	lossUnheard
+
+	// Reading under a write.
+	nestedReleasedEarly
+	nestedTakenBackEarly
+	handsOnRead
+	grantsEnded
+	endedForgotten
+
+	// Notes of waiting writers.
+	neverBarred
+	refreshesYounger
+	placeTooShort
+	noNoteTimer
+	barredDeaf
+	givesUpLeavingNote
+	givesUpQuietly
+	noteTakenBackOnce
+	entersKeepingNote
+	handedKeepingNote
+	backWaits
+	downgradesQuietly
+	lastReaderQuiet
+	joinsAhead
+	grantsAhead
+	grantsAheadOfTrying
 )
 
 // mutations says in words what each mutation does.
@@ -125,6 +164,42 @@ var mutations = [...]string{
 	noShortTimer:             "a head that may be handed the lock, or waits for its message after a chain, waits for that only",
 	passesForGood:            "a message that lets others come first leaves no timer",
 	grantLeft:                "a waiter that is cancelled as it is handed the lock leaves it",
+
+	joinsLost:      "a shared read is joined after its deadline",
+	joinsReleased:  "a shared read is joined after its last release was sent",
+	joinsNested:    "a read under a write is joined",
+	joinsForever:   "a shared read is joined however old it is",
+	joinedUnseen:   "a reader that has joined doesn't look whether what it joined is lost by now",
+	joinedDropped:  "a reader that is cancelled as it joins leaves its place taken",
+	leaverReleases: "whoever leaves a shared read releases it",
+	lastStays:      "the last to leave a shared read doesn't release it",
+	leftToLease:    "a shared read whose release gave up is left to its lease",
+	tellsOne:       "a shared read that is lost is lost for one of its readers",
+	revivesClaim:   "the answer to a renewal brings back a shared read that was lost meanwhile",
+	lossUnheard:    "a release that finds a shared read lost says nothing",
+
+	nestedReleasedEarly:  "a read under a write is released while the write goes on",
+	nestedTakenBackEarly: "a read under a write is taken back while the write goes on",
+	handsOnRead:          "a write under which is read is handed on",
+	grantsEnded:          "the answer to a read under a write counts when it comes after the end of the write",
+	endedForgotten:       "… and if there is none, nothing is taken back",
+
+	neverBarred:         "notes don't keep readers out",
+	refreshesYounger:    "a note that is refreshed takes the later time of arrival",
+	placeTooShort:       "a note ends before its writer looks again",
+	noNoteTimer:         "a reader that a note keeps out has no timer",
+	barredDeaf:          "a reader that a note keeps out waits for its end only",
+	givesUpLeavingNote:  "a writer that gives up leaves its note, where it was told that it hasn't the lock",
+	givesUpQuietly:      "a note that is taken back wakes nobody",
+	noteTakenBackOnce:   "a note is taken back once",
+	entersKeepingNote:   "a writer that gets in keeps its note",
+	handedKeepingNote:   "a writer that is handed the lock leaves the note of its own number",
+	backWaits:           "a write is taken back when what was read under it is over",
+	downgradesQuietly:   "a writer that reads on wakes nobody",
+	lastReaderQuiet:     "the last reader wakes nobody",
+	joinsAhead:          "a reader joins ahead of a writer that waits here",
+	grantsAhead:         "a reader that gets in takes along who queues behind a writer",
+	grantsAheadOfTrying: "… if that writer's attempt is under way",
 }
 
 func (m mutation) String() string { return mutations[m] }

@@ -71,6 +71,32 @@ var (
 	})
 	unsure = func(m Holds) Holds { m.SureOnly = false; return m }
 
+	share = Shares{
+		Parties: [2]int{2, 0}, Numbers: [2]int{2, 1}, Count: 2, Requests: 2, Lease: 2, Rival: true,
+	}
+	shareAged     = with(share, func(m *Shares) { m.Window, m.Lease = 1, 3 })
+	sharePunctual = with(share, func(m *Shares) { m.Punctual = true })
+	shareForced   = with(shareAged, func(m *Shares) { m.Forces, m.Answered = 1, true })
+	plain         = with(shareAged, func(m *Shares) { m.Plain = true })
+	plainForced   = with(shareForced, func(m *Shares) { m.Plain = true })
+	shareMixed    = with(share, func(m *Shares) { m.Writers[0] = 1 })
+	shareBoth     = with(share, func(m *Shares) {
+		m.Rival, m.Parties, m.Writers, m.Numbers = false, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}
+	})
+	under         = with(share, func(m *Shares) { m.Parties[0], m.Writers[0], m.Numbers[0] = 1, 1, 1 })
+	underBeside   = with(under, func(m *Shares) { m.Parties[0] = 2 })
+	underPair     = with(underBeside, func(m *Shares) { m.Pair = true })
+	underPunctual = with(underPair, func(m *Shares) { m.Punctual = true })
+	underHand     = with(underBeside, func(m *Shares) { m.Writers[0], m.HandOvers = 2, 1 })
+
+	noteOf = func(a, b string) Notes {
+		return Notes{Clients: [2]string{a, b}, Unknowns: 1, HandOver: true, Punctual: true}
+	}
+	note      = noteOf("WR", "R")
+	noteWaits = noteOf("RRW", "")
+	noteDies  = with(noteOf("R", "WR"), func(m *Notes) { m.Crashes, m.Losses = 1, 1 })
+	certain   = func(m Notes) Notes { m.Unknowns = 0; return m }
+
 	wait2 = Waits{Waiters: 2, Breaks: 2, Others: 3, Unknowns: 1, Forces: 1, HandOver: true}
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
 )
@@ -114,6 +140,37 @@ func runs() []run {
 		waits("2 waiters, turns", with(wait2, func(m *Waits) { m.Turns = true })),
 		waits("3 waiters, turns, no hand-over", with(wait3, func(m *Waits) { m.Turns, m.HandOver = true, false })),
 		waits("3 waiters, no notification", with(wait3, func(m *Waits) { m.Polls = true })),
+
+		shares("readers share", share),
+		shares("readers share, no request is later than its lease", sharePunctual),
+		shares("readers share, claims age", shareAged),
+		shares("readers share, a client crashes", with(share, func(m *Shares) { m.Crashes = 1 })),
+		shares("readers share, plain calls of one variable", plain),
+		shares("readers share, ForceUnlock", shareForced),
+		shares("readers share, plain calls, ForceUnlock", plainForced),
+		shares("readers share, ForceUnlock, unanswered", with(shareForced, func(m *Shares) { m.Answered = false }), "T1"),
+		shares("a writer reads", under),
+		shares("a writer reads, a pair of goroutines is one owner", underPair),
+		shares("a writer reads, hand-over", underHand),
+
+		notes("a writer and two readers", note),
+		notes("two readers and a writer, one client", noteWaits),
+		notes("a reader tries out of turn", noteOf("WRT", "")),
+		notes("a writer goes on reading", noteOf("D", "R")),
+
+		big(shares("three readers", with(share, func(m *Shares) { m.Parties[0] = 3 }))),
+		big(shares("readers share, renewals take time", with(share, func(m *Shares) { m.Renewals = true }))),
+		big(shares("a reader and a writer, one request at a time", with(shareMixed, func(m *Shares) { m.Requests = 1 }))),
+		big(shares("a reader and a writer", with(shareMixed, func(m *Shares) { m.Count = 1 }))),
+		big(shares("both clients in full, one request at a time", with(shareBoth, func(m *Shares) { m.Requests = 1 }))),
+		big(shares("both clients in full", with(shareBoth, func(m *Shares) { m.Lease, m.Count = 1, 1 }))),
+		big(shares("a writer reads, punctual", underPunctual)),
+		big(notes("a writer and two readers, requests are late", with(note, func(m *Notes) { m.Punctual = false }))),
+		big(notes("a client crashes, a message is lost", noteDies)),
+		big(notes("a writer goes on reading, others wait", noteOf("D", "RW"))),
+		big(notes("two writers wait", certain(noteOf("RRW", "W")))),
+		big(notes("two writers of one client", certain(noteOf("WRW", "R")))),
+		big(notes("a writer and a reader in each client", certain(noteOf("WR", "WR")))),
 
 		big(holds("an owner acquires twice", twice)),
 		big(holds("an owner re-enters 3 deep, 4 requests", deep)),
@@ -168,6 +225,41 @@ func runs() []run {
 		holdsWithout(handedDropped, hand, "L1"),
 		holdsWithout(handedUnseen, hand, "S4"),
 
+		sharesWithout(joinsLost, share, "S4"),
+		sharesWithout(joinsReleased, share, "S1"),
+		sharesWithout(joinsNested, underBeside, "S1"),
+		sharesWithout(joinsForever, shareForced, "E1"),
+		sharesWithout(joinedUnseen, share, "S4"),
+		sharesWithout(joinedDropped, share, "L1"),
+		sharesWithout(leaverReleases, share, "S1"),
+		sharesWithout(lastStays, share, "L1"),
+		sharesWithout(leftToLease, sharePunctual, "G1"),
+		sharesWithout(tellsOne, shareForced, "S1"),
+		sharesWithout(revivesClaim, share, "T1"),
+		sharesWithout(lossUnheard, plainForced, "T1"),
+		sharesWithout(nestedReleasedEarly, under, "S1"),
+		sharesWithout(nestedTakenBackEarly, under, "S1"),
+		sharesWithout(handsOnRead, underHand, "S1"),
+		sharesWithout(grantsEnded, underPair, "S1"),
+		sharesWithout(endedForgotten, underPunctual, "G1"),
+
+		notesWithout(neverBarred, note, "W1"),
+		notesWithout(refreshesYounger, note, "W1"),
+		notesWithout(placeTooShort, note, "W1"),
+		notesWithout(noNoteTimer, noteDies, "L2"),
+		notesWithout(barredDeaf, note, "L2m"),
+		notesWithout(givesUpLeavingNote, note, "G3"),
+		notesWithout(givesUpQuietly, note, "L2m"),
+		notesWithout(noteTakenBackOnce, note, "G3"),
+		notesWithout(entersKeepingNote, note, "G3"),
+		notesWithout(handedKeepingNote, noteOf("WRW", "R"), "G3"),
+		notesWithout(backWaits, noteOf("D", "RW"), "G3"),
+		notesWithout(downgradesQuietly, noteOf("D", "R"), "L2m"),
+		notesWithout(lastReaderQuiet, note, "L2m"),
+		notesWithout(joinsAhead, noteWaits, "W2"),
+		notesWithout(grantsAhead, noteOf("RRW", "W"), "W2"),
+		notesWithout(grantsAheadOfTrying, noteOf("WRT", ""), "W2"),
+
 		waitsWithout(noTimer, wait2, "L2"),
 		waitsWithout(noShortTimer, with(wait3, func(m *Waits) { m.Polls = true }), "L2"),
 		waitsWithout(passesForGood, with(wait2, func(m *Waits) { m.Turns = true }), "L2m"),
@@ -189,6 +281,28 @@ func holds(name string, m Holds, known ...string) run {
 
 func waits(name string, m Waits, known ...string) run {
 	return run{name: "waits: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func shares(name string, m Shares, known ...string) run {
+	return run{name: "shares: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func sharesWithout(rule mutation, m Shares, breaks ...string) run {
+	m.Mutation = rule
+	r := shares("", m)
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
+	return r
+}
+
+func notes(name string, m Notes, known ...string) run {
+	return run{name: "notes: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func notesWithout(rule mutation, m Notes, breaks ...string) run {
+	m.Mutation = rule
+	r := notes("", m)
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
+	return r
 }
 
 func holdsWithout(rule mutation, m Holds, breaks ...string) run {

@@ -187,12 +187,24 @@ type party struct {
 	wakeup []backend.Wakeup
 }
 
+// decode understands two messages.
+func decode(message string) (backend.Wakeup, bool) {
+	switch message {
+	case "0":
+		return backend.WakeOne, true
+	case "1":
+		return backend.WakeAll, true
+	default:
+		return 0, false
+	}
+}
+
 // subscribe calls Subscribe in another goroutine.
 func subscribe(t *testing.T, s *Subscriber, channel string) *party {
 	p := &party{done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.sub, p.err = s.Subscribe(t.Context(), channel, func(w backend.Wakeup) { p.wakeup = append(p.wakeup, w) })
+		p.sub, p.err = s.Subscribe(t.Context(), channel, decode, func(w backend.Wakeup) { p.wakeup = append(p.wakeup, w) })
 	}()
 	return p
 }

@@ -123,9 +123,14 @@ func New(client Client, options Options) *Subscriber {
 // Close ends everything and waits for nothing.
 func (s *Subscriber) Close() { s.stop() }
 
+// A Decoder says whom a message is meant for, and is false for one that means nothing: anybody may publish on
+// a channel.
+type Decoder func(message string) (backend.Wakeup, bool)
+
 // A channel is one that somebody is subscribed to, or that the server takes for one.
 type channel struct {
 	name    string
+	decode  Decoder
 	server  *server // nil while it isn't known which has it
 	state   state   // see become
 	changes int     // of state
@@ -160,13 +165,14 @@ type subscription struct {
 	answer     chan<- error // what Subscribe returns; nil once it has it
 }
 
-// Subscribe returns once the server has confirmed the subscription.
-func (s *Subscriber) Subscribe(ctx context.Context, channel string, wake func(backend.Wakeup)) (backend.Subscription, error) {
+// Subscribe returns once the server has confirmed the subscription. All who subscribe to a channel decode
+// its messages in the same way.
+func (s *Subscriber) Subscribe(ctx context.Context, channel string, decode Decoder, wake func(backend.Wakeup)) (backend.Subscription, error) {
 	located, err := s.client.Locate(ctx, channel)
 	if err != nil {
 		return nil, err
 	}
-	sub, answer, err := s.add(channel, located, wake)
+	sub, answer, err := s.add(channel, located, decode, wake)
 	if err != nil {
 		return nil, err
 	}
@@ -185,13 +191,14 @@ func (s *Subscriber) Subscribe(ctx context.Context, channel string, wake func(ba
 }
 
 // add returns a subscription and its answer to come, or an error while no connection can be had.
-func (s *Subscriber) add(name string, located Server, wake func(backend.Wakeup)) (*subscription, <-chan error, error) {
+func (s *Subscriber) add(name string, located Server, decode Decoder, wake func(backend.Wakeup)) (*subscription, <-chan error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return nil, nil, errClosed
 	}
 	ch := s.channel(name)
+	ch.decode = decode
 	if ch.server == nil {
 		ch.server = s.server(located)
 	}
@@ -218,6 +225,14 @@ func (s *Subscriber) channel(name string) *channel {
 		s.channels[name] = ch
 	}
 	return ch
+}
+
+// Listens says whether anybody is subscribed to a channel, or about to be.
+func (s *Subscriber) Listens(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ch := s.channels[name]
+	return ch != nil && len(ch.subs) > 0
 }
 
 // Watch begins to observe whether the session itself listens to a channel. The function it returns,

@@ -636,7 +636,7 @@ func TestContext(t *testing.T) {
 		defer cancel()
 		left := make(chan error)
 		go func() {
-			_, err := s.Subscribe(ctx, "a", func(backend.Wakeup) { t.Error("woken although it has left") })
+			_, err := s.Subscribe(ctx, "a", decode, func(backend.Wakeup) { t.Error("woken although it has left") })
 			left <- err
 		}()
 		server := <-c.conns

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
 const (
@@ -317,28 +316,34 @@ type Receiver struct {
 
 // Published is called for every message.
 func (r *Receiver) Published(name, message string) {
-	wakeup, ok := redisson.Wakeup(message)
-	if !ok {
-		return
-	}
-	r.about(name, wakeup, func(ch *channel) []func(backend.Wakeup) { return ch.standing() })
+	r.about(name, func(ch *channel) ([]func(backend.Wakeup), backend.Wakeup) {
+		wakes := ch.standing()
+		if len(wakes) == 0 {
+			return nil, 0
+		}
+		wakeup, ok := ch.decode(message)
+		if !ok {
+			return nil, 0
+		}
+		return wakes, wakeup
+	})
 }
 
 // Subscribed is called when the server has confirmed a subscription.
 func (r *Receiver) Subscribed(name string) {
-	r.about(name, backend.WakeAll, func(ch *channel) []func(backend.Wakeup) {
+	r.about(name, func(ch *channel) ([]func(backend.Wakeup), backend.Wakeup) {
 		if ch.state != asked {
-			return nil
+			return nil, 0
 		}
 		r.served = true
-		return r.subscriber.stands(ch)
+		return r.subscriber.stands(ch), backend.WakeAll
 	})
 }
 
 // Unsubscribed is called when the server has ended a subscription: as it was told to, or because the
 // channel's slot has gone to another.
 func (r *Receiver) Unsubscribed(name string) {
-	r.about(name, 0, func(ch *channel) []func(backend.Wakeup) {
+	r.about(name, func(ch *channel) ([]func(backend.Wakeup), backend.Wakeup) {
 		switch ch.state {
 		case leaving:
 			ch.become(off)
@@ -347,18 +352,19 @@ func (r *Receiver) Unsubscribed(name string) {
 			ch.become(off)
 			r.subscriber.leave(ch)
 		}
-		return nil
+		return nil, 0
 	})
 }
 
 // about does something with a channel, and then wakes those it names.
-func (r *Receiver) about(name string, wakeup backend.Wakeup, do func(*channel) []func(backend.Wakeup)) {
+func (r *Receiver) about(name string, do func(*channel) ([]func(backend.Wakeup), backend.Wakeup)) {
 	s := r.subscriber
 	s.mu.Lock()
 	var wakes []func(backend.Wakeup)
+	var wakeup backend.Wakeup
 	ch := s.channels[name]
 	if ch != nil && ch.server == r.server && r.server.receiver == r && s.ctx.Err() == nil {
-		wakes = do(ch)
+		wakes, wakeup = do(ch)
 	}
 	s.mu.Unlock()
 	wakeAll(wakes, wakeup)

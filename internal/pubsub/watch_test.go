@@ -20,7 +20,7 @@ func TestWatch(t *testing.T) {
 		var sub backend.Subscription
 		subscribe := func() {
 			var err error
-			if sub, err = s.Subscribe(t.Context(), "channel", func(backend.Wakeup) {}); err != nil {
+			if sub, err = s.Subscribe(t.Context(), "channel", decode, func(backend.Wakeup) {}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -83,5 +83,28 @@ func TestWatchOfForgottenServer(t *testing.T) {
 		watch()
 		server.Published("a", "0")
 		p.woken(t, backend.WakeOne)
+	})
+}
+
+func TestListens(t *testing.T) {
+	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
+		want := func(when string, want bool) {
+			t.Helper()
+			if s.Listens("a") != want || s.Listens("b") {
+				t.Errorf("%s: %v", when, !want)
+			}
+		}
+		want("nobody listens", false)
+		s.Watch("a")()
+		want("somebody has looked", false)
+		p := subscribe(t, s, "a")
+		server := <-c.conns
+		want("somebody is about to", true)
+		server.does(t, Subscribe, "a")
+		p.stands(t)
+		want("somebody listens", true)
+		p.sub.Close()
+		want("nobody listens any more", false)
+		server.does(t, Unsubscribe, "a")
 	})
 }

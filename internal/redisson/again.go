@@ -22,16 +22,21 @@ if (redis.call('exists', KEYS[2]) == 0) then
     redis.call('del', KEYS[2]);
 end;
 `
-	// refuseForeign leaves a script if the key has no expiry and doesn't look like a lock. With one it
-	// may be somebody's data, too, but who waits for it gets the lock when it is gone.
-	refuseForeign = `
-if (redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
+	// hasMode says whether a hash has a mode, as read-write locks do: with a number it is an owner of this name.
+	hasMode = `
+local mode = redis.call('hget', KEYS[1], 'mode');
+local hasMode = mode and not tonumber(mode);
+`
+	// refuseForeign leaves a script if the key has a mode, or no expiry and doesn't look like a lock. With an expiry
+	// it may be somebody's data, too, but who waits for it gets the lock when it is gone.
+	refuseForeign = hasMode + `
+if (hasMode or redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
     return -1;
 end;
 `
 	// spareForeign leaves a script if the key may be anything but a lock. These always have an expiry.
-	spareForeign = `
-if (redis.call('hlen', KEYS[1]) > 0 and (redis.call('pttl', KEYS[1]) < 0 or not isLock(KEYS[1]))) then
+	spareForeign = hasMode + `
+if (hasMode or redis.call('hlen', KEYS[1]) > 0 and (redis.call('pttl', KEYS[1]) < 0 or not isLock(KEYS[1]))) then
     return -1;
 end;
 `
@@ -47,7 +52,7 @@ var (
 	forceReleaseScript = newScript(forceReleaseText)
 )
 
-// errForeign is the error of a step that finds a hash that is no lock.
+// errForeign is the error of a step that finds a hash that is no lock, or one of another kind.
 var errForeign = &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
 
 // ReleaseAgain is what is sent after a [Release] that did nothing, if [MayHold] says so. Its answer holds:
@@ -69,5 +74,5 @@ func RenewAgain(req backend.RenewRequest) Call {
 	return call(renewAgainScript, 2, req.Name, Channel(req.Name), millis(req.Lease), req.Owner)
 }
 
-// IsForeign asks about a lock that seems to be held for ever. [ParseIsForeign] reads its reply.
+// IsForeign asks about a key that keeps others from a lock. [ParseIsForeign] reads its reply.
 func IsForeign(name string) Call { return call(isForeignScript, 1, name) }

@@ -36,7 +36,7 @@ func FuzzNames(f *testing.F) {
 		if Slot(name) >= Slots || Slot(channel) >= Slots {
 			t.Errorf("%q: slots %d and %d", name, Slot(name), Slot(channel))
 		}
-		err := CheckSlot(name)
+		err := checkSlots(name, kindOf(backend.Exclusive).keys(name, other)...)
 		if (err == nil) != (Slot(name) == Slot(channel)) {
 			t.Errorf("%q: slots %d and %d, %v", name, Slot(name), Slot(channel), err)
 		}
@@ -131,7 +131,7 @@ func FuzzReplies(f *testing.F) {
 		if look.Held && (one != int64(1) || three == int64(-2) || look.Count < 0 || look.Remaining < -time.Millisecond) {
 			t.Errorf("look: %v, %v, %v mean %+v", one, two, three, look)
 		}
-		if err := CheckReplicas(int(replicas), one, nil); (err == nil) != (isInt && n >= int64(replicas)) || err != nil && !errors.Is(err, ErrNotReplicated) {
+		if err := (Replicas{N: int(replicas)}).acknowledged(Reply{Value: one}); (err == nil) != (isInt && n >= int64(replicas)) || err != nil && !errors.Is(err, ErrNotReplicated) {
 			t.Errorf("WAIT for %d: %v means %v", replicas, one, err)
 		}
 	})

@@ -17,12 +17,17 @@ const (
 
 // Channel returns the name of the channel on which releases of the named lock are published. Its
 // braces make a cluster put it where the lock is; a name that brings a brace is taken as it is,
-// which does not always achieve that: see [CheckSlot].
+// which does not always achieve that: see checkSlots.
 func Channel(name string) string {
+	return tagged(channelPrefix, name, "")
+}
+
+// tagged puts a name into that of a key that a cluster shall keep in one slot with it.
+func tagged(before, name, after string) string {
 	if strings.Contains(name, "{") {
-		return channelPrefix + name
+		return before + name + after
 	}
-	return channelPrefix + "{" + name + "}"
+	return before + "{" + name + "}" + after
 }
 
 // Wakeup says whom a message on a lock's channel is meant for. It is false for a message that is
@@ -38,17 +43,18 @@ func Wakeup(message string) (backend.Wakeup, bool) {
 	}
 }
 
-// CheckSlot returns an error of kind [backend.Refused] if a cluster keeps the named lock and its
-// channel in different slots: there such a lock could be acquired but never released.
-func CheckSlot(name string) error {
-	channel := Channel(name)
-	key, other := Slot(name), Slot(channel)
-	if key == other {
-		return nil
+// checkSlots returns an error of kind [backend.Refused] if a cluster keeps a lock and other keys of it, of which
+// its channel is one, in different slots: there such a lock could be acquired but never released.
+func checkSlots(name string, others ...string) error {
+	slot := Slot(name)
+	for _, key := range others {
+		if other := Slot(key); other != slot {
+			return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(
+				"lock name %q cannot be used in a cluster: its braces put the key into slot %d and %q into slot %d",
+				name, slot, key, other)}
+		}
 	}
-	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(
-		"lock name %q cannot be used in a cluster: its braces put the key into slot %d and the channel %q into slot %d",
-		name, key, channel, other)}
+	return nil
 }
 
 // Slots is how many slots a cluster has.

@@ -1,8 +1,11 @@
-// Package redisson is the protocol of Redisson's RLock, without a connection to speak it over: the
-// scripts and their arguments, the names, what the replies mean and what the errors mean. The
-// backends for Redis and Valkey differ only in the client that carries it.
+// Package redisson keeps locks as Redisson does, in Redis and in Valkey: the scripts and their arguments,
+// the names, what the replies and the errors mean, and the sessions that take the steps. A backend adapts
+// its client with a [Transport].
 //
-// A lock is a hash under the lock's name, with one field: the owner, and its holds as the value.
+// A step's way is: the session builds the commands of the lock's kind, the transport sends them, and
+// the kind reads the replies. What there is of a kind is its entry in one table.
+//
+// An exclusive lock is a hash under the lock's name, with one field: the owner, and its holds as the value.
 // The key's expiry is the lease. Whoever frees the lock publishes a message on its channel.
 package redisson
 
@@ -29,12 +32,16 @@ var (
 	releaseText string
 	//go:embed renew.lua
 	renewText string
+	//go:embed renewtogether.lua
+	renewTogetherText string
 	//go:embed forcerelease.lua
 	delText string // which deletes a key of any kind
 
 	acquireScript = newScript(acquireText)
 	releaseScript = newScript(releaseText)
 	renewScript   = newScript(renewText)
+
+	renewTogetherScript = newScript(renewTogetherText)
 )
 
 func newScript(text string) Script {
@@ -65,6 +72,17 @@ func Release(req backend.ReleaseRequest) Call { return Dialect{}.Release(req) }
 // Renew prolongs a hold. [ParseRenew] reads its reply.
 func Renew(req backend.RenewRequest) Call {
 	return call(renewScript, 1, req.Name, millis(req.Lease), req.Owner)
+}
+
+// renewTogether does for each name what [Renew] does, on a server that has all of them. All have one lease.
+func renewTogether(reqs []backend.RenewRequest) Call {
+	n := len(reqs)
+	words := make([]string, 2*n+1)
+	words[n] = millis(reqs[0].Lease)
+	for i, req := range reqs {
+		words[i], words[n+1+i] = req.Name, req.Owner
+	}
+	return call(renewTogetherScript, n, words...)
 }
 
 // ForceRelease frees a lock, in the zero [Dialect].

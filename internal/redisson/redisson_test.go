@@ -44,17 +44,17 @@ func TestDialect(t *testing.T) {
 	}
 }
 
-func TestCheckSlot(t *testing.T) {
+func TestCheckSlots(t *testing.T) {
 	for name, good := range map[string]bool{
 		"a": true, "{a}b": true, "a{b}c": true, "{a}{b}": true, "a{b}}": true,
 		"a{b": false, "{}x": false, "a}b": false, "}": false,
 	} {
-		err := CheckSlot(name)
+		err := checkSlots(name, kindOf(backend.Exclusive).keys(name, "owner")...)
 		if (err == nil) != good {
-			t.Errorf("CheckSlot(%q) = %v", name, err)
+			t.Errorf("checkSlots(%q) = %v", name, err)
 		}
 		if err != nil && backend.KindOf(err) != backend.Refused {
-			t.Errorf("CheckSlot(%q): kind %v", name, backend.KindOf(err))
+			t.Errorf("checkSlots(%q): kind %v", name, backend.KindOf(err))
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-func TestCheckReplicas(t *testing.T) {
+func TestAcknowledged(t *testing.T) {
 	cause := errors.New("cause")
 	for _, c := range []struct {
 		reply any
@@ -154,7 +154,7 @@ func TestCheckReplicas(t *testing.T) {
 		{nil, nil, "unexpected"},
 		{nil, cause, "cause"},
 	} {
-		err := CheckReplicas(2, c.reply, c.err)
+		err := Replicas{N: 2}.acknowledged(Reply{Value: c.reply, Err: c.err})
 		if c.says == "" && err == nil {
 			continue
 		}

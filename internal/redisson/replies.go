@@ -97,6 +97,31 @@ func ParseCount(reply any) (int, error) {
 	return n, nil
 }
 
+// look asks about a lock and one owner, or whether it has a mode.
+func look(req backend.LookRequest) []Command {
+	field := req.Owner
+	if field == "" {
+		field = "mode"
+	}
+	return []Command{ask("EXISTS", req.Name), ask("HGET", req.Name, field), ask("PTTL", req.Name)}
+}
+
+// looked reads the replies to look. With an expiry it is certain that it is a lock if the owner holds it or,
+// where nobody is asked about, it has no mode.
+func looked(req backend.LookRequest, replies []Reply) (res backend.LookResult, certain bool, err error) {
+	for _, r := range replies {
+		if r.Err != nil {
+			return backend.LookResult{}, false, r.Err
+		}
+	}
+	holds := replies[1].Value
+	if req.Owner == "" {
+		certain, holds = holds == nil, nil
+	}
+	res, err = ParseLook(replies[0].Value, holds, replies[2].Value)
+	return res, !res.Held || res.Remaining >= 0 && (certain || res.Count > 0), err
+}
+
 // ParseLook reads the replies to EXISTS key, HGET key owner (nil if there is no owner to ask for) and
 // PTTL key, sent in this order. Others may have taken turns on the lock between them; if the first
 // or the last says that it was free, it was free at one moment, and that is what is reported.

@@ -2,28 +2,23 @@ package redisson
 
 import "github.com/seed951563bd/distsync/backend"
 
-// CountWaiting returns the arguments of the PUBSUB that says how many connections to the server listen for
-// releases of the named lock. It is sent right behind a release. AddWaiting reads its reply.
-func (d Dialect) CountWaiting(name string) (subcommand, channel string) {
-	return d.numSub(), Channel(name)
-}
-
-// CountWaitingScript does what CountWaiting does, for a cluster: clients know of a script, and not of
-// the plain command, which node is to be asked, and follow where a slot has moved.
-func (d Dialect) CountWaitingScript(name string) Call {
-	return call(countWaitingScript, 1, Channel(name), d.numSub())
+// countWaiting asks how many connections to the server listen to the channel of a lock. It is sent right behind
+// a release. AddWaiting reads its reply. In a cluster it is a script: clients know of one, and not of the
+// plain command, which node is to be asked, and follow where a slot has moved.
+func (d Dialect) countWaiting(channel string, cluster bool) Command {
+	subcommand := "NUMSUB"
+	if d.Sharded {
+		subcommand = "SHARDNUMSUB"
+	}
+	if cluster {
+		return call(countWaitingScript, 1, channel, subcommand).byText()
+	}
+	return Command{Verb: "PUBSUB", Args: []string{subcommand, channel}}
 }
 
 var countWaitingScript = newScript(`return redis.call('pubsub', ARGV[1], KEYS[1]);`)
 
-func (d Dialect) numSub() string {
-	if d.Sharded {
-		return "SHARDNUMSUB"
-	}
-	return "NUMSUB"
-}
-
-// AddWaiting adds to the result of a release what the reply to CountWaiting, or the error in its place,
+// AddWaiting adds to the result of a release what the reply to countWaiting, or the error in its place,
 // says of clients other than this one that wait. Of those that are counted, between least and most are
 // this client's own. In a cluster whose channels are not sharded others listen by way of nodes that
 // were not asked: there it is known that some wait, never that none does.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -54,6 +55,20 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 			return held(err, res.Outcome == backend.Freed)
 		},
 	}
+	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write} {
+		for what, c := range map[string]struct {
+			step taken
+			want string
+		}{
+			"renew a ": {renews(kind, Alice), "true"}, "renew in a batch a ": {renewsInBatch(kind, Alice), "true"},
+			"release a ": {releases(kind, Alice), "freed"},
+		} {
+			steps[what+kind.String()] = func(ctx context.Context, s Session) error {
+				said, err := c.step(ctx, s)
+				return held(err, said == c.want)
+			}
+		}
+	}
 	for name, step := range steps {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
@@ -67,16 +82,23 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 				Free(t, s, "n")
 				waiting(t, s, "n")
 			}
+			field, hash := Alice, []any{Alice, "1"}
+			switch {
+			case strings.HasSuffix(name, backend.Read.String()):
+				hash = []any{"mode", "read", Alice, "1"}
+			case strings.HasSuffix(name, backend.Write.String()):
+				field, hash = aliceWrites, []any{"mode", "write", aliceWrites, "1"}
+			}
 			host, _, _ := net.SplitHostPort(after.Addr)
 			before.Do("REPLICAOF", host, strconv.Itoa(testservers.FreePort(t))) // it can't copy anything yet
 			to.Store(after.Addr)
 			client := connect(t, after.Addr)
-			client.HSet(ctx, "n", Alice, "1")
+			client.HSet(ctx, "n", hash...)
 			client.PExpire(ctx, "n", Lease)
 
 			err := step(ctx, s)
 			WantKind(t, err, backend.Retry)
-			if left := client.HGet(ctx, "n", Alice).Val(); left != "1" {
+			if left := client.HGet(ctx, "n", field).Val(); left != "1" {
 				t.Errorf("the new master has the lock %q times", left)
 			}
 			// A new connection leads to the new master.

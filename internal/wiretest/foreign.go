@@ -10,8 +10,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
 
-// Foreign tests what becomes of hashes that are no locks, and of those that are. With an expiry such a
-// hash is taken for a lock by who waits for it, since it will be gone; but nobody may delete it.
+// Foreign tests what becomes of hashes that are no plain locks, and of those that are. With an expiry such a
+// hash is taken for a lock by who waits for it, since it will be gone, unless it has a mode, as read-write
+// locks do; but nobody may delete it.
 func Foreign(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
@@ -26,18 +27,19 @@ func Foreign(t *testing.T, p Package, server *testservers.Server) {
 		"a user of two fields":         {[]any{"name", "bob", "visits", "12"}, 0, false, false},
 		"a counter":                    {[]any{"visits", "12"}, 0, true, false},
 		"settings with a mode":         {[]any{"mode", "read", "name", "bob"}, 0, false, false},
-		"a mode":                       {[]any{"mode", "read"}, time.Hour, true, false},
+		"a mode":                       {[]any{"mode", "read"}, time.Hour, false, false},
 		"a session that ends":          {[]any{"user", "bob"}, time.Hour, true, false},
 		"a session of numbers":         {[]any{"user", "12", "visits", "1"}, time.Hour, true, false},
 		"a number that is none":        {[]any{"rest", "-1"}, time.Hour, true, false},
 		"a zero":                       {[]any{"rest", "0"}, time.Hour, true, false},
 		"a part of a number":           {[]any{"version", "1.2"}, time.Hour, true, false},
-		"settings that end":            {[]any{"mode", "write", "name", "bob"}, time.Hour, true, false},
-		"another mode":                 {[]any{"mode", "fast", Bob, "1"}, time.Hour, true, false},
+		"settings that end":            {[]any{"mode", "write", "name", "bob"}, time.Hour, false, false},
+		"another mode":                 {[]any{"mode", "fast", Bob, "1"}, time.Hour, false, false},
 		"a lock":                       {[]any{Bob, "1"}, time.Hour, true, true},
 		"a lock held often":            {[]any{Bob, "120"}, time.Hour, true, true},
-		"a read lock":                  {[]any{"mode", "read", Bob, "2", Alice, "1"}, time.Hour, true, true},
-		"a write lock":                 {[]any{"mode", "write", Bob + ":write", "1"}, time.Hour, true, true},
+		"a read lock":                  {[]any{"mode", "read", Bob, "2", Alice, "1"}, time.Hour, false, false},
+		"a write lock":                 {[]any{"mode", "write", Bob + ":write", "1"}, time.Hour, false, false},
+		"one who is called mode":       {[]any{"mode", "1"}, time.Hour, true, true},
 		"a lock whose expiry was lost": {[]any{Bob, "1"}, 0, true, false},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -102,6 +104,38 @@ func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 			}
 			if l.Wait() != backend.WakeOne {
 				t.Error("it woke all")
+			}
+
+			for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write} {
+				full(false)
+				Must[string](t)(acquires(kind, Alice)(ctx, s))
+				if kind != backend.Read {
+					Must[string](t)(acquires(kind, Alice)(ctx, s))
+				}
+				full(true)
+				if kind == backend.Read { // to which Bob would be admitted
+					_, err := acquires(kind, Bob)(ctx, s)
+					WantKind(t, err, backend.Retry)
+				}
+				for _, step := range []taken{renews(kind, Alice), renewsInBatch(kind, Alice)} {
+					if said := Must[string](t)(step(ctx, s)); said != "true" {
+						t.Errorf("%v: renewed: %s", kind, said)
+					}
+				}
+				for _, want := range []string{"holds left", "freed", "not held"} {
+					if kind == backend.Read && want == "holds left" {
+						continue // it counts one
+					}
+					if said := Must[string](t)(releases(kind, Alice)(ctx, s)); said != want {
+						t.Errorf("%v: release: %s, want %s", kind, said, want)
+					}
+				}
+				full(false)
+				Must[string](t)(acquires(kind, Alice)(ctx, s))
+				full(true)
+				if said := Must[string](t)(forces(kind)(ctx, s)); said != "true" {
+					t.Errorf("%v: a forced release: %s", kind, said)
+				}
 			}
 
 			full(false)

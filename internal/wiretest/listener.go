@@ -21,11 +21,17 @@ type Listener struct {
 // Subscribe returns nil if that fails, which the test does, too. It may be called from any goroutine.
 func Subscribe(t testing.TB, s backend.Notifier, name string) *Listener {
 	t.Helper()
+	return SubscribeTo(t, s, backend.Exclusive, name)
+}
+
+// SubscribeTo is Subscribe for a lock of another kind.
+func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name string) *Listener {
+	t.Helper()
 	l := &Listener{Name: name, t: t, woke: make(chan backend.Wakeup, 100)}
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
 	var err error
-	l.Sub, err = s.Subscribe(ctx, backend.SubscribeRequest{Name: name, Wake: func(w backend.Wakeup) {
+	l.Sub, err = s.Subscribe(ctx, backend.SubscribeRequest{Kind: kind, Name: name, Wake: func(w backend.Wakeup) {
 		select {
 		case l.woke <- w:
 		default: // a wake-up too many costs nothing

@@ -14,7 +14,7 @@ import (
 func TestRenewTogether(t *testing.T) {
 	var reqs []backend.RenewRequest
 	var chosen []int
-	for i := range 3*MaxTogether + 2 {
+	for i := range 3*maxTogether + 2 {
 		lease := time.Second
 		if i%3 == 0 {
 			lease = time.Minute
@@ -24,19 +24,21 @@ func TestRenewTogether(t *testing.T) {
 			chosen = append(chosen, i)
 		}
 	}
+	b := &batch{reqs: reqs}
 	var grouped []int
-	for _, g := range RenewTogether(reqs, chosen) {
-		n := len(g.Requests)
-		if n > MaxTogether || len(g.Call.Keys) != n || len(g.Call.Args) != n+1 {
-			t.Fatalf("%d requests, %d keys, %d arguments", n, len(g.Call.Keys), len(g.Call.Args))
+	for _, group := range b.alike(chosen) {
+		n := len(group)
+		call := renewTogether(b.pick(group))
+		if n > maxTogether || len(call.Keys) != n || len(call.Args) != n+1 {
+			t.Fatalf("%d requests, %d keys, %d arguments", n, len(call.Keys), len(call.Args))
 		}
-		for i, request := range g.Requests {
+		for i, request := range group {
 			req := reqs[request]
-			if g.Call.Keys[i] != req.Name || g.Call.Args[i+1] != req.Owner || g.Call.Args[0] != millis(req.Lease) {
-				t.Errorf("request %d: %q", request, g.Call)
+			if call.Keys[i] != req.Name || call.Args[i+1] != req.Owner || call.Args[0] != millis(req.Lease) {
+				t.Errorf("request %d: %q", request, call)
 			}
 		}
-		grouped = append(grouped, g.Requests...)
+		grouped = append(grouped, group...)
 	}
 	slices.Sort(grouped)
 	if !slices.Equal(grouped, chosen) {
@@ -47,7 +49,6 @@ func TestRenewTogether(t *testing.T) {
 func TestRenewedTogether(t *testing.T) {
 	type reply = []any
 	yes, no := int64(1), int64(0)
-	g := Renewals{Requests: []int{4, 7, 9}}
 	for name, test := range map[string]struct {
 		reply   any
 		err     error
@@ -68,12 +69,17 @@ func TestRenewedTogether(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			held, failed := map[int]bool{}, map[int]bool{}
-			rest := g.Answer(test.reply, test.err, test.refused, func(i int, res backend.RenewResult, err error) {
+			r := Reply{Value: test.reply, Err: test.err}
+			if test.refused {
+				r.Refusal = test.err.Error()
+			}
+			b := &batch{answer: func(i int, res backend.RenewResult, err error) {
 				if held[i] || failed[i] {
 					t.Errorf("%d is answered twice", i)
 				}
 				held[i], failed[i] = res.Held, err != nil
-			})
+			}}
+			rest := b.answerTogether([]int{4, 7, 9}, r)
 			said := func(m map[int]bool) []int {
 				maps.DeleteFunc(m, func(_ int, yes bool) bool { return !yes })
 				return slices.Sorted(maps.Keys(m))

@@ -1,0 +1,360 @@
+package contract
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// modelOwners are the owners of the sequences, by their places in an object.
+var modelOwners = [...]string{"a", "b", "c"}
+
+// ending is when something ends: between two moments, since it is not known when exactly the store carried out the
+// step that set it. It is none if it is zero.
+type ending struct{ earliest, latest time.Time }
+
+func (x ending) none() bool { return x == ending{} }
+
+// hold is the model of a hold that excludes others. It is none if its count is 0.
+type hold struct {
+	kind  backend.Kind
+	owner string
+	count int
+	ends  ending
+	token uint64
+}
+
+// note is the model of what a writer that waits has left.
+type note struct{ since, ends ending }
+
+// object is the model of what a name holds. All fields can be compared.
+type object struct {
+	alone   hold
+	readers [len(modelOwners)]ending
+	notes   [len(modelOwners)]note
+}
+
+// moment is when a step was carried out: between two moments. slack is how much the store's clock may be off, or coarse.
+type moment struct {
+	before, after time.Time
+	slack         time.Duration
+}
+
+// mayBeOver says whether something may be over.
+func (t moment) mayBeOver(x ending) bool {
+	return !x.none() && !t.after.Before(x.earliest.Add(-t.slack))
+}
+
+// in returns the moment that is later by d.
+func (t moment) in(d time.Duration) ending { return ending{t.before.Add(d), t.after.Add(d)} }
+
+// longer returns the one that ends later.
+func (x ending) longer(y ending) ending {
+	if y.earliest.After(x.earliest) {
+		x.earliest = y.earliest
+	}
+	if y.latest.After(x.latest) {
+		x.latest = y.latest
+	}
+	return x
+}
+
+// holds returns the longest of all holds.
+func (o object) holds() ending {
+	x := o.alone.ends
+	for _, r := range o.readers {
+		x = x.longer(r)
+	}
+	return x
+}
+
+// latest returns when all holds must be over.
+func (o object) latest() time.Time { return o.holds().latest }
+
+// reads says whether anybody does.
+func (o object) reads() bool { return o.readers != [len(modelOwners)]ending{} }
+
+// free says whether nobody holds anything.
+func (o object) free() bool { return o.alone.count == 0 && !o.reads() }
+
+// passing returns what may be left of the object at that moment. With strict, what must be over is. A reader's hold may
+// end late, while others read: then it keeps nobody out who would get in otherwise.
+func (o object) passing(t moment, strict bool) []object {
+	all := []object{o}
+	over := func(x, last ending, end func(*object)) {
+		if !t.mayBeOver(x) {
+			return
+		}
+		must := strict && t.before.After(last.latest.Add(t.slack))
+		var next []object
+		for _, p := range all {
+			if !must {
+				next = append(next, p)
+			}
+			end(&p)
+			if !slices.Contains(next, p) {
+				next = append(next, p)
+			}
+		}
+		all = next
+	}
+	over(o.alone.ends, o.alone.ends, func(p *object) { p.alone = hold{} })
+	for i := range o.readers {
+		over(o.readers[i], o.holds(), func(p *object) { p.readers[i] = ending{} })
+	}
+	for i := range o.notes {
+		over(o.notes[i].ends, o.notes[i].ends, func(p *object) { p.notes[i] = note{} })
+	}
+	return all
+}
+
+// outcome is one of the things that a step may do.
+type outcome struct {
+	text     string
+	next     object
+	numbered bool // it has a token
+	fresh    bool // which is a new one
+
+	// What is left is told, unless the store doesn't know.
+	remaining *[2]time.Duration
+	known     bool
+}
+
+// What a step answers that found another's hold, or another kind of lock.
+const heldByOther, otherKind = "refused", "conflict"
+
+// compare returns what is wrong with an answer, or nothing.
+func (w outcome) compare(got answer, last uint64) string {
+	switch {
+	case got.text != w.text:
+		return w.text
+	case w.remaining != nil && (w.known || got.remaining >= 0) && (got.remaining < w.remaining[0] || got.remaining > w.remaining[1]):
+		return fmt.Sprintf("%s, Remaining %v to %v, not %v", w.text, w.remaining[0], w.remaining[1], got.remaining)
+	case w.fresh && got.token <= last:
+		return fmt.Sprintf("%s, a token larger than %d, not %d", w.text, last, got.token)
+	case w.numbered && !w.fresh && got.token != w.next.alone.token:
+		return fmt.Sprintf("%s, the token %d, not %d", w.text, w.next.alone.token, got.token)
+	case !w.numbered && got.token != 0 && w.next.alone.kind == backend.Write:
+		return w.text + ", no token"
+	}
+	return ""
+}
+
+// left returns what a step may say to be left of something.
+func (t moment) left(x ending) *[2]time.Duration {
+	return &[2]time.Duration{x.earliest.Sub(t.after) - t.slack, x.latest.Sub(t.before) + t.slack}
+}
+
+// apply returns what the object may answer to a step, as modelRun.do words it, and what it is afterwards.
+func (o object) apply(s modelStep, t moment) []outcome {
+	if readWrite := lengthens(s.kind); !o.free() && readWrite != (o.reads() || o.alone.kind == backend.Write) {
+		return []outcome{{text: otherKind, next: o}}
+	}
+	i := slices.Index(modelOwners[:], s.owner)
+	var all []outcome
+	switch s.op {
+	case opAcquire, opReenter:
+		if s.kind == backend.Read {
+			all = o.acquireRead(s, i, t)
+		} else {
+			all = o.acquire(s, i, t)
+		}
+	case opRelease:
+		all = o.release(s, i, t)
+	case opRenew:
+		all = o.renew(s, i, t)
+	case opForce:
+		all = o.force(s)
+	default:
+		all = o.look(s, i, t)
+	}
+	for k := range all {
+		all[k].next.share()
+	}
+	return all
+}
+
+// share lets a Write and the Read of its owner end together, or each by itself: a store may keep one expiry for both.
+func (o *object) share() {
+	if o.alone.kind != backend.Write || o.alone.count == 0 {
+		return
+	}
+	for i := range o.readers {
+		if !o.readers[i].none() {
+			last := o.holds().latest
+			o.alone.ends.latest, o.readers[i].latest = last, last
+		}
+	}
+}
+
+// last gives a hold a lease, at that moment.
+func (h *hold) last(lease time.Duration, t moment) {
+	x := t.in(lease)
+	if h.kind == backend.Write {
+		x = h.ends.longer(x)
+	}
+	h.ends = x
+}
+
+func acquired(s modelStep, count int) string {
+	if s.op == opReenter {
+		return fmt.Sprintf("acquired, count %d", count)
+	}
+	return "acquired"
+}
+
+func (o object) acquire(s modelStep, i int, t moment) []outcome {
+	mine := o.alone.count > 0 && o.alone.owner == s.owner
+	if !mine && !o.free() {
+		w := outcome{text: heldByOther, next: o, remaining: t.left(o.holds())}
+		if s.kind == backend.Write {
+			w.next.notes[i].leave(s, t)
+		}
+		return []outcome{w}
+	}
+	w := outcome{numbered: s.kind == backend.Fenced, fresh: s.kind == backend.Fenced && !mine, next: o}
+	h := &w.next.alone
+	if !mine {
+		*h = hold{kind: s.kind, owner: s.owner}
+		w.next.notes[i] = note{}
+	}
+	h.count++
+	h.last(s.lease, t)
+	w.text = acquired(s, h.count)
+	return []outcome{w}
+}
+
+// leave leaves a note, or renews it.
+func (n *note) leave(s modelStep, t moment) {
+	if s.op == opReenter { // without a place: whether the note of before is left isn't said
+		if !n.ends.none() {
+			n.ends.earliest = t.before
+		}
+		return
+	}
+	since := t.in(-s.waited)
+	if !n.ends.none() {
+		// The earlier of the two.
+		if n.since.earliest.Before(since.earliest) {
+			since.earliest = n.since.earliest
+		}
+		if n.since.latest.Before(since.latest) {
+			since.latest = n.since.latest
+		}
+	}
+	*n = note{since, t.in(s.place)}
+}
+
+func (o object) acquireRead(s modelStep, i int, t moment) []outcome {
+	in := outcome{text: acquired(s, 1), next: o}
+	in.next.readers[i] = o.readers[i].longer(t.in(s.lease))
+	switch {
+	case !o.readers[i].none(), o.alone.count > 0 && o.alone.owner == s.owner:
+		return []outcome{in}
+	case o.alone.count > 0:
+		left := t.left(o.holds())
+		left[0] = t.left(o.alone.ends)[0]
+		return []outcome{{text: heldByOther, next: o, remaining: left}}
+	}
+	waited := s.waited
+	if s.op == opReenter {
+		waited = 0
+	}
+	must, may := o.bars(i, t.in(-waited), t)
+	switch {
+	case may.none():
+		return []outcome{in}
+	case must.none():
+		must = ending{t.before, t.before}
+	}
+	left := t.left(must.longer(may))
+	left[0] = max(t.left(must)[0], 1)
+	left[1] = max(left[1], time.Millisecond)
+	out := outcome{text: heldByOther, next: o, remaining: left, known: true}
+	if must.latest.After(t.before) {
+		return []outcome{out}
+	}
+	return []outcome{in, out}
+}
+
+// bars returns when the last note ends that bars a Read for sure, and the last that may: an owner's own, and one
+// that is about as old.
+func (o object) bars(i int, arrived ending, t moment) (must, may ending) {
+	for j, n := range o.notes {
+		if n.ends.none() {
+			continue
+		}
+		if n.since.latest.Before(arrived.earliest.Add(-3*t.slack)) && j != i {
+			must = must.longer(n.ends)
+		}
+		if n.since.earliest.Before(arrived.latest.Add(3 * t.slack)) {
+			may = may.longer(n.ends)
+		}
+	}
+	return must, may
+}
+
+func (o object) release(s modelStep, i int, t moment) []outcome {
+	w := outcome{text: backend.NotHeld.String(), next: o}
+	if s.kind == backend.Read {
+		if !o.readers[i].none() {
+			w.text, w.next.readers[i] = backend.Freed.String(), ending{}
+		}
+		return []outcome{w}
+	}
+	if s.kind == backend.Write {
+		w.next.notes[i] = note{}
+	}
+	switch h := &w.next.alone; {
+	case h.count == 0 || h.owner != s.owner:
+	case h.count == 1:
+		w.text, *h = backend.Freed.String(), hold{}
+	default:
+		w.text = backend.Left.String()
+		h.count--
+		h.last(s.lease, t)
+	}
+	return []outcome{w}
+}
+
+func (o object) renew(s modelStep, i int, t moment) []outcome {
+	w := outcome{text: "held", next: o}
+	switch {
+	case s.kind == backend.Read && !o.readers[i].none():
+		w.next.readers[i] = o.readers[i].longer(t.in(s.lease))
+	case s.kind != backend.Read && o.alone.count > 0 && o.alone.owner == s.owner:
+		w.next.alone.last(s.lease, t)
+	default:
+		w.text = "not held"
+	}
+	return []outcome{w}
+}
+
+func (o object) force(s modelStep) []outcome {
+	if o.free() || (s.kind == backend.Read) != (o.alone.count == 0) {
+		return []outcome{{text: "was free", next: o}}
+	}
+	return []outcome{{text: "released", next: object{notes: o.notes}}}
+}
+
+func (o object) look(s modelStep, i int, t moment) []outcome {
+	w := outcome{text: "free", next: o}
+	x, count := o.alone.ends, o.alone.count
+	if o.alone.owner != s.owner {
+		count = 0
+	}
+	held := o.alone.count > 0
+	if s.kind == backend.Read {
+		x, count, held = object{readers: o.readers}.holds(), 0, o.reads()
+		if !o.readers[i].none() {
+			count = 1
+		}
+	}
+	if held {
+		w.text, w.remaining, w.known = fmt.Sprintf("held, count %d", count), t.left(x), true
+		w.remaining[1] = max(w.remaining[1], t.left(o.holds())[1])
+	}
+	return []outcome{w}
+}

@@ -1,0 +1,954 @@
+package contract
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// runSteps runs the cases for the steps of a session: those about an exclusive lock for each kind that is one,
+// those that hold for a reader among no others, and those about the kinds.
+func runSteps(t *testing.T, h Harness) {
+	runCases(t, h, stepCases)
+	runCases(t, h, kindCases)
+	for _, k := range []backend.Kind{backend.Fenced, backend.Write} {
+		runKind(t, h, k, stepCases)
+	}
+	runKind(t, h, backend.Read, soleReaderCases)
+}
+
+// runKind runs cases for another kind of lock than Exclusive, if the store declares it.
+func runKind(t *testing.T, h Harness, k backend.Kind, cases []testCase) {
+	t.Run("as "+k.String(), func(t *testing.T) {
+		h.kind, h.lacking = k, new(bool)
+		for _, c := range cases {
+			if *h.lacking { // which the first case has found
+				t.Skipf("the store of this harness has no %v locks", k)
+			}
+			t.Run(c.name, func(t *testing.T) { runCase(t, h, c) })
+		}
+	})
+}
+
+// need skips the case for stores that don't declare all of these kinds.
+func (e *env) need(kinds ...backend.Kind) {
+	e.Helper()
+	for _, k := range kinds {
+		e.skipWithout(e.limits().Kinds.Has(k), k.String()+" locks")
+	}
+}
+
+// pick returns the cases of these names.
+func pick(cases []testCase, names ...string) []testCase {
+	var picked []testCase
+	for _, name := range names {
+		i := slices.IndexFunc(cases, func(c testCase) bool { return c.name == name })
+		if i < 0 {
+			panic("contract: there is no case " + name)
+		}
+		picked = append(picked, cases[i])
+	}
+	return picked
+}
+
+// soleReaderCases are those in which one at a time has a lock, and once: a reader is no other then.
+var soleReaderCases = pick(stepCases,
+	"acquire/free", "acquire/lease", "release/free", "renew/free", "renew/another's", "force/free", "look/nobody", "look/unchanged",
+	"lease/kept", "lease/of its own", "context/ended", "context/ends meanwhile",
+	"fragile/acquire", "fragile/last release", "fragile/renew", "fragile/batch", "fragile/force",
+	"notifier/release", "notifier/force", "notifier/at once", "notifier/closed", "notifier/waiting", "notifier/again",
+	"notifier/closed and again", "notifier/names", "notifier/broken", "notifier/broken and released",
+	"batch/many", "batch/duplicates", "batch/names", "batch/concurrent", "batch/context over", "close/notifier", "wipe/notifier",
+)
+
+// kindCases are the cases about what sets kinds apart, and what a name holds that is used for several.
+var kindCases = slices.Concat(undeclaredCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, conflictCases)
+
+// steps calls each step once, for the lock of this name, and returns their errors. Those that are no error must be
+// of steps that found nothing.
+func (p party) steps(name string) map[string]error {
+	ctx, lease := p.e.ctx, p.e.longLease()
+	errs := make(map[string]error)
+	_, errs["Acquire"] = p.s.Acquire(ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+	_, errs["Release"] = p.s.Release(ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+	_, errs["Renew"] = p.s.Renew(ctx, backend.RenewRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+	_, errs["ForceRelease"] = p.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: p.kind, Name: name})
+	_, errs["Look"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name, Owner: p.owner})
+	_, errs["Look without an owner"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name})
+	if _, ok := p.s.(backend.BatchRenewer); ok {
+		_, batch := renewBatch(p.e, ctx, p.s, []backend.RenewRequest{{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease}})
+		errs["RenewBatch"] = batch[0]
+	}
+	return errs
+}
+
+var undeclaredCases = []testCase{
+	{"kinds/undeclared", "A kind that Limits doesn't declare is refused by every step, with an error that wraps errors.ErrUnsupported: see UnknownKind",
+		func(e *env) {
+			a, lease := e.party("a"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Kind(200)} {
+				if e.limits().Kinds.Has(k) {
+					continue
+				}
+				for _, name := range []string{"lock", "free"} {
+					errs := a.as(k).steps(name)
+					if n, ok := a.s.(backend.Notifier); ok {
+						_, errs["Subscribe"] = n.Subscribe(e.ctx, backend.SubscribeRequest{Kind: k, Name: name, Wake: func(backend.Wakeup) {}})
+					}
+					for step, err := range errs {
+						if err == nil || backend.KindOf(err) != backend.Refused {
+							e.Errorf("%s of a %v lock, which isn't declared: error %v; want one of kind Refused", step, k, err)
+						} else if e.limits().Kinds != 0 && !errors.Is(err, errors.ErrUnsupported) { // it is older than kinds are
+							e.Errorf("%s of a %v lock, which isn't declared: error %q; want one that wraps errors.ErrUnsupported", step, k, err)
+						}
+					}
+				}
+				a.has("lock", 1)
+				a.lasts("lock", lease, start)
+				a.seesFree("free")
+			}
+		}},
+}
+
+var fencedCases = []testCase{
+	{"fenced/token", "The Token of a Fenced lock is never zero, and grows with every acquisition that finds the lock free, however it became so",
+		func(e *env) {
+			e.need(backend.Fenced)
+			a, b, plain, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced), e.party("c"), e.longLease()
+			for _, name := range []string{"lock", "other"} {
+				var last uint64
+				grows := func(res backend.AcquireResult) {
+					e.Helper()
+					if res.Token <= last {
+						e.Fatalf("Token %d after %d; want it to grow", res.Token, last)
+					}
+					last = res.Token
+				}
+				grows(a.acquires(name, lease))
+				a.releases(name, lease, backend.Freed)
+				grows(b.acquires(name, lease))
+				b.forces(name, true)
+				grows(b.acquires(name, e.shortLease()))
+				b.awaitFree(name)
+				grows(a.acquires(name, lease))
+				plain.forces(name, true)
+				plain.acquires(name, lease)
+				plain.releases(name, lease, backend.Freed)
+				grows(a.acquires(name, lease))
+			}
+		}},
+	{"fenced/token of a re-entry", "Whoever holds a Fenced lock already gets the Token that its hold has, for as long as it holds it",
+		func(e *env) {
+			e.need(backend.Fenced)
+			a, b, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced), e.longLease()
+			again := e.at(e.session(), "a").as(backend.Fenced)
+			for range 2 {
+				first := a.acquires("lock", lease)
+				b.refused("lock", lease)
+				a.renews("lock", lease, true)
+				for i, p := range []party{a, again, a} {
+					if res := p.reenters("lock", lease, i+2); res.Token != first.Token {
+						e.Fatalf("re-entry %d has the token %d, and the hold %d", i+1, res.Token, first.Token)
+					}
+				}
+				a.releases("lock", lease, backend.Left)
+				if res := a.reenters("lock", lease, 4); res.Token != first.Token {
+					e.Fatalf("after a release in part a re-entry has the token %d, and the hold %d", res.Token, first.Token)
+				}
+				a.forces("lock", true)
+			}
+		}},
+	{"fenced/tokens in order", "Whoever gets a Fenced lock later has a larger Token, whatever others do at once",
+		func(e *env) {
+			e.need(backend.Fenced)
+			const parties, rounds = 6, 10
+			lease := e.longLease()
+			var tokens []uint64 // guarded by the lock
+			var inside atomic.Int32
+			all := make([]party, parties)
+			for i := range all {
+				all[i] = e.party(fmt.Sprint("owner", i)).as(backend.Fenced)
+			}
+			e.parallel(parties, func(i int) error {
+				for range rounds {
+					res, err := all[i].insists("lock", lease)
+					if err != nil {
+						return err
+					}
+					if n := inside.Add(1); n != 1 {
+						return fmt.Errorf("%d owners hold the lock at once", n)
+					}
+					tokens = append(tokens, res.Token)
+					time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
+					inside.Add(-1)
+					if err := all[i].gives("lock", lease); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			for i, token := range tokens[1:] {
+				if token <= tokens[i] {
+					e.Fatalf("tokens in the order of acquisition: %d; want each larger than the one before", tokens)
+				}
+			}
+		}},
+	{"fenced/and plain", "Exclusive and Fenced are two ways to one lock: each excludes the other, sees it, frees it by force, and wakes it; and only Fenced has tokens",
+		func(e *env) {
+			e.need(backend.Fenced)
+			fenced, plain, lease := e.party("a").as(backend.Fenced), e.party("b"), e.longLease()
+			for _, ways := range [][2]party{{fenced, plain}, {plain, fenced}} {
+				holder, other := ways[0], ways[1]
+				start := time.Now()
+				if res := holder.acquires("lock", lease); (res.Token != 0) != (holder.kind == backend.Fenced) {
+					e.Fatalf("the token of a %v lock is %d", holder.kind, res.Token)
+				}
+				if res := other.refused("lock", lease); res.Remaining >= 0 {
+					e.checkRemaining("Acquire", res.Remaining, lease, start)
+				}
+				other.has("lock", 0)
+				other.lasts("lock", lease, start)
+				other.renews("lock", lease, false)
+				other.releases("lock", lease, backend.NotHeld)
+				holder.has("lock", 1)
+				if _, ok := other.s.(backend.Notifier); ok {
+					rung, sub := other.subscribe("lock")
+					rung.reset()
+					holder.releases("lock", lease, backend.Freed)
+					rung.waits(e, fmt.Sprintf("a release of a %v lock, for a subscription to the %v one,", holder.kind, other.kind))
+					sub.Close()
+				} else {
+					holder.releases("lock", lease, backend.Freed)
+				}
+				other.acquires("lock", lease)
+				other.releases("lock", lease, backend.Freed)
+				holder.acquires("lock", lease)
+				other.forces("lock", true)
+				holder.seesFree("lock")
+			}
+		}},
+}
+
+// insists acquires as soon as nobody else holds the lock. It may be called from any goroutine.
+func (p party) insists(name string, lease time.Duration) (backend.AcquireResult, error) {
+	for start := time.Now(); ; {
+		res, err := p.s.Acquire(p.e.ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+		if err != nil || res.Acquired {
+			return res, err
+		}
+		if time.Since(start) > 30*time.Second {
+			return res, fmt.Errorf("%v waits too long for others to release the lock", p)
+		}
+		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+	}
+}
+
+// gives releases the last hold. It may be called from any goroutine.
+func (p party) gives(name string, lease time.Duration) error {
+	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+	if err == nil && res.Outcome != backend.Freed {
+		err = fmt.Errorf("Release by %v, who holds the lock: %v", p, res.Outcome)
+	}
+	return err
+}
+
+// reader and writer return an owner on a session of its own, or skip the case for stores without read-write locks.
+func (e *env) reader(owner string) party {
+	e.Helper()
+	e.need(backend.Read, backend.Write)
+	return e.party(owner).as(backend.Read)
+}
+
+func (e *env) writer(owner string) party { e.Helper(); return e.reader(owner).as(backend.Write) }
+
+// keptOut is a Write, or a Read, that isn't acquired, as the others' holds last until x at the latest.
+func (p party) keptOut(name string, x term) {
+	p.e.Helper()
+	if res := p.refused(name, p.e.longLease()); res.Remaining >= 0 {
+		p.e.checkRemaining(fmt.Sprintf("Acquire(%v)", p.kind), res.Remaining, x.lease, x.since)
+	}
+}
+
+var readCases = []testCase{
+	{"read/shared", "Any number of owners have a Read at once, each of them once, however often it is acquired",
+		func(e *env) {
+			a, b, c, lease := e.reader("a"), e.reader("b"), e.reader("c"), e.longLease()
+			for _, p := range []party{a, b, a, a} {
+				p.acquires("lock", lease)
+				p.reenters("lock", lease, 1)
+				p.has("lock", 1)
+			}
+			c.has("lock", 0)
+			a.releases("lock", lease, backend.Freed)
+			a.has("lock", 0)
+			a.releases("lock", lease, backend.NotHeld)
+			b.has("lock", 1)
+			c.acquires("lock", lease)
+			b.releases("lock", lease, backend.Freed)
+			c.has("lock", 1)
+			c.releases("lock", lease, backend.Freed)
+			a.seesFree("lock")
+		}},
+	{"read/excludes writers", "While anybody reads nobody writes; a Write that isn't acquired says how long the last Read lasts, and changes nothing",
+		func(e *env) {
+			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			w.keptOut("lock", term{lease, start})
+			b.acquires("lock", 2*lease)
+			w.keptOut("lock", term{2 * lease, start})
+			w.seesFree("lock") // as a Write
+			w.releases("lock", lease, backend.NotHeld)
+			w.renews("lock", lease, false)
+			b.releases("lock", lease, backend.Freed)
+			w.keptOut("lock", term{lease, start})
+			a.has("lock", 1)
+			a.releases("lock", lease, backend.Freed)
+			w.acquires("lock", lease)
+			w.has("lock", 1)
+		}},
+	{"read/lease", "A Read lasts no shorter than it did before, whatever the steps of its owner, or of others, ask for",
+		func(e *env) {
+			a, b, short, lease := e.reader("a"), e.reader("b"), e.legal(e.longLease()/2), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			for _, step := range []func(){
+				func() { a.acquires("lock", short) },
+				func() { a.reenters("lock", short, 1) },
+				func() { a.renews("lock", short, true) },
+				func() { b.acquires("lock", short) },
+				func() { b.renews("lock", short, true) },
+				func() { b.releases("lock", short, backend.Freed) },
+			} {
+				step()
+				a.lasts("lock", lease, start)
+			}
+			for i, step := range []func(l time.Duration){
+				func(l time.Duration) { a.acquires("lock", l) },
+				func(l time.Duration) { a.renews("lock", l, true) },
+				func(l time.Duration) { b.acquires("lock", l) }, // Look tells until when the last of them lasts
+			} {
+				l := time.Duration(i+2) * lease
+				start = time.Now()
+				step(l)
+				a.lasts("lock", l, start)
+			}
+			b.releases("lock", lease, backend.Freed)
+			a.lasts("lock", 3*lease, start)
+		}},
+	{"read/each ends by itself", "A reader whose lease has run out holds nothing, though others go on reading, and doesn't keep a writer out when they have left",
+		func(e *env) {
+			dead, b, c, w, lease := e.reader("dead"), e.reader("b"), e.reader("c"), e.writer("w"), e.longLease()
+			b.acquires("lock", lease)
+			dead.acquires("lock", e.shortLease())
+			c.acquires("lock", lease)
+			e.eventually("the short Read over", func() bool { return dead.look("lock").Count == 0 })
+			dead.renews("lock", lease, false)
+			dead.releases("lock", lease, backend.NotHeld)
+			b.has("lock", 1)
+			w.refused("lock", lease)
+			b.renews("lock", lease, true)
+			b.releases("lock", lease, backend.Freed)
+			w.refused("lock", lease)
+			c.releases("lock", lease, backend.Freed)
+			w.acquires("lock", lease)
+			w.releases("lock", lease, backend.Freed)
+			// One who is not asked about.
+			b.acquires("lock", lease)
+			start := time.Now()
+			dead.acquires("lock", e.shortLease())
+			e.sleep(e.shortLease())
+			b.releases("lock", lease, backend.Freed)
+			e.eventually("a writer in, after a dead reader", func() bool {
+				res := w.asks("lock", 0, 0)
+				if !res.Acquired && res.Remaining > e.shortLease()+e.leaseStep() {
+					e.Fatalf("%v after a Read of %v: kept out for %v", time.Since(start), e.shortLease(), res.Remaining)
+				}
+				return res.Acquired
+			})
+		}},
+	{"read/all end", "When the leases of all readers have run out a writer gets in, though nobody looked in between",
+		func(e *env) {
+			a, b, w := e.reader("a"), e.reader("b"), e.writer("w")
+			a.acquires("lock", e.shortLease())
+			b.acquires("lock", 2*e.shortLease())
+			e.eventually("a writer in", func() bool { return w.asks("lock", 0, 0).Acquired })
+			a.refused("lock", e.longLease())
+			a.releases("lock", e.longLease(), backend.NotHeld)
+			w.has("lock", 1)
+		}},
+	{"read/renew", "Renew prolongs the Read of its owner, and no other's",
+		func(e *env) {
+			a, b, c, lease := e.reader("a"), e.reader("b"), e.reader("c"), e.longLease()
+			for i := 0; ; i++ { // the short lease may be over before it is renewed
+				name := fmt.Sprint("lock", i)
+				short := e.shortLease() << i
+				start := time.Now()
+				a.acquires(name, short)
+				b.acquires(name, short)
+				c.renews(name, lease, false)
+				c.has(name, 0)
+				if a.renew(name, lease) {
+					e.eventually("the other's Read over", func() bool { return b.look(name).Count == 0 })
+					a.has(name, 1)
+					b.renews(name, lease, false)
+					return
+				}
+				if elapsed := time.Since(start); elapsed < short-short/50-2*time.Millisecond {
+					e.Fatalf("%v after an Acquire with a lease of %v Renew did not find the Read", elapsed, short)
+				}
+			}
+		}},
+	{"read/force", "ForceRelease of a Read ends all reading, and nothing while somebody writes",
+		func(e *env) {
+			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
+			a.forces("lock", false)
+			a.acquires("lock", lease)
+			b.acquires("lock", lease)
+			w.as(backend.Read).forces("lock", true)
+			a.seesFree("lock")
+			a.renews("lock", lease, false)
+			b.releases("lock", lease, backend.NotHeld)
+			w.acquires("lock", lease)
+			w.as(backend.Read).acquires("lock", lease)
+			a.forces("lock", false)
+			w.has("lock", 1)
+			w.as(backend.Read).has("lock", 1)
+		}},
+	{"read/owners", "Readers are told apart by equality only: case, blanks and all characters count",
+		func(e *env) {
+			s, lease := e.reader("a").s, e.longLease()
+			var all []party
+			for _, name := range oddNames {
+				if name != "mode" { // what Redisson notes beside the readers, who all have a colon
+					all = append(all, e.at(s, name).as(backend.Read))
+				}
+			}
+			for _, p := range all {
+				if res := p.look("lock"); res.Count != 0 {
+					e.Fatalf("%v holds the lock before it has acquired it", p)
+				}
+				p.acquires("lock", lease)
+				p.has("lock", 1)
+			}
+			for i, p := range all {
+				p.renews("lock", lease, true)
+				p.releases("lock", lease, backend.Freed)
+				p.releases("lock", lease, backend.NotHeld)
+				if i < len(all)-1 {
+					all[i+1].has("lock", 1)
+				}
+			}
+			all[0].seesFree("lock")
+		}},
+	{"read/batch", "RenewBatch does what Renew does, for requests of different kinds",
+		func(e *env) {
+			e.needBatchRenewer()
+			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
+			plain := a.as(backend.Exclusive)
+			start := time.Now()
+			a.acquires("read", lease)
+			b.acquires("read", lease)
+			w.acquires("written", lease)
+			w.as(backend.Read).acquires("written", lease)
+			plain.acquires("plain", lease)
+			reqs := []backend.RenewRequest{
+				{Kind: backend.Read, Name: "read", Owner: "a", Lease: 2 * lease},
+				{Kind: backend.Write, Name: "written", Owner: "w", Lease: 4 * lease},
+				{Kind: backend.Exclusive, Name: "plain", Owner: "a", Lease: 3 * lease},
+				{Kind: backend.Read, Name: "written", Owner: "w", Lease: 2 * lease},
+				{Kind: backend.Read, Name: "read", Owner: "b", Lease: lease},
+				{Kind: backend.Read, Name: "read", Owner: "w", Lease: 9 * lease},
+				{Kind: backend.Write, Name: "read", Owner: "a", Lease: 9 * lease},
+				{Kind: backend.Write, Name: "written", Owner: "a", Lease: 9 * lease},
+				{Kind: backend.Read, Name: "free", Owner: "a", Lease: 9 * lease},
+			}
+			for i, res := range renewAll(e, a.s, reqs) {
+				if want := i < 5; res.Held != want {
+					e.Errorf("RenewBatch: request %d, %+v: held %v; want %v", i, reqs[i], res.Held, want)
+				}
+			}
+			a.lasts("read", 2*lease, start)
+			w.lasts("written", 4*lease, start)
+			plain.lasts("plain", 3*lease, start)
+			a.seesFree("free")
+		}},
+	{"read/and write at once", "Readers never see a writer at work, nor two writers each other, with steps of all kinds going on",
+		func(e *env) {
+			const parties, rounds = 8, 12
+			lease := e.longLease()
+			var reading, writing atomic.Int32
+			pair := [2]int{} // guarded by the lock; the writers' order tells the race detector so
+			var mu sync.RWMutex
+			all := make([]party, parties)
+			for i := range all {
+				all[i] = e.reader(fmt.Sprint("owner", i))
+			}
+			e.parallel(parties, func(i int) error {
+				for range rounds {
+					p := all[i]
+					if i%3 == 0 {
+						p = p.as(backend.Write)
+					}
+					if _, err := p.insists("lock", lease); err != nil {
+						return err
+					}
+					if p.kind == backend.Read {
+						reading.Add(1)
+						mu.RLock()
+						torn := pair[0] != pair[1]
+						mu.RUnlock()
+						if torn || writing.Load() != 0 {
+							return errors.New("a reader is inside with a writer")
+						}
+						time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
+						reading.Add(-1)
+					} else {
+						if writing.Add(1) != 1 || reading.Load() != 0 {
+							return errors.New("a writer is inside with another, or with readers")
+						}
+						for j := range pair {
+							mu.Lock()
+							pair[j]++
+							mu.Unlock()
+							time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
+						}
+						writing.Add(-1)
+					}
+					if err := p.gives("lock", lease); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if want := 3 * rounds; pair[0] != want {
+				e.Fatalf("counted %d; want %d", pair[0], want)
+			}
+		}},
+}
+
+var writeCases = []testCase{
+	{"write/excludes readers", "While somebody writes nobody else reads; a Read that isn't acquired says how long the Write lasts, and changes nothing",
+		func(e *env) {
+			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
+			start := time.Now()
+			w.acquires("lock", lease)
+			w.acquires("lock", lease)
+			a.keptOut("lock", term{lease, start})
+			if res := a.asks("lock", 3*lease, 3*lease); res.Acquired { // however long it waits
+				e.Fatal("a Read was acquired while another writes")
+			}
+			a.seesFree("lock") // as a Read
+			a.renews("lock", lease, false)
+			a.releases("lock", lease, backend.NotHeld)
+			w.has("lock", 2)
+			w.lasts("lock", lease, start)
+			w.releases("lock", lease, backend.Left)
+			a.refused("lock", lease)
+			w.releases("lock", lease, backend.Freed)
+			a.acquires("lock", lease)
+		}},
+	{"write/own read", "The owner of a Write may read, too, and each of the two is given back by itself",
+		func(e *env) {
+			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
+			r := w.as(backend.Read)
+			w.acquires("lock", lease)
+			for range 2 {
+				r.seesFree("lock")
+				r.acquires("lock", lease)
+				r.reenters("lock", lease, 1)
+				r.has("lock", 1)
+				w.has("lock", 1)
+				a.has("lock", 0)
+				a.refused("lock", lease)
+				r.renews("lock", lease, true)
+				w.renews("lock", lease, true)
+				w.reenters("lock", lease, 2)
+				w.releases("lock", lease, backend.Left)
+				r.releases("lock", lease, backend.Freed)
+				r.releases("lock", lease, backend.NotHeld)
+				w.has("lock", 1)
+			}
+			w.releases("lock", lease, backend.Freed)
+			w.seesFree("lock")
+			a.acquires("lock", lease)
+		}},
+	{"write/downgrade", "Whoever reads under its own Write keeps the Read after the last release of the Write: others read beside it, and nobody writes",
+		func(e *env) {
+			w, a, other, lease := e.writer("w"), e.reader("a"), e.writer("other"), e.longLease()
+			r := w.as(backend.Read)
+			for range 2 {
+				w.acquires("lock", lease)
+				w.acquires("lock", lease)
+				r.acquires("lock", lease)
+				w.releases("lock", lease, backend.Left)
+				a.refused("lock", lease)
+				w.releases("lock", lease, backend.Freed)
+				w.releases("lock", lease, backend.NotHeld)
+				w.seesFree("lock")
+				r.has("lock", 1)
+				r.renews("lock", lease, true)
+				w.refused("lock", lease)
+				other.refused("lock", lease)
+				a.acquires("lock", lease)
+				r.releases("lock", lease, backend.Freed)
+				a.has("lock", 1)
+				other.refused("lock", lease)
+				a.releases("lock", lease, backend.Freed)
+				other.acquires("lock", lease)
+				other.releases("lock", lease, backend.Freed)
+			}
+		}},
+	{"write/no upgrade", "To the owner of a Read alone a Write is held by another, though nobody else reads",
+		func(e *env) {
+			a, lease := e.reader("a"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			a.as(backend.Write).keptOut("lock", term{lease, start})
+			a.as(backend.Write).seesFree("lock")
+			a.as(backend.Write).releases("lock", lease, backend.NotHeld)
+			a.has("lock", 1)
+			a.lasts("lock", lease, start)
+			a.releases("lock", lease, backend.Freed)
+			a.as(backend.Write).acquires("lock", lease)
+		}},
+	{"write/force", "ForceRelease of a Write ends it, and what its owner reads; and nothing while others only read",
+		func(e *env) {
+			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
+			a.as(backend.Write).forces("lock", false)
+			a.acquires("lock", lease)
+			w.forces("lock", false)
+			a.has("lock", 1)
+			a.releases("lock", lease, backend.Freed)
+			w.acquires("lock", lease)
+			w.acquires("lock", lease)
+			w.as(backend.Read).acquires("lock", lease)
+			a.as(backend.Write).forces("lock", true)
+			w.seesFree("lock")
+			w.as(backend.Read).seesFree("lock")
+			w.as(backend.Read).releases("lock", lease, backend.NotHeld)
+			a.as(backend.Write).acquires("lock", lease)
+		}},
+	{"write/own read ends", "When the leases have run out nothing is left of a Write and of its owner's Read",
+		func(e *env) {
+			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
+			w.acquires("lock", e.shortLease())
+			w.as(backend.Read).asks("lock", 0, 0, e.shortLease()) // unless the Write is over by now, it is under that
+			e.eventually("another writes", func() bool { return a.as(backend.Write).asks("lock", 0, 0).Acquired })
+			w.renews("lock", lease, false)
+			w.as(backend.Read).renews("lock", lease, false)
+			w.releases("lock", lease, backend.NotHeld)
+			w.as(backend.Read).releases("lock", lease, backend.NotHeld)
+			a.as(backend.Write).has("lock", 1)
+		}},
+}
+
+// asks tries to acquire, as somebody who has waited and may go on waiting. A lease is the long one if it isn't given.
+func (p party) asks(name string, waited, place time.Duration, lease ...time.Duration) backend.AcquireResult {
+	p.e.Helper()
+	req := backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: p.e.longLease(), Waited: waited, Place: place}
+	if len(lease) > 0 {
+		req.Lease = lease[0]
+	}
+	res, err := p.s.Acquire(p.e.ctx, req)
+	if err != nil {
+		p.e.Fatalf("Acquire(%.40q, %v) by %v: %v", name, p.kind, p, err)
+	}
+	return res
+}
+
+// queues is a Write that is kept out and leaves a note.
+func (p party) queues(name string, waited, place time.Duration) {
+	p.e.Helper()
+	if res := p.asks(name, waited, place); res.Acquired {
+		p.e.Fatalf("Acquire(%.40q, %v) by %v: acquired; want refused", name, p.kind, p)
+	}
+}
+
+// barred is a Read that is kept out by a note, which ends after place at the latest.
+func (p party) barred(name string, waited, place time.Duration) {
+	p.e.Helper()
+	res := p.asks(name, waited, 0)
+	if res.Acquired {
+		p.e.Fatalf("Acquire(%.40q, read) by %v, waited %v: acquired; want it kept out by a writer that waits", name, p, waited)
+	}
+	if atMost := place + p.e.leaseStep(); res.Remaining <= 0 || res.Remaining > atMost {
+		p.e.Fatalf("Acquire(%.40q, read) by %v: Remaining %v; want what is left of a note, more than zero and %v at most", name, p, res.Remaining, atMost)
+	}
+}
+
+// admitted is a Read that no note keeps out.
+func (p party) admitted(name string, waited time.Duration) {
+	p.e.Helper()
+	if res := p.asks(name, waited, 0); !res.Acquired {
+		p.e.Fatalf("Acquire(%.40q, read) by %v, waited %v: kept out, Remaining %v; want it acquired", name, p, waited, res.Remaining)
+	}
+	p.has(name, 1)
+}
+
+var noteCases = []testCase{
+	{"note/bars", "A Read isn't acquired while there is a note of a Write that has waited for longer, though nobody writes; the result says what is left of it",
+		func(e *env) {
+			a, c, w, other := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other")
+			place := e.legal(e.longLease() / 4)
+			a.acquires("lock", e.longLease())
+			w.queues("lock", 0, place)
+			e.sleep(2 * e.leaseStep()) // w is the older one by the coarsest clock
+			c.barred("lock", 0, place)
+			c.has("lock", 0)
+			c.releases("lock", e.longLease(), backend.NotHeld)
+			c.admitted("another name", 0)
+			a.releases("lock", e.longLease(), backend.Freed)
+			a.seesFree("lock")
+			c.barred("lock", 0, place)
+			// Writers aren't barred.
+			other.acquires("lock", e.longLease())
+			other.releases("lock", e.longLease(), backend.Freed)
+			c.barred("lock", 0, place)
+			w.acquires("lock", e.longLease())
+			c.refused("lock", e.longLease())
+		}},
+	{"note/who came before", "A Read that has waited for longer than the Write of a note isn't barred by it",
+		func(e *env) {
+			a, c, w, place := e.reader("a"), e.reader("c"), e.writer("w"), e.longLease()
+			a.acquires("lock", e.longLease())
+			w.queues("lock", time.Hour, place)
+			c.barred("lock", 0, place)
+			c.barred("lock", 40*time.Minute, place)
+			c.admitted("lock", 80*time.Minute)
+			c.has("lock", 1)
+		}},
+	{"note/those inside", "A note doesn't bar owners who read or write already",
+		func(e *env) {
+			a, w, waiting, place := e.reader("a"), e.writer("w"), e.writer("waiting"), e.longLease()
+			a.acquires("lock", e.longLease())
+			waiting.queues("lock", time.Hour, place)
+			a.reenters("lock", e.longLease(), 1)
+			a.renews("lock", e.longLease(), true)
+			w.acquires("written", e.longLease())
+			waiting.queues("written", time.Hour, place)
+			w.as(backend.Read).admitted("written", 0)
+			w.releases("written", e.longLease(), backend.Freed)
+			w.as(backend.Read).reenters("written", e.longLease(), 1)
+			a.barred("written", 0, place)
+		}},
+	{"note/ends", "A note ends with Place, and not before; without Place there is none, and other kinds leave none",
+		func(e *env) {
+			a, c, w := e.reader("a"), e.reader("c"), e.writer("w")
+			a.acquires("lock", e.longLease())
+			w.queues("lock", time.Hour, 0)
+			c.admitted("lock", 0)
+			c.releases("lock", e.longLease(), backend.Freed)
+			a.as(backend.Write).acquires("read", e.longLease())
+			c.asks("read", time.Hour, e.longLease())
+			a.as(backend.Write).releases("read", e.longLease(), backend.Freed)
+			a.admitted("read", 0)
+			plain := w.as(backend.Exclusive)
+			a.as(backend.Exclusive).acquires("plain", e.longLease())
+			plain.asks("plain", time.Hour, e.longLease())
+			a.as(backend.Exclusive).releases("plain", e.longLease(), backend.Freed)
+			a.admitted("plain", 0)
+
+			place := e.shortLease()
+			start := time.Now()
+			w.queues("lock", time.Hour, place)
+			e.eventually("a reader in, after a writer that doesn't ask again", func() bool { return c.asks("lock", 0, 0).Acquired })
+			if elapsed := time.Since(start); elapsed < place-place/50-2*time.Millisecond {
+				e.Fatalf("a note of %v was over after %v", place, elapsed)
+			}
+		}},
+	{"note/renewed", "With every attempt a note lasts for Place once more, and keeps the earliest time since when the Write has waited",
+		func(e *env) {
+			a, c, w, place := e.reader("a"), e.reader("c"), e.writer("w"), e.longLease()
+			a.acquires("lock", e.longLease())
+			w.queues("lock", time.Hour, e.shortLease())
+			w.queues("lock", time.Hour, place)
+			e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
+			c.barred("lock", 0, place)
+			w.queues("lock", 0, place)
+			c.barred("lock", 40*time.Minute, place)
+			w.queues("lock", 2*time.Hour, place)
+			c.barred("lock", 80*time.Minute, place)
+			c.admitted("lock", 3*time.Hour)
+		}},
+	{"note/given up", "Release of a Write takes back the note that its owner has left, also where it held nothing, and no other's",
+		func(e *env) {
+			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"), e.longLease()
+			a.acquires("lock", e.longLease())
+			w.queues("lock", time.Hour, place)
+			other.queues("lock", 3*time.Hour, place)
+			other.releases("lock", e.longLease(), backend.NotHeld)
+			c.barred("lock", 0, place)
+			w.as(backend.Read).releases("lock", e.longLease(), backend.NotHeld) // not of a Write
+			c.barred("lock", 0, place)
+			c.admitted("lock", 2*time.Hour) // before w, and after other
+			c.releases("lock", e.longLease(), backend.Freed)
+			w.releases("lock", e.longLease(), backend.NotHeld)
+			c.admitted("lock", 0)
+		}},
+	{"note/acquired", "A note ends when its owner acquires the Write",
+		func(e *env) {
+			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"), e.longLease()
+			a.acquires("lock", e.longLease())
+			w.queues("lock", 2*time.Hour, place)
+			a.releases("lock", e.longLease(), backend.Freed)
+			if res := w.asks("lock", 2*time.Hour, place); !res.Acquired {
+				e.Fatal("a Write was refused, though nobody reads or writes")
+			}
+			other.queues("lock", time.Hour, place)
+			w.forces("lock", true)
+			c.barred("lock", 0, place)
+			c.admitted("lock", 90*time.Minute) // the other's is left
+		}},
+	{"note/of several", "Of several notes that bar a Read the result tells when the last ends",
+		func(e *env) {
+			a, c, v, w := e.reader("a"), e.reader("c"), e.writer("v"), e.writer("w")
+			first, last := e.legal(e.longLease()/4), e.legal(e.longLease()/2)
+			a.acquires("lock", e.longLease())
+			start := time.Now()
+			v.queues("lock", time.Hour, last)
+			w.queues("lock", time.Hour, first)
+			e.checkRemaining("Acquire", c.asks("lock", 0, 0).Remaining, last, start)
+			v.releases("lock", e.longLease(), backend.NotHeld)
+			c.barred("lock", 0, first)
+		}},
+}
+
+// rwNotifierCases tell who is woken by what becomes of a read-write lock.
+var rwNotifierCases = []testCase{
+	{"notifier/write", "The last release of a Write calls Wake with WakeAll, also where its owner goes on reading; and so does a forced one",
+		func(e *env) {
+			e.needNotifier()
+			a, w, lease := e.reader("a"), e.writer("w"), e.longLease()
+			rung, sub := a.subscribe("lock")
+			defer sub.Close()
+			asWriter, sub2 := a.as(backend.Write).subscribe("lock")
+			defer sub2.Close()
+			for what, step := range map[string]func(){
+				"a release of a Write": func() { w.releases("lock", lease, backend.Freed) },
+				"a forced Write":       func() { a.as(backend.Write).forces("lock", true) },
+				"a downgrade": func() {
+					w.as(backend.Read).acquires("lock", lease)
+					w.releases("lock", lease, backend.Freed)
+				},
+			} {
+				w.acquires("lock", lease)
+				w.acquires("lock", lease)
+				w.releases("lock", lease, backend.Left)
+				rung.reset()
+				asWriter.reset()
+				step()
+				rung.waitsForAll(e, what)
+				asWriter.waits(e, what)
+				a.as(backend.Read).forces("lock", what == "a downgrade")
+			}
+		}},
+	{"notifier/last reader", "The release of the last Read calls Wake, and so does a forced release of those who read",
+		func(e *env) {
+			e.needNotifier()
+			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
+			rung, sub := w.subscribe("lock")
+			defer sub.Close()
+			for what, step := range map[string]func(){
+				"the last reader has left": func() {
+					a.releases("lock", lease, backend.Freed)
+					rung.reset()
+					b.releases("lock", lease, backend.Freed)
+				},
+				"readers were forced": func() { a.forces("lock", true) },
+			} {
+				a.acquires("lock", lease)
+				b.acquires("lock", lease)
+				rung.reset()
+				step()
+				rung.waits(e, what)
+				w.acquires("lock", lease)
+				w.releases("lock", lease, backend.Freed)
+			}
+		}},
+	{"notifier/note", "A note that is given up calls Wake with WakeAll",
+		func(e *env) {
+			e.needNotifier()
+			a, c, w, lease := e.reader("a"), e.reader("c"), e.writer("w"), e.longLease()
+			rung, sub := c.subscribe("lock")
+			defer sub.Close()
+			a.acquires("lock", lease)
+			for range 3 {
+				w.queues("lock", time.Hour, lease)
+				rung.reset()
+				w.releases("lock", lease, backend.NotHeld)
+				rung.waitsForAll(e, "a note that was given up")
+				c.admitted("lock", 0)
+				c.releases("lock", lease, backend.Freed)
+			}
+		}},
+}
+
+var conflictCases = []testCase{
+	{"kinds/of one name", "What a name holds is an exclusive lock or a read-write lock, until it is free: a step of the other answers ErrConflict, of kind Refused, and leaves it",
+		func(e *env) {
+			e.need(backend.Read, backend.Write)
+			lease := e.longLease()
+			a, b := e.party("a"), e.party("b")
+			pairs := [][]backend.Kind{{backend.Exclusive}, {backend.Read, backend.Write}}
+			if e.limits().Kinds.Has(backend.Fenced) {
+				pairs[0] = append(pairs[0], backend.Fenced)
+			}
+			for i, held := range pairs {
+				for _, k := range held {
+					name := k.String()
+					holder := a.as(k)
+					start := time.Now()
+					holder.acquires(name, lease)
+					for _, other := range pairs[1-i] {
+						e.conflict(a.as(other), name)
+						e.conflict(b.as(other), name)
+					}
+					holder.has(name, 1)
+					holder.lasts(name, lease, start)
+					holder.releases(name, lease, backend.Freed)
+					for _, other := range pairs[1-i] {
+						b.as(other).acquires(name, lease)
+						b.as(other).releases(name, lease, backend.Freed)
+					}
+				}
+			}
+		}},
+	{"kinds/after another", "A name whose holds have all run out is free for locks of any kind",
+		func(e *env) {
+			e.need(backend.Read, backend.Write)
+			a, b := e.party("a"), e.party("b")
+			kinds := []backend.Kind{backend.Write, backend.Exclusive, backend.Read, backend.Exclusive}
+			for i, k := range kinds[1:] {
+				a.as(kinds[i]).acquires("lock", e.shortLease())
+				e.eventually(fmt.Sprintf("a %v lock after a %v one", k, kinds[i]), func() bool {
+					_, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: k, Name: "lock", Owner: b.owner, Lease: e.longLease()})
+					if err != nil && !errors.Is(err, backend.ErrConflict) {
+						e.Fatal(err)
+					}
+					return err == nil
+				})
+				b.as(k).has("lock", 1)
+				b.as(k).releases("lock", e.longLease(), backend.Freed)
+			}
+		}},
+}
+
+// conflict checks that every step of p finds another kind of lock.
+func (e *env) conflict(p party, name string) {
+	e.Helper()
+	for step, err := range p.steps(name) {
+		if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
+			e.Errorf("%s of a %v lock by %v, where the name has another kind: error %v; want ErrConflict, of kind Refused", step, p.kind, p, err)
+		}
+	}
+}

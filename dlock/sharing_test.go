@@ -1,0 +1,467 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// A scripted store is one in memory that does something around some of its steps.
+type scripted struct {
+	backend.Backend
+	acquire func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error)
+	release func(req backend.ReleaseRequest, do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error)
+	renew   func(req backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error)
+	force   func(do func() (backend.ForceReleaseResult, error)) (backend.ForceReleaseResult, error)
+}
+
+func (b *scripted) Open() backend.Session { return scriptedSession{b.Backend.Open(), b} }
+
+type scriptedSession struct {
+	backend.Session
+	b *scripted
+}
+
+func (s scriptedSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	do := func() (backend.AcquireResult, error) { return s.Session.Acquire(ctx, req) }
+	if s.b.acquire == nil {
+		return do()
+	}
+	return s.b.acquire(req, do)
+}
+
+func (s scriptedSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	do := func() (backend.ReleaseResult, error) { return s.Session.Release(ctx, req) }
+	if s.b.release == nil {
+		return do()
+	}
+	return s.b.release(req, do)
+}
+
+func (s scriptedSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	do := func() (backend.RenewResult, error) { return s.Session.Renew(ctx, req) }
+	if s.b.renew == nil {
+		return do()
+	}
+	return s.b.renew(req, do)
+}
+
+func (s scriptedSession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	do := func() (backend.ForceReleaseResult, error) { return s.Session.ForceRelease(ctx, req) }
+	if s.b.force == nil {
+		return do()
+	}
+	return s.b.force(do)
+}
+
+func (s scriptedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	return s.Session.(backend.Notifier).Subscribe(ctx, req)
+}
+
+// onScript runs a test with a client of a scripted store, and another of the same.
+func onScript(t *testing.T, test func(t *testing.T, b *scripted, c, other *Client), opts ...Option) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		b := &scripted{Backend: store}
+		c, other := New(b, append(opts, quiet())...), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		test(t, b, c, other)
+	})
+}
+
+// wantFree checks that another client gets to write at once.
+func wantFree(t *testing.T, other *Client, name string) {
+	t.Helper()
+	w := other.RWLocker(name).Writer()
+	if ok, err := w.TryLock(t.Context()); !ok || err != nil {
+		t.Errorf("nobody has the lock, and another gets it? %v, %v", ok, err)
+		return
+	}
+	must(t, w.UnlockContext(t.Context()))
+}
+
+// over says whether a channel is closed.
+func over(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// The client is closed between the store's answer to a ForceUnlock and what that means to its own holders.
+func TestForceUnlockOvertakenByClose(t *testing.T) {
+	for name, side := range map[string]func(*Client) *Locker{
+		"plain": func(c *Client) *Locker { return c.Locker("x") },
+		"read":  func(c *Client) *Locker { return c.RWLocker("x").Reader() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+				l := side(c)
+				mustTry(t, l)
+				lost := l.Lost(t.Context())
+				b.force = func(do func() (backend.ForceReleaseResult, error)) (backend.ForceReleaseResult, error) {
+					c.prompt = true // as if the answer had come just before
+					res, err := do()
+					c.Close()
+					return res, err
+				}
+				c.prompt = true
+				if ok, err := l.ForceUnlock(t.Context()); !ok || err != nil {
+					t.Errorf("ForceUnlock = %v, %v", ok, err)
+				}
+				if !over(lost) {
+					t.Error("whoever had it isn't told")
+				}
+				if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+					t.Errorf("UnlockContext = %v, want ErrLost", err)
+				}
+			})
+		})
+	}
+}
+
+// Plain readers whose holds are of different age leave at the same time.
+func TestPlainReadersLeaveTogether(t *testing.T) {
+	c := New(membackend.New(), quiet(), WithHandover(0))
+	defer c.Close()
+	rw := c.RWLocker("x")
+	const readers, rounds = 8, 300
+	for range rounds {
+		for range readers {
+			rw.RLock()
+		}
+		var all sync.WaitGroup
+		begin := make(chan struct{})
+		for range readers {
+			all.Go(func() {
+				<-begin
+				must(t, rw.Reader().UnlockContext(t.Context()))
+			})
+		}
+		close(begin)
+		all.Wait()
+	}
+	empty(t, c)
+}
+
+// Two goroutines that read as one owner get in with claims of their own, and both give back.
+func TestOneOwnerBeginsToReadTwiceAtOnce(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			res, err := do()
+			time.Sleep(time.Second)
+			return res, err
+		}
+		ctx, l := WithOwner(t.Context(), NewOwner()), c.RWLocker("x").Reader()
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if ok, err := l.TryLock(ctx); !ok || err != nil {
+					t.Errorf("TryLock = %v, %v", ok, err)
+				}
+			})
+		}
+		all.Wait()
+		for left := 3; left > 0; left-- {
+			if n, err := l.HoldCount(ctx); n != left || err != nil {
+				t.Errorf("HoldCount = %d, %v; want %d", n, err, left)
+			}
+			if err := l.UnlockContext(ctx); err != nil {
+				t.Errorf("with %d left: %v", left, err)
+			}
+		}
+		wantFree(t, other, "x")
+		empty(t, c)
+	})
+}
+
+// What an owner gets in another goroutine, as the other side of the lock, is found by a call that began when there was
+// nothing yet.
+func TestTheOtherSideIsGotMeanwhile(t *testing.T) {
+	t.Run("while asking", func(t *testing.T) {
+		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+			rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
+			b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+				b.acquire = nil
+				must(t, rw.Writer().LockContext(ctx))
+				return do()
+			}
+			if ok, err := rw.Reader().TryLock(ctx); !ok || err != nil {
+				t.Errorf("reading while the same owner writes: %v, %v", ok, err)
+			} else {
+				must(t, rw.Reader().UnlockContext(ctx))
+			}
+			must(t, rw.Writer().UnlockContext(ctx))
+			wantFree(t, other, "x")
+			empty(t, c)
+		})
+	})
+	t.Run("before it waits", func(t *testing.T) {
+		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+			rw, owner := c.RWLocker("x"), NewOwner()
+			ctx := WithOwner(t.Context(), owner)
+			for kind, side := range map[backend.Kind]*Locker{backend.Read: rw.Writer(), backend.Write: rw.Reader()} {
+				a := &acquisition{call: call{kind: kind, name: "x", party: owner, partners: true, o: acquireOptions{lease: c.lease}}}
+				if h, err := c.own(a); h != nil || err != nil {
+					t.Fatalf("before: %v, %v", h, err)
+				}
+				must(t, side.LockContext(ctx))
+				if c.enqueue(a) {
+					t.Errorf("a %v waits for what its own party has", kind)
+					c.quit(a, nil)
+				}
+				must(t, side.UnlockContext(ctx))
+			}
+			empty(t, c)
+		})
+	})
+}
+
+// Plain readers of one RWLocker with leases of different length: those who go on are protected by what lasts longest.
+func TestPlainReadersWithALease(t *testing.T) {
+	t.Run("that runs out", func(t *testing.T) {
+		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+			l := c.RWLocker("x").Reader()
+			l.Lock()
+			mustTry(t, l, Lease(time.Second))
+			time.Sleep(2 * time.Second)
+			if n, err := l.HoldCount(t.Context()); n != 1 || err != nil {
+				t.Errorf("HoldCount = %d, %v; one reads still", n, err)
+			}
+			lost := l.Lost(t.Context())
+			if over(lost) {
+				t.Error("who reads still is told that he doesn't")
+			}
+			if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+				t.Errorf("the first unlock: %v", err)
+			}
+			time.Sleep(2 * DefaultLease)
+			if over(lost) {
+				t.Error("lost")
+			}
+			must(t, l.UnlockContext(t.Context()))
+			wantFree(t, other, "x")
+			empty(t, c)
+		})
+	})
+	t.Run("that is given back", func(t *testing.T) {
+		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+			l := c.RWLocker("x").Reader()
+			l.Lock()
+			lost := l.Lost(t.Context())
+			mustTry(t, l, Lease(time.Second))
+			must(t, l.UnlockContext(t.Context()))
+			time.Sleep(2 * DefaultLease)
+			if over(lost) {
+				t.Error("the lease of one who has gone has ended what another has")
+			}
+			must(t, l.UnlockContext(t.Context()))
+			wantFree(t, other, "x")
+			empty(t, c)
+		})
+	})
+	t.Run("shorter than another", func(t *testing.T) {
+		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+			l := c.RWLocker("x").Reader()
+			mustTry(t, l, Lease(time.Minute))
+			mustTry(t, l, Lease(time.Second))
+			must(t, l.UnlockContext(t.Context()))
+			time.Sleep(2 * time.Second)
+			if held, err := l.IsHeld(t.Context()); !held || err != nil {
+				t.Errorf("IsHeld = %v, %v within the longer lease", held, err)
+			}
+			must(t, l.UnlockContext(t.Context()))
+			wantFree(t, other, "x")
+			empty(t, c)
+		})
+	})
+}
+
+// What was read under a write, and given back while that went on, is given back after Close, too.
+func TestAReadUnderAWriteAndClose(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
+		must(t, rw.Writer().LockContext(ctx))
+		must(t, rw.Reader().LockContext(ctx))
+		must(t, rw.Reader().UnlockContext(ctx))
+		c.Close()
+		must(t, rw.Writer().UnlockContext(ctx))
+		wantFree(t, other, "x")
+	})
+}
+
+// To force readers takes nothing while somebody writes, and so nothing is lost.
+func TestReadersAreForcedWhileOneWrites(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
+		must(t, rw.Writer().LockContext(ctx))
+		must(t, rw.Reader().LockContext(ctx))
+		if ok, err := rw.Reader().ForceUnlock(t.Context()); ok || err != nil {
+			t.Errorf("ForceUnlock of readers while one writes = %v, %v", ok, err)
+		}
+		must(t, rw.Reader().UnlockContext(ctx))
+		must(t, rw.Writer().UnlockContext(ctx))
+		wantFree(t, other, "x")
+		empty(t, c)
+	})
+}
+
+// Who is let in with other readers lets the rest of its party in, wherever in the queue that is.
+func TestWhoIsLetInTakesItsPartyAlong(t *testing.T) {
+	for name, side := range map[string]func(*RWLocker) *Locker{
+		"to read": (*RWLocker).Reader, "to write": (*RWLocker).Writer,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+				theirs := other.RWLocker("x")
+				theirs.Lock()
+				ctx := WithOwner(t.Context(), NewOwner())
+				lead := wait(t.Context(), c.RWLocker("x").Reader())
+				first := wait(ctx, c.RWLocker("x").Reader())
+				writer := wait(t.Context(), c.RWLocker("x").Writer())
+				second := wait(ctx, side(c.RWLocker("x")))
+				theirs.Unlock()
+				lead.mustBeIn(t)
+				first.mustBeIn(t)
+				select {
+				case err := <-second.in:
+					if name == "to read" && err != nil || name == "to write" && !errors.Is(err, ErrUpgrade) {
+						t.Errorf("the second call of the party: %v", err)
+					}
+				case <-time.After(time.Minute):
+					t.Error("the second call of the party waits, behind a writer that waits for the first")
+				}
+				must(t, first.leave())
+				if name == "to read" {
+					must(t, second.leave())
+				}
+				must(t, lead.leave())
+				writer.mustBeIn(t)
+				must(t, writer.leave())
+			})
+		})
+	}
+}
+
+// A call that comes just as the client is closed doesn't join anybody.
+func TestNobodyJoinsAfterClose(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		rw := c.RWLocker("x")
+		rw.RLock()
+		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
+		c.Close()
+		if h := c.share(a); h != nil {
+			t.Error("somebody has joined who will never be told that the client is closed")
+		}
+		must(t, rw.Reader().UnlockContext(t.Context()))
+	})
+}
+
+// Between the last reader's leaving and the release somebody may join: not if the lock was forced in that moment.
+func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		rw := c.RWLocker("x")
+		rw.RLock()
+		c.mu.Lock()
+		o := c.objectLocked(backend.Read, "x")
+		h := o.reader(party(rw.reader.plain))
+		c.dropLocked(h) // as releaseShared does, before it lets others go first
+		rw.reader.plain.hold = nil
+		h.state = released
+		h.claim.more.holds--
+		c.mu.Unlock()
+		if ok, err := rw.Reader().ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatalf("ForceUnlock = %v, %v", ok, err)
+		}
+		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
+		if c.share(a) != nil {
+			t.Error("somebody joins what this client itself has forced")
+		}
+		time.Sleep(2 * DefaultLease)
+		empty(t, c)
+	})
+}
+
+// Two calls of an owner that writes begin to read at once, with different leases: what is to be renewed is.
+func TestReadsUnderAWriteWithDifferentLeases(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
+		must(t, rw.Writer().LockContext(ctx))
+		first := true
+		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if first {
+				first = false
+				time.Sleep(time.Second)
+			}
+			return do()
+		}
+		renewed := wait(ctx, rw.Reader())
+		must(t, rw.Reader().LockContext(ctx, Lease(2*time.Second)))
+		time.Sleep(time.Second)
+		renewed.mustBeIn(t)
+		time.Sleep(3 * DefaultLease)
+		if n, err := rw.Reader().HoldCount(ctx); n != 2 || err != nil {
+			t.Errorf("HoldCount = %d, %v; one of the reads is renewed until it is unlocked", n, err)
+		}
+		must(t, rw.Reader().UnlockContext(ctx))
+		must(t, rw.Reader().UnlockContext(ctx))
+		must(t, rw.Writer().UnlockContext(ctx))
+		wantFree(t, other, "x")
+		empty(t, c)
+	})
+}
+
+// A re-entry whose hold is given back meanwhile by the same owner is an acquisition of its own, and no loss.
+func TestAReadIsGivenBackDuringItsReentry(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		l, ctx := c.RWLocker("x").Reader(), WithOwner(t.Context(), NewOwner())
+		must(t, l.LockContext(ctx, Lease(time.Minute)))
+		b.renew = func(req backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+			time.Sleep(time.Second)
+			return do()
+		}
+		again := wait(ctx, l)
+		must(t, l.UnlockContext(ctx))
+		if err := <-again.in; err != nil {
+			t.Errorf("the re-entry: %v", err)
+		} else {
+			must(t, l.UnlockContext(ctx))
+		}
+		wantFree(t, other, "x")
+		empty(t, c)
+	})
+}
+
+// A store that panics as it releases what was read under a write keeps nobody waiting for ever.
+func TestAPanicAsAReadUnderAWriteIsReleased(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		c.prompt = true // or the panic is in a goroutine of its own
+		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
+		must(t, rw.Writer().LockContext(ctx))
+		must(t, rw.Reader().LockContext(ctx))
+		must(t, rw.Reader().UnlockContext(ctx))
+		next := wait(t.Context(), c.RWLocker("x").Writer())
+		b.release = func(req backend.ReleaseRequest, do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			b.release = nil
+			panic("the store's client")
+		}
+		func() {
+			defer func() { recover() }()
+			rw.Writer().UnlockContext(ctx)
+		}()
+		time.Sleep(time.Second)
+		next.mustBeIn(t)
+		must(t, next.leave())
+		time.Sleep(2 * DefaultLease)
+		empty(t, c)
+	})
+}

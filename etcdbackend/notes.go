@@ -1,0 +1,204 @@
+package etcdbackend
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A note says that somebody waits to write, and since when. It is a key on a lease of its own, which is written anew
+// with each attempt in vain, if what keeps the writer out is still as it was seen. So a request that comes late, when the writer
+// has got in, does nothing; and where the writer has given up there is no lease any more.
+//
+// Who came first, a writer or a reader, is found without comparing the clocks of two machines: each says for how
+// long it has waited, and the server how long ago the note was written. That is known to a second. Within
+// it a reader whose session remembers the revision at which it was kept out first comes before the notes that were
+// created later; else it waits.
+
+// leaveNote leaves or renews the note of whoever waits to write, if those are still there who keep it out. If not,
+// it returns what it has found instead.
+func (s *session) leaveNote(ctx context.Context, a *attempt, req backend.AcquireRequest, at scene) (left bool, found scene, err error) {
+	if err := ended(ctx); err != nil {
+		return false, at, err
+	}
+	id := noteOf(a.id)
+	note, l, err := s.noteLease(ctx, id, s.store.ttl(req.Place))
+	if err != nil {
+		return false, at, err
+	}
+	now := time.Now()
+	if since := now.Add(-req.Waited); note.free() || since.Before(note.since) {
+		note.since = since
+	}
+	note.lease, note.owner, note.waited = l.id, req.Owner, now.Sub(note.since)
+	if note.free() {
+		note.first = note.waited
+	}
+	res, err := insist(ctx, patience(a.ttl), s.store.kv.Txn, &pb.TxnRequest{
+		Compare: s.stillOut(a.id, at),
+		Success: []*pb.RequestOp{s.store.put(id, note)},
+		Failure: append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...),
+	})
+	switch {
+	case gone(err):
+		s.holds.forget(id, l.id)
+		s.holds.doubt(id)
+		s.leases.distrust()
+		return false, at, nil
+	case err != nil:
+		s.holds.suspect(id, l.id)
+		return false, at, err
+	}
+	// If it wasn't left now it may have been by a request that had no answer.
+	note.rev = res.Header.GetRevision()
+	s.holds.wrote(id, note, l)
+	if res.Succeeded {
+		return true, at, nil
+	}
+	found, err = s.scene(a.id, res)
+	return false, found, err
+}
+
+// stillOut says that what keeps a writer out is as it was seen. When it gets in that is gone for good.
+func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
+	if at.write.free() {
+		reader := at.reads[0]
+		return same(s.store.keyOf(holdID{id.name, reader.owner, readRole}), reader)
+	}
+	return same(s.store.keyOf(id), at.write)
+}
+
+// noteLease returns the note that an owner has left, and the lease for it, which begins anew.
+func (s *session) noteLease(ctx context.Context, id holdID, ttl int64) (note record, l lease, err error) {
+	note = s.holds.guess(id)
+	l, ok := s.holds.granted(id, note.lease)
+	if note.free() || !ok || l.ttl != ttl {
+		if l, err = s.leases.get(ctx, ttl); err != nil {
+			return record{}, lease{}, err
+		}
+		if !s.holds.use(ctx, id, l) {
+			s.leases.put(l)
+			return record{}, lease{}, ended(ctx)
+		}
+	}
+	if begin := time.Now(); begin.Sub(l.since) > spareTime {
+		s.keeper.send([]*ask{{lease: l.id, answer: func(granted int64, err error) {
+			if err == nil && granted == l.ttl {
+				s.holds.renewed(id, l.id, l.ttl, begin)
+			}
+		}}}, l.ttl)
+	}
+	return note, l, nil
+}
+
+// endNote takes back the note of an owner who releases what it writes, or gives up to wait for it, and
+// returns the lock's key, or a guess.
+func (s *session) endNote(ctx context.Context, id holdID, ttl int64) (key record, err error) {
+	lease := int64(0)
+	if key = s.holds.guess(id); key.free() {
+		res, err := s.store.look(ctx, ttl, rangeOp(s.store.keyOf(id)), rangeOp(s.store.keyOf(noteOf(id))))
+		if err != nil {
+			return record{}, err
+		}
+		lock, err := ranged(res, 0)
+		if err != nil {
+			return record{}, notDone(err)
+		}
+		note, err := ranged(res, 1)
+		if err != nil {
+			return record{}, notDone(err)
+		}
+		if key, err = decodeOf(id, lock); err != nil {
+			return record{}, err
+		}
+		left, err := decodeOf(noteOf(id), note)
+		if err != nil {
+			return record{}, err
+		}
+		lease = left.lease
+	}
+	if err := s.giveBack(ctx, noteOf(id), lease, ttl); err != nil {
+		return record{}, notDone(err)
+	}
+	return key, nil
+}
+
+// dropNote notes that a note was deleted, since its owner writes.
+func (s *session) dropNote(id holdID) {
+	if note := s.holds.guess(id); !note.free() {
+		if l, ok := s.holds.spare(id, note.lease); ok {
+			s.leases.put(l)
+		}
+	}
+	s.holds.doubt(id)
+}
+
+// barred says whether a note keeps a reader out, and for how long at the most.
+func (s *session) barred(ctx context.Context, w wait, notes []record) (remaining time.Duration, out bool) {
+	var leases []int64
+	for _, n := range notes {
+		leases = append(leases, n.lease)
+	}
+	left, err := s.remainingAll(ctx, leases)
+	if err != nil {
+		return -1, true
+	}
+	waited := time.Since(w.began)
+	for i, n := range notes {
+		oldest := n.waited + time.Duration(left[i].granted-left[i].seconds)*time.Second
+		switch {
+		case left[i].seconds < 0, waited >= oldest:
+		case w.rev != 0 && n.created > w.rev && n.first < time.Second:
+		default:
+			remaining, out = max(remaining, lasts(left[i].seconds)), true
+		}
+	}
+	return remaining, out
+}
+
+// waits are the readers of a session that were kept out, and go on waiting.
+type waits struct {
+	mu      sync.Mutex
+	entries map[holdID]wait
+}
+
+type wait struct {
+	began time.Time
+	rev   int64 // when it was first kept out; 0 if that isn't known
+}
+
+// find returns the wait of a reader who says to have waited for so long.
+func (ws *waits) find(id holdID, waited time.Duration) wait {
+	began := time.Now().Add(-waited)
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w, known := ws.entries[id]; known && waited > 0 && w.began.Sub(began).Abs() < time.Second {
+		return w
+	}
+	return wait{began: began}
+}
+
+// goOn notes that a reader was kept out at a revision.
+func (ws *waits) goOn(id holdID, w wait, rev int64) {
+	if w.rev != 0 {
+		return
+	}
+	w.rev = rev
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.entries == nil || len(ws.entries) >= mostNames {
+		ws.entries = make(map[holdID]wait)
+	}
+	ws.entries[id] = w
+}
+
+// end forgets a reader, who waits no more.
+func (ws *waits) end(id holdID) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	delete(ws.entries, id)
+}

@@ -1,0 +1,349 @@
+package etcdbackend
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A scene is what a step has found of a read-write lock, as far as it needs it.
+type scene struct {
+	rev   int64    // at which it was so; 0 if that is not known
+	write record   // of whoever writes
+	mine  record   // what the step's owner reads
+	reads []record // what anybody reads
+	notes []record
+}
+
+// lookAround returns what an attempt looks at.
+func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
+	ops := append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...)
+	res, err := s.store.look(ctx, a.ttl, ops...)
+	if err != nil {
+		return scene{}, err
+	}
+	return s.scene(a.id, res)
+}
+
+// found returns what an attempt in vain has seen, when its key was found to be so.
+func (s *session) found(a *attempt, key record) (scene, error) {
+	switch {
+	case a.seen != nil:
+		return s.scene(a.id, a.seen)
+	case a.id.role == readRole:
+		return scene{mine: key}, nil
+	default:
+		return scene{write: key}, nil
+	}
+}
+
+// scene reads the answer to what an attempt looks at: for a writer the lock's key and the readers', for a reader
+// its own, the lock's, and the notes.
+func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
+	at.rev = res.Header.GetRevision()
+	as := []role{writeRole, readRole}
+	if id.role == readRole {
+		as = []role{readRole, writeRole, noteRole}
+	}
+	for i, as := range as {
+		if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
+			return scene{}, errShape
+		}
+		kvs := res.Responses[i].GetResponseRange().Kvs
+		switch {
+		case as == writeRole:
+			at.write, err = decode(as, first(kvs))
+		case as == noteRole:
+			at.notes, err = s.store.decodeAll(id.name, as, kvs)
+		case id.role == readRole:
+			at.mine, err = decodeOf(id, first(kvs))
+		default:
+			at.reads, err = s.store.decodeAll(id.name, as, kvs)
+		}
+		if err != nil {
+			return scene{}, err
+		}
+	}
+	return at, nil
+}
+
+// exclusively returns an attempt to have a lock alone.
+func (s *session) exclusively(id holdID, ttl int64) *attempt {
+	a := &attempt{id: id, ttl: ttl}
+	limit := int64(0)
+	if id.role == lockRole {
+		limit = 1
+		if s.alone.has(id.name) {
+			return a
+		}
+	}
+	a.only = []*pb.Compare{s.store.none(id.name, readRole)}
+	a.look = []*pb.RequestOp{s.store.rangeAll(id.name, readRole, limit)}
+	return a
+}
+
+// conflicts returns an error if a name is used for another kind of lock than that of a hold which has no key.
+func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
+	switch id.role {
+	case lockRole:
+		if s.alone.has(id.name) {
+			return nil
+		}
+		res, err := insist(ctx, patience(ttl), s.store.kv.Range, s.store.all(id.name, readRole, 1))
+		switch {
+		case refusedBeside(err):
+			s.alone.add(id.name)
+			return nil
+		case err != nil:
+			return notDone(err)
+		case len(res.Kvs) > 0:
+			return conflict(res.Kvs[0])
+		}
+		return nil
+	case readRole:
+		_, err := s.store.read(ctx, writeOf(id), ttl)
+		return err
+	default:
+		return nil
+	}
+}
+
+// readsIn returns an error if a lock that was to be had alone is being read.
+func readsIn(res *pb.TxnResponse) error {
+	if res == nil || len(res.Responses) < 2 {
+		return nil
+	}
+	if kv := first(res.Responses[1].GetResponseRange().GetKvs()); kv != nil {
+		return conflict(kv)
+	}
+	return nil
+}
+
+// acquireWrite takes the lock to be free as acquire does.
+func (s *session) acquireWrite(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	id := idOf(req.Kind, req.Name, req.Owner)
+	a := s.exclusively(id, s.store.ttl(req.Lease))
+	at := scene{write: s.holds.guess(id)}
+	var err error
+	if at.write.free() && s.looksFirst(a) {
+		at, err = s.lookAround(ctx, a)
+	}
+	for err == nil {
+		if others := at.others(req.Owner); len(others) > 0 {
+			s.others.add(req.Name)
+			left := req.Place <= 0
+			if !left {
+				left, at, err = s.leaveNote(ctx, a, req, at)
+			}
+			if left {
+				return backend.AcquireResult{Remaining: s.longest(ctx, others)}, nil
+			}
+			continue
+		}
+		a.with = nil
+		if s.holds.remembers(noteOf(id)) {
+			a.with = []*pb.RequestOp{del(s.store.keyOf(noteOf(id)))}
+		}
+		next := at.write
+		next.owner, next.count = req.Owner, at.write.count+1
+		var done bool
+		var key record
+		if done, key, err = s.write(ctx, a, at.write, next); done {
+			s.others.remove(req.Name)
+			s.dropNote(noteOf(id))
+			return backend.AcquireResult{Acquired: true, Count: key.count}, nil
+		}
+		if err == nil {
+			at, err = s.found(a, key)
+		}
+	}
+	return backend.AcquireResult{}, err
+}
+
+// others returns the leases of the holds that keep an owner from writing.
+func (at scene) others(owner string) (leases []int64) {
+	switch {
+	case at.write.free():
+		for _, r := range at.reads {
+			leases = append(leases, r.lease)
+		}
+	case at.write.owner != owner:
+		leases = append(leases, at.write.lease)
+	}
+	return leases
+}
+
+// acquireRead takes the lock to be free of writers and notes if nothing speaks against it.
+func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	id := idOf(req.Kind, req.Name, req.Owner)
+	w := s.waits.find(id, req.Waited)
+	a := &attempt{id: id, ttl: s.store.ttl(req.Lease)}
+	a.look = []*pb.RequestOp{rangeOp(s.store.key(req.Name)), s.store.rangeAll(req.Name, noteRole, 0)}
+	at := scene{mine: s.holds.guess(id), write: s.holds.guess(writeOf(id))}
+	var err error
+	if at.mine.free() && at.write.free() && s.looksFirst(a) {
+		at, err = s.lookAround(ctx, a)
+	}
+	for err == nil {
+		if remaining, out := s.keptOut(ctx, id, w, at); out {
+			s.others.add(req.Name)
+			s.waits.goOn(id, w, at.rev)
+			return backend.AcquireResult{Remaining: remaining}, nil
+		}
+		a.only = same(s.store.key(req.Name), at.write)
+		if at.write.free() && len(at.notes) == 0 {
+			a.only = append(a.only, s.store.none(req.Name, noteRole))
+		}
+		next := at.mine
+		next.owner, next.count = req.Owner, 1
+		var done bool
+		var key record
+		if done, key, err = s.write(ctx, a, at.mine, next); done {
+			s.others.remove(req.Name)
+			s.waits.end(id)
+			return backend.AcquireResult{Acquired: true, Count: 1}, nil
+		}
+		if err == nil {
+			at, err = s.found(a, key)
+		}
+	}
+	return backend.AcquireResult{}, err
+}
+
+// keptOut says whether somebody keeps a reader out, and for how long.
+func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (time.Duration, bool) {
+	switch {
+	case !at.mine.free() || at.write.owner == id.owner:
+		return 0, false
+	case !at.write.free():
+		return s.longest(ctx, []int64{at.write.lease}), true
+	default:
+		return s.barred(ctx, w, at.notes)
+	}
+}
+
+// forceReads ends all that is read, unless somebody writes.
+func (s *session) forceReads(ctx context.Context, name string) (backend.ForceReleaseResult, error) {
+	a := s.exclusively(holdID{name: name, role: writeRole}, 0)
+	at, err := s.lookAround(ctx, a)
+	for err == nil {
+		if !at.write.free() || len(at.reads) == 0 {
+			return backend.ForceReleaseResult{}, nil
+		}
+		if err = ended(ctx); err != nil {
+			break
+		}
+		// Nothing has come to the keys that were looked at: among others might be those of another lock.
+		a.only = []*pb.Compare{s.store.noneSince(name, readRole, at.rev)}
+		keys := s.store.keysOf(name, readRole)
+		var forced *pb.TxnResponse
+		if forced, _, err = s.store.swap(ctx, a, record{}, take(keys, after(keys))); forced != nil {
+			all, err := s.store.decodeAll(name, readRole, taken(forced, 0))
+			if err == nil {
+				err = s.giveBackAll(ctx, name, all)
+			}
+			if err != nil {
+				return backend.ForceReleaseResult{}, inDoubt(err)
+			}
+			return backend.ForceReleaseResult{Released: len(all) > 0}, nil
+		}
+		if err == nil {
+			at, err = s.scene(a.id, a.seen)
+		}
+	}
+	return backend.ForceReleaseResult{}, err
+}
+
+// giveBackAll revokes the leases of what was read.
+func (s *session) giveBackAll(ctx context.Context, name string, reads []record) error {
+	errs := make([]error, len(reads))
+	each(len(reads), func(i int) {
+		errs[i] = s.giveBack(ctx, holdID{name, reads[i].owner, readRole}, reads[i].lease, 0)
+	})
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) lookAtReads(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	at, err := s.lookAround(ctx, s.exclusively(holdID{name: req.Name, role: writeRole}, 0))
+	if err != nil || len(at.reads) == 0 {
+		return backend.LookResult{}, err
+	}
+	res := backend.LookResult{Held: true}
+	var leases []int64
+	for _, r := range at.reads {
+		leases = append(leases, r.lease)
+		if r.owner == req.Owner {
+			res.Count = 1
+		}
+	}
+	res.Remaining, err = s.last(ctx, leases)
+	return res, err
+}
+
+// longest returns how long the last of several holds lasts, or less than 0 if that isn't known.
+func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
+	left, err := s.last(ctx, leases)
+	if err != nil {
+		return -1
+	}
+	return left
+}
+
+// last returns how long the last of several holds lasts; negative if one doesn't end.
+func (s *session) last(ctx context.Context, leases []int64) (last time.Duration, err error) {
+	left, err := s.remainingAll(ctx, leases)
+	for i := range left {
+		if leases[i] == 0 {
+			return -1, nil
+		}
+		last = max(last, lasts(left[i].seconds))
+	}
+	return last, err
+}
+
+// timeLeft is what is left of a lease, in seconds, and what it began with.
+type timeLeft struct{ seconds, granted int64 }
+
+func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft, error) {
+	left, errs := make([]timeLeft, len(leases)), make([]error, len(leases))
+	each(len(leases), func(i int) {
+		if leases[i] != 0 {
+			left[i].seconds, left[i].granted, errs[i] = s.store.remaining(ctx, leases[i])
+		}
+	})
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return left, nil
+}
+
+// each calls f for each number below n, some at a time.
+func each(n int, f func(i int)) {
+	if n == 1 {
+		f(0)
+		return
+	}
+	var all sync.WaitGroup
+	free := make(chan struct{}, leasesAtOnce)
+	for i := range n {
+		free <- struct{}{}
+		all.Go(func() {
+			f(i)
+			<-free
+		})
+	}
+	all.Wait()
+}
+
+const leasesAtOnce = 8

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// asProgram makes the test binary be the program.
+const asProgram = "FENCED_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func check(t *testing.T, out string) {
+	t.Helper()
+	for _, want := range []string{"sam has the lock, with token ", "ann has written: 110\n", "is stale: somebody with ",
+		"(Release: dlock: release \"fenced:account\": lost", "the balance is 110\n", "the latest is: ann: 110\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the program doesn't say %q, but\n%s", want, out)
+		}
+	}
+}
+
+func TestMemory(t *testing.T) {
+	var out bytes.Buffer
+	store := membackend.New()
+	err := play(t.Context(), &out, store, func(ctx context.Context, url, reports string) (*sleeper, error) {
+		return playedSleeper(ctx, store, url, reports)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	check(t, out.String())
+}
+
+// A process that is stopped for longer than its lease.
+func TestRedis(t *testing.T) {
+	server := testservers.Redis(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Error(err)
+	}
+	check(t, string(out))
+}

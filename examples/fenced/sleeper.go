@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A sleeper holds the lock, has read the balance, and is paused before it writes.
+type sleeper struct {
+	token uint64
+	pause string                 // how, for the reader
+	wake  func() (string, error) // lets it go on, and returns what it then says
+	end   func()
+}
+
+// playedSleeper is a sleeper in this process. A process in which all stands still renews nothing; that is played by a
+// lease that isn't renewed.
+func playedSleeper(ctx context.Context, store backend.Backend, url, reports string) (*sleeper, error) {
+	client := dlock.New(store)
+	h, err := client.FencedLocker(lockName).Acquire(ctx, dlock.Lease(lease))
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	balance, err := read(ctx, url)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	token, _ := h.Token()
+	return &sleeper{
+		token: token,
+		pause: "played",
+		wake: func() (string, error) {
+			err := commit(ctx, url, reports, token, "sam", balance+10)
+			return fmt.Sprintf("%v (Release: %v)", err, h.Release(ctx)), nil
+		},
+		end: func() { client.Close() },
+	}, nil
+}
+
+// stoppedSleeper is a sleeper that is a process: this program, started once more, and stopped by a signal.
+func stoppedSleeper(ctx context.Context, addr, url, reports string) (*sleeper, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, "-redis", addr, "-account", url, "-reports", reports)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	end := func() { cmd.Process.Kill(); cmd.Wait() }
+	out := bufio.NewReader(pipe)
+	line, err := out.ReadString('\n')
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("the process that was to hold the lock ended: %w", err)
+	}
+	token, err := strconv.ParseUint(strings.TrimSpace(line), 10, 64)
+	if err == nil {
+		err = stop(cmd.Process)
+	}
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return &sleeper{
+		token: token,
+		pause: fmt.Sprintf("process %d was stopped", cmd.Process.Pid),
+		wake: func() (string, error) {
+			if err := resume(cmd.Process); err != nil {
+				return "", err
+			}
+			if _, err := io.WriteString(in, "\n"); err != nil {
+				return "", err
+			}
+			line, err := out.ReadString('\n')
+			return strings.TrimSpace(line), err
+		},
+		end: end,
+	}, nil
+}
+
+// sleepHere is what that process does.
+func sleepHere(ctx context.Context, store backend.Backend, url, reports string) error {
+	client := dlock.New(store, dlock.WithLease(lease))
+	defer client.Close()
+	h, err := client.FencedLocker(lockName).Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	balance, err := read(ctx, url)
+	if err != nil {
+		return err
+	}
+	token, _ := h.Token()
+	fmt.Println(token)
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // stopped in here
+		return err
+	}
+	err = commit(ctx, url, reports, token, "sam", balance+10)
+	fmt.Printf("%v (Release: %v)\n", err, h.Release(ctx))
+	return nil
+}

@@ -1,0 +1,865 @@
+package main
+
+import "fmt"
+
+// What can happen next.
+
+type sharesEmitter func(SharesState, string, ...any)
+
+// Next emits the successors.
+func (m *Shares) Next(s SharesState, calm bool, emit func(SharesState, string, ...any)) {
+	do := func(t SharesState, format string, args ...any) {
+		m.tidy(&t)
+		emit(t, format, args...)
+	}
+	for i, r := range s.requests[:m.Requests] {
+		if r.kind != none && (i == 0 || r != s.requests[i-1]) {
+			m.network(s, i, calm, do)
+		}
+	}
+	m.time(s, calm, do)
+	for n := uint8(1); n <= m.strings(); n++ {
+		if !m.Rival || n != m.rival() {
+			m.background(s, n, reads, do)
+			m.background(s, n, writes, do)
+		}
+	}
+	m.rivalSteps(s, calm, do)
+	for p := range m.all() {
+		m.step(s, p, calm, do)
+	}
+	if !calm {
+		m.accidents(s, do)
+	}
+}
+
+func (m *Shares) name(p int) string {
+	c := m.client(p)
+	return fmt.Sprintf("%c%d", 'A'+c, p-c*m.Parties[0]+1)
+}
+
+func (m *Shares) who(r sharesRequest) string {
+	if r.who == watchdog {
+		return "watchdog"
+	}
+	return m.name(int(r.who))
+}
+
+// has says in words what the store has.
+func (s *SharesState) has() string {
+	text := ""
+	if s.write.number != 0 {
+		text = fmt.Sprintf("#%d writes x%d, ttl %d; ", s.write.number, s.write.count, s.write.left)
+	}
+	for n, left := range s.read {
+		if left > 0 {
+			text += fmt.Sprintf("#%d reads, ttl %d; ", n, left-1)
+		}
+	}
+	if text == "" {
+		return "free"
+	}
+	return text[:len(text)-2]
+}
+
+// send puts a request into the network, and says whether the bounds allow it.
+func (m *Shares) send(s *SharesState, r sharesRequest) bool {
+	if r.kind == acquisition && r.side == writes {
+		most := uint8(1)
+		if s.write.number == r.number {
+			most += s.write.count
+		}
+		for _, q := range s.requests {
+			if q.kind == acquisition && q.side == writes && q.number == r.number && q.reply == pending {
+				most++
+			}
+		}
+		if most > m.Count {
+			return false
+		}
+	}
+	for i := range m.Requests {
+		if s.requests[i].kind == none {
+			r.left = m.Lease
+			s.requests[i] = r
+			return true
+		}
+	}
+	return false
+}
+
+// carryOut does a request in the store.
+func (m *Shares) carryOut(s *SharesState, kind, side, n uint8) (reply uint8) {
+	w := &s.write
+	switch {
+	case kind == acquisition && side == reads:
+		if w.number != 0 && w.number != n {
+			return heldByAnother
+		}
+		s.read[n] = 1 + m.Lease
+		return acquired
+	case kind == acquisition && w.number == n:
+		w.count++
+		w.left = m.Lease
+		return acquired
+	case kind == acquisition:
+		if w.number != 0 || s.anyRead() {
+			return heldByAnother
+		}
+		*w = entry{n, 1, m.Lease}
+		return acquired
+	case side == reads && s.read[n] == 0, side == writes && w.number != n:
+		if kind == renewal {
+			return renewedNot
+		}
+		return notHeld
+	case kind == renewal && side == reads:
+		s.read[n] = 1 + m.Lease
+		return renewed
+	case kind == renewal:
+		w.left = m.Lease
+		return renewed
+	case side == reads:
+		s.read[n] = 0
+		return freed
+	}
+	w.left = m.Lease
+	if w.count--; w.count > 0 {
+		return left
+	}
+	*w = entry{}
+	return freed
+}
+
+func (s *SharesState) anyRead() bool { return s.read != [maxStrings + 1]uint8{} }
+
+// network emits what may become of request i.
+func (m *Shares) network(s SharesState, i int, calm bool, do sharesEmitter) {
+	r := s.requests[i]
+	what := fmt.Sprintf("%s of #%d for %s", [...]string{acquisition: "acquisition", lastRelease: "release", renewal: "renewal"}[r.kind], r.number, sides[r.side])
+	expired := m.Punctual && r.left == 0
+	if r.reply != pending {
+		t := s
+		t.requests[i] = sharesRequest{}
+		m.answer(&t, r)
+		do(t, "%s gets answer to %s: %s%s", m.who(r), what, replies[r.reply], t.account(r.number, r.side))
+	} else if !expired {
+		t := s
+		q := &t.requests[i]
+		q.reply = m.carryOut(&t, r.kind, r.side, r.number)
+		reply, late := q.reply, ""
+		if r.who == nobody {
+			*q = sharesRequest{}
+			late = "LATE "
+		}
+		do(t, "store: %s%s -> %s (now %s)", late, what, replies[reply], t.has())
+	}
+	if r.who == nobody && (!calm || expired) {
+		t := s
+		t.requests[i] = sharesRequest{}
+		do(t, "network loses %s", what)
+	}
+	if r.who == nobody || m.Answered && r.kind != renewal || calm && !(expired && r.reply == pending) {
+		return
+	}
+	t := s
+	t.requests[i].who = nobody
+	if r.reply != pending || r.kind != acquisition && m.Mutation != nestedReleasedEarly {
+		t.requests[i] = sharesRequest{} // a late renewal only lengthens, a late release touches nothing that anybody uses
+	}
+	m.giveUp(&t, r)
+	do(t, "%s gives up waiting for %s: outcome unknown", m.who(r), what)
+}
+
+func (s *SharesState) account(n, side uint8) string {
+	x := &s.claims[n][side]
+	switch {
+	case x.use == live && x.lost != 0:
+		return " (its account: lost)"
+	case x.use == live:
+		return fmt.Sprintf(" (its account: deadline in %d)", x.left)
+	case x.use == retired:
+		return " (to be taken back)"
+	}
+	return ""
+}
+
+// answer lets whoever awaits a reply have it.
+func (m *Shares) answer(s *SharesState, r sharesRequest) {
+	x := &s.claims[r.number][r.side]
+	if r.who == watchdog {
+		m.answerRenewal(s, x, r)
+		return
+	}
+	p := &s.parties[r.who]
+	if r.kind == lastRelease {
+		p.at = idle
+		if r.reply == left {
+			p.at = undrained
+			return
+		}
+		if r.reply == notHeld && m.Mutation != lossUnheard {
+			m.tell(s, r.number)
+		}
+		m.retire(s, r.number, r.side, x.unsure > 0)
+		return
+	}
+	nested := p.under
+	switch {
+	case r.reply == heldByAnother && nested:
+		if w := &s.claims[r.number][writes]; w.use == live {
+			w.lose()
+		}
+		p.at = idle
+	case r.reply == heldByAnother:
+		p.at = waiting
+	case r.left == 0 || x.lost != 0 || x.use != live && m.Mutation != grantsEnded:
+		x.unsure = max(x.unsure, 1)
+		p.at = idle
+		if !nested || x.use != live {
+			m.retire(s, r.number, r.side, true)
+		}
+	default:
+		x.use, x.age = live, 1+m.Lease-r.left
+		m.extend(x, r)
+		m.enter(s, int(r.who), r.number, r.side)
+		if r.side == reads && (!nested || m.Mutation == joinsNested) {
+			m.grant(s, m.client(int(r.who)), r.number)
+		}
+	}
+}
+
+func (m *Shares) answerRenewal(s *SharesState, x *claim, r sharesRequest) {
+	switch {
+	case x.use != live: // a last release was sent: no answer changes anything
+	case r.reply == renewed && (x.lost == 0 || m.Mutation == revivesClaim):
+		x.lost = 0
+		m.extend(x, r)
+	case r.reply == renewed:
+	case m.Mutation == tellsOne && s.readers(r.number) > 1:
+		x.struck = 0
+		for i := range s.parties {
+			if p := &s.parties[i]; p.reading == r.number {
+				*p = party{}
+				return
+			}
+		}
+	default:
+		x.lose()
+	}
+}
+
+// extend moves the deadline after an answer that grants a lease.
+func (m *Shares) extend(x *claim, r sharesRequest) {
+	x.left = max(x.left, r.left)
+	if r.before == 0 {
+		x.struck = 0
+	}
+}
+
+// enter lets a party have what it asked for.
+func (m *Shares) enter(s *SharesState, p int, n, side uint8) {
+	q := &s.parties[p]
+	q.at = idle
+	if side == writes {
+		q.writing = n
+	} else {
+		q.reading = n
+	}
+	if x := &s.claims[n][side]; x.struck == 0 && (x.left == 0 || x.lost != 0) {
+		s.tooLate = true
+		x.lose()
+	}
+}
+
+// grant makes a claim the one to be joined: who queues joins it at once.
+func (m *Shares) grant(s *SharesState, c int, n uint8) {
+	s.shared[c] = n
+	for i := range m.all() {
+		if p := &s.parties[i]; m.client(i) == c && p.at == queued {
+			p.at, p.reading = handed, n
+		}
+	}
+}
+
+// tell lets those whose plain calls are one with a call that found its hold lost know of it.
+func (m *Shares) tell(s *SharesState, n uint8) {
+	for i := range s.parties {
+		if p := &s.parties[i]; m.Plain && m.client(i) == m.clientOf(n) && p.torn == 1 {
+			p.torn = 2
+		}
+	}
+}
+
+// giveUp lets whoever awaits a reply stop waiting: its outcome is unknown.
+func (m *Shares) giveUp(s *SharesState, r sharesRequest) {
+	x := &s.claims[r.number][r.side]
+	if r.kind == acquisition {
+		x.unsure = max(x.unsure, 1+r.left)
+	}
+	if r.who == watchdog {
+		return
+	}
+	p := &s.parties[r.who]
+	switch {
+	case r.kind == lastRelease:
+		p.at = undrained
+	case p.under:
+		p.at = idle
+		if x.use == over && m.Mutation != endedForgotten {
+			x.use, x.unsure = retired, max(1, 1+r.left)
+		}
+	default:
+		p.at = waiting
+	}
+}
+
+// retire ends a claim, at once or after it has been taken back. With a write goes what was read under
+// it, unless somebody reads on.
+func (m *Shares) retire(s *SharesState, n, side uint8, back bool) {
+	x := &s.claims[n][side]
+	x.use = over
+	if back {
+		x.use = retired
+	}
+	if side == writes {
+		m.endNested(s, n)
+	}
+}
+
+// endNested takes back what was read under a write that is over, when nobody reads on.
+func (m *Shares) endNested(s *SharesState, n uint8) {
+	if x := &s.claims[n][reads]; x.use == live && s.readers(n) == 0 {
+		x.use = retired
+	}
+}
+
+// takeBack releases a claim in the background, until the store has answered; if a request that
+// could lock is unanswered, until its time is over, too.
+func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
+	x := &s.claims[n][side]
+	reply := m.carryOut(&s, lastRelease, side, n)
+	if x.use == retired && x.unsure <= 1 && reply != left {
+		x.use = over
+	}
+	do(s, "background takes #%d back for %s: %s (now %s)", n, sides[side], replies[reply], s.has())
+}
+
+// time emits the end of what the store has, and a tick.
+func (m *Shares) time(s SharesState, calm bool, do sharesEmitter) {
+	if s.write.number != 0 && s.write.left == 0 {
+		t := s
+		t.write = entry{}
+		do(t, "store: the lease of #%d's write runs out (now %s)", s.write.number, t.has())
+	}
+	for n, left := range s.read {
+		if left == 1 {
+			t := s
+			t.read[n] = 0
+			do(t, "store: the lease of #%d's read runs out (now %s)", n, t.has())
+		}
+	}
+	if calm && m.due(&s) {
+		return
+	}
+	note := ""
+	lower(&s.write.left)
+	for n := range s.claims {
+		if s.read[n] > 1 {
+			s.read[n]--
+		}
+		for side := range s.claims[n] {
+			x := &s.claims[n][side]
+			if x.age > 0 {
+				x.age++
+			}
+			if x.struck > 0 {
+				x.struck++
+			}
+			was := x.valid()
+			lower(&x.left)
+			if was && x.left == 0 && (side == int(writes) || s.readers(uint8(n)) > 0 || m.Rival && n == int(m.rival())) {
+				x.lose()
+				note = ", a claim's own deadline passes: lost"
+			}
+			if x.unsure > 1 {
+				x.unsure--
+			}
+		}
+	}
+	for i := range s.requests {
+		lower(&s.requests[i].left)
+	}
+	do(s, "tick%s", note)
+}
+
+// due says that a renewal comes before any more time passes.
+func (m *Shares) due(s *SharesState) bool {
+	for n := range s.claims {
+		for side := range s.claims[n] {
+			x := &s.claims[n][side]
+			if x.valid() && x.left == 1 && (side == int(writes) || m.renewed(s, uint8(n))) && !(m.Rival && n == int(m.rival())) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// renewed says whether a read is renewed: while somebody is on it.
+func (m *Shares) renewed(s *SharesState, n uint8) bool {
+	nested := s.claims[n][writes].use == live
+	return s.readers(n) > 0 || !nested
+}
+
+// background emits what a client does for a claim by itself.
+func (m *Shares) background(s SharesState, n, side uint8, do sharesEmitter) {
+	x := &s.claims[n][side]
+	if s.crashed&(1<<m.clientOf(n)) != 0 {
+		return
+	}
+	alive := x.valid() || m.Mutation == revivesClaim && x.use == live
+	if alive && (side == writes || m.renewed(&s, n)) && !s.renews(n, side) && s.held(n, side) {
+		t := s
+		if !m.Renewals {
+			r := sharesRequest{kind: renewal, side: side, number: n, left: m.Lease}
+			r.reply = m.carryOut(&t, r.kind, side, n)
+			m.answerRenewal(&t, &t.claims[n][side], r)
+			do(t, "watchdog renews #%d for %s: %s%s", n, sides[side], replies[r.reply], t.account(n, side))
+		} else if m.send(&t, sharesRequest{kind: renewal, side: side, number: n, who: watchdog}) {
+			do(t, "watchdog sends renewal of #%d for %s", n, sides[side])
+		}
+	}
+	early := m.Mutation == nestedTakenBackEarly && side == reads && x.use == live && x.unsure > 0 && s.claims[n][writes].use == live
+	if x.use == retired || early {
+		m.takeBack(s, n, side, do)
+	}
+}
+
+func (s *SharesState) renews(n, side uint8) bool {
+	for _, r := range s.requests {
+		if r.kind == renewal && r.number == n && r.side == side {
+			return true
+		}
+	}
+	return false
+}
+
+// held says whether a claim was granted: not while it is asked for.
+func (s *SharesState) held(n, side uint8) bool {
+	for _, p := range s.parties {
+		if (p.at == trying || p.at == waiting) && p.number == n && p.side == side {
+			return false
+		}
+	}
+	return true
+}
+
+// rivalSteps emits what the ideal client does.
+func (m *Shares) rivalSteps(s SharesState, calm bool, do sharesEmitter) {
+	if !m.Rival {
+		return
+	}
+	n := m.rival()
+	for side := range uint8(2) {
+		if side == reads && m.Writers[0] == 0 {
+			continue // readers are no matter to readers
+		}
+		x := s.claims[n][side]
+		gone := s
+		gone.claims[n][side] = claim{}
+		switch {
+		case x.use == unused && !calm && s.claims[n][1-side].use == unused:
+			t := s
+			if s.write.number != n && s.read[n] == 0 && m.carryOut(&t, acquisition, side, n) == acquired {
+				t.claims[n][side] = claim{use: live, left: m.Lease}
+				do(t, "B gets in to %s", sides[side])
+			}
+		case x.use == live && x.lost != 0:
+			do(gone, "B finds its %s lost", sides[side])
+		case x.use == live && (side == reads && s.read[n] == 0 || side == writes && s.write.number != n):
+			do(gone, "B releases its %s: it was lost", sides[side])
+		case x.use == live:
+			m.carryOut(&gone, lastRelease, side, n)
+			do(gone, "B releases its %s (now %s)", sides[side], gone.has())
+		}
+	}
+}
+
+// accidents emits what happens to clients and the store.
+func (m *Shares) accidents(s SharesState, do sharesEmitter) {
+	if s.forces < m.Forces {
+		t := s
+		t.forces++
+		if s.write.number != 0 {
+			m.letGo(&t, s.write.number, writes)
+			m.letGo(&t, s.write.number, reads)
+			do(t, "store: ForceUnlock of the writer (now %s)", t.has())
+		} else if s.anyRead() {
+			for n := range s.read {
+				m.letGo(&t, uint8(n), reads)
+			}
+			do(t, "store: ForceUnlock of the readers (now %s)", t.has())
+		}
+	}
+	if m.Crashes > 0 && s.crashed == 0 {
+		m.crash(s, do)
+	}
+}
+
+// letGo lets the store forget a hold, against its promise.
+func (m *Shares) letGo(s *SharesState, n, side uint8) {
+	if side == writes {
+		s.write = entry{}
+	} else if s.read[n] == 0 {
+		return
+	} else {
+		s.read[n] = 0
+	}
+	if x := &s.claims[n][side]; x.use == live {
+		x.struck = 1
+	}
+	for i := range s.requests {
+		if r := &s.requests[i]; r.reply != pending && r.number == n && r.side == side {
+			r.before = 1
+		}
+	}
+}
+
+// crash ends client A.
+func (m *Shares) crash(s SharesState, do sharesEmitter) {
+	s.crashed = 1
+	for p := range m.Parties[0] {
+		s.parties[p] = party{at: gone}
+	}
+	for n := 1; n <= m.Numbers[0]; n++ {
+		s.claims[n] = [2]claim{{use: over}, {use: over}}
+	}
+	for i := range s.requests {
+		r := &s.requests[i]
+		switch {
+		case r.number == 0 || m.clientOf(r.number) != 0:
+		case r.reply != pending || r.kind == renewal:
+			*r = sharesRequest{}
+		default:
+			r.who = nobody
+		}
+	}
+	do(s, "client A crashes")
+}
+
+// step emits what a party may do by itself.
+func (m *Shares) step(s SharesState, p int, calm bool, do sharesEmitter) {
+	q := &s.parties[p]
+	switch q.at {
+	case idle:
+		if q.writing == 0 && q.reading == 0 {
+			if !calm && !m.nestInPair(s, p, do) {
+				m.call(s, p, do)
+			}
+			return
+		}
+		if q.writing != 0 {
+			if !calm && q.reading == 0 {
+				m.nest(s, p, q.writing, do)
+			}
+			m.unlock(s, p, calm, do)
+		}
+		if q.reading != 0 {
+			m.leave(s, p, "", do)
+		}
+	case queued:
+		if !calm {
+			m.call(s, p, do)
+		}
+		s.parties[p] = party{}
+		do(s, "%s gives up, behind others", m.name(p))
+	case handed:
+		m.notice(s, p, calm, do)
+	case waiting:
+		m.wait(s, p, calm, do)
+	case undrained:
+		m.drain(s, p, do)
+	}
+}
+
+// head returns who heads the queue of a client: who asks, or will again.
+func (m *Shares) head(s *SharesState, c int) (*party, bool) {
+	for i := range m.all() {
+		if q := &s.parties[i]; m.client(i) == c && (q.at == trying || q.at == waiting) && !q.under {
+			return q, true
+		}
+	}
+	return nil, false
+}
+
+// call lets a party lock.
+func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
+	c := m.client(p)
+	head, busy := m.head(&s, c)
+	if busy && head.side == writes {
+		return // nobody joins while a writer waits here, and behind it nothing happens
+	}
+	if n := s.shared[c]; n != 0 && m.joinable(&s, n) {
+		t := s
+		t.parties[p].reading = n
+		x := &t.claims[n][reads]
+		t.unvouched = t.unvouched || m.Window > 0 && x.struck > 1+m.Window
+		x.use = live
+		m.enter(&t, p, n, reads)
+		do(t, "%s calls RLock, joins #%d%s", m.name(p), n, t.account(n, reads))
+		if m.Mutation != joinsReleased { // who can join does
+			return
+		}
+	}
+	if busy {
+		if s.parties[p].at != queued {
+			s.parties[p].at = queued
+			do(s, "%s calls RLock, queues", m.name(p))
+		}
+		return
+	}
+	n := m.fresh(&s, c)
+	if n == 0 {
+		return
+	}
+	for side := range uint8(2) {
+		if side == writes && (!m.mayWrite(p) || s.parties[p].at == queued) {
+			continue
+		}
+		t := s
+		t.claims[n] = [2]claim{}
+		t.claims[n][1-side].use = over // one that reads won't write; a write may get to read
+		if side == writes {
+			t.claims[n][reads].use = unused
+		}
+		t.claims[n][side].use = live
+		t.parties[p] = party{at: trying, side: side, number: n}
+		if m.send(&t, sharesRequest{kind: acquisition, side: side, number: n, who: uint8(p)}) {
+			do(t, "%s calls %s, sends acquisition of #%d", m.name(p), [...]string{"RLock", "Lock"}[side], n)
+		}
+	}
+}
+
+// fresh returns an owner string that was never used.
+func (m *Shares) fresh(s *SharesState, c int) uint8 {
+	for n := uint8(1); n <= m.strings(); n++ {
+		if m.clientOf(n) == c && s.claims[n] == [2]claim{} {
+			return n
+		}
+	}
+	return 0
+}
+
+// joinable says whether a shared claim may be joined without asking the store.
+func (m *Shares) joinable(s *SharesState, n uint8) bool {
+	x := &s.claims[n][reads]
+	valid := x.valid() && s.readers(n) > 0
+	switch m.Mutation {
+	case joinsLost:
+		valid = x.use == live && s.readers(n) > 0
+	case joinsReleased:
+		valid = valid || x.use == leavingIt && x.left > 0 && x.lost == 0
+	}
+	young := m.Window == 0 || x.age <= 1+m.Window || m.Mutation == joinsForever
+	return valid && young
+}
+
+// nestInPair lets the second of a pair read while the first writes, and says whether it does.
+func (m *Shares) nestInPair(s SharesState, p int, do sharesEmitter) bool {
+	n := s.parties[0].writing
+	if !m.Pair || p != 1 || n == 0 || !s.claims[n][writes].valid() {
+		return false
+	}
+	m.nest(s, p, n, do)
+	return true
+}
+
+// nest lets an owner that writes read, too.
+func (m *Shares) nest(s SharesState, p int, n uint8, do sharesEmitter) {
+	q := &s.parties[p]
+	if s.under(n) {
+		return // one step of a hold at a time
+	}
+	x := &s.claims[n][reads]
+	again := m.Mutation == nestedReleasedEarly && (x.use == over || x.use == retired)
+	if !s.claims[n][writes].valid() || x.lost != 0 || x.use != unused && x.use != live && !again {
+		return
+	}
+	if x.valid() && s.readers(n) > 0 {
+		q.reading = n
+		do(s, "%s calls RLock, too", m.name(p))
+		return
+	}
+	x.use = live
+	q.at, q.side, q.number, q.under = trying, reads, n, true
+	if m.send(&s, sharesRequest{kind: acquisition, side: reads, number: n, who: uint8(p)}) {
+		do(s, "%s calls RLock while it writes, sends acquisition of #%d for read", m.name(p), n)
+	}
+}
+
+// under says whether somebody asks for a read under a write.
+func (s *SharesState) under(n uint8) bool {
+	for _, p := range s.parties {
+		if p.under && p.number == n && p.at == trying {
+			return true
+		}
+	}
+	return false
+}
+
+// unlock lets a writer give back its write.
+func (m *Shares) unlock(s SharesState, p int, calm bool, do sharesEmitter) {
+	q := &s.parties[p]
+	n := q.writing
+	x := &s.claims[n][writes]
+	if x.lost != 0 {
+		q.writing = 0
+		m.retire(&s, n, writes, true)
+		do(s, "%s unlocks: ErrLost", m.name(p))
+		return
+	}
+	if !calm {
+		m.handOn(s, p, do)
+	}
+	q.writing, x.use = 0, leavingIt
+	q.at, q.side, q.number = draining, writes, n
+	m.endNested(&s, n)
+	if m.send(&s, sharesRequest{kind: lastRelease, side: writes, number: n, who: uint8(p)}) {
+		do(s, "%s unlocks, sends release of #%d for write", m.name(p), n)
+	}
+}
+
+// handOn emits the hand-overs of a write.
+func (m *Shares) handOn(s SharesState, p int, do sharesEmitter) {
+	n := s.parties[p].writing
+	x := &s.claims[n][writes]
+	if s.handOvers >= m.HandOvers || !x.valid() || x.unsure > 0 {
+		return
+	}
+	if s.claims[n][reads].use != unused && m.Mutation != handsOnRead {
+		return
+	}
+	for to := range m.all() {
+		q := &s.parties[to]
+		if m.client(to) != m.client(p) || to == p || !m.mayWrite(to) || q.writing != 0 || q.reading != 0 || q.at != idle && !(q.at == waiting && q.side == writes) {
+			continue
+		}
+		t := s
+		t.handOvers++
+		if q.at == waiting {
+			m.retire(&t, q.number, writes, t.claims[q.number][writes].unsure > 0)
+		}
+		t.parties[p].writing = 0
+		t.parties[to] = party{writing: n}
+		do(t, "%s unlocks, hands #%d over to %s", m.name(p), n, m.name(to))
+	}
+}
+
+// leave lets a reader unlock: the last one on a claim gives it back, unless its owner writes still.
+func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
+	q := &s.parties[p]
+	m.swap(&s, p)
+	n := q.reading
+	x := &s.claims[n][reads]
+	nested := s.claims[n][writes].use == live
+	q.reading = 0
+	if x.lost != 0 {
+		m.tell(&s, n)
+	}
+	if q.at == handed {
+		q.at = idle
+	}
+	switch {
+	case s.readers(n) > 0 && m.Mutation != leaverReleases:
+		do(s, "%s %sleaves #%d, where others are%s", m.name(p), why, n, s.account(n, reads))
+	case nested && m.Mutation != nestedReleasedEarly:
+		do(s, "%s %sleaves #%d, which stays as long as it writes", m.name(p), why, n)
+	case m.Mutation == lastStays && s.readers(n) == 0:
+		do(s, "%s %sleaves #%d, as the last", m.name(p), why, n)
+	case x.lost != 0:
+		m.retire(&s, n, reads, true)
+		do(s, "%s %sunlocks: ErrLost", m.name(p), why)
+	default:
+		if s.readers(n) == 0 {
+			x.use = leavingIt
+		}
+		q.at, q.side, q.number = draining, reads, n
+		if m.send(&s, sharesRequest{kind: lastRelease, side: reads, number: n, who: uint8(p)}) {
+			do(s, "%s %sleaves #%d, sends release", m.name(p), why, n)
+		}
+	}
+}
+
+// swap lets a plain call give back what is lost, or else what is oldest, of all that plain calls have: who is on it
+// goes on with what the caller has.
+func (m *Shares) swap(s *SharesState, p int) {
+	if !m.Plain || s.parties[p].at == handed {
+		return
+	}
+	first := &s.parties[p]
+	before := func(a, b uint8) bool {
+		if la, lb := s.claims[a][reads].lost, s.claims[b][reads].lost; la != lb {
+			return la > lb
+		}
+		return a < b
+	}
+	for i := range s.parties {
+		if q := &s.parties[i]; q.reading != 0 && q.at == idle && m.client(i) == m.client(p) && before(q.reading, first.reading) {
+			first = q
+		}
+	}
+	q := &s.parties[p]
+	q.reading, first.reading = first.reading, q.reading
+}
+
+// notice lets a reader see that it has joined; perhaps it has been cancelled meanwhile, or the claim has been lost.
+func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
+	n := s.parties[p].reading
+	if s.claims[n][reads].lost != 0 && m.Mutation != joinedUnseen {
+		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it waits on
+		return
+	}
+	t := s
+	m.enter(&t, p, n, reads)
+	do(t, "%s notices that it has joined #%d", m.name(p), n)
+	if calm {
+		return
+	}
+	if m.Mutation == joinedDropped {
+		s.parties[p] = party{}
+		do(s, "%s was cancelled as it joined #%d, and goes", m.name(p), n)
+		return
+	}
+	m.leave(s, p, "was cancelled as it joined, ", do)
+}
+
+// wait lets the head of a queue try again, or give up.
+func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
+	q := &s.parties[p]
+	n, side := q.number, q.side
+	if !calm {
+		t := s
+		t.parties[p].at = trying
+		if m.send(&t, sharesRequest{kind: acquisition, side: side, number: n, who: uint8(p)}) {
+			do(t, "%s tries again, sends acquisition of #%d for %s", m.name(p), n, sides[side])
+		}
+	}
+	m.retire(&s, n, side, s.claims[n][side].unsure > 0)
+	s.parties[p] = party{}
+	do(s, "%s gives up #%d", m.name(p), n)
+}
+
+// drain repeats a last release, or leaves that to the background.
+func (m *Shares) drain(s SharesState, p int, do sharesEmitter) {
+	q := &s.parties[p]
+	n, side := q.number, q.side
+	t := s
+	t.parties[p].at = draining
+	if m.send(&t, sharesRequest{kind: lastRelease, side: side, number: n, who: uint8(p)}) {
+		do(t, "%s repeats the release of #%d for %s", m.name(p), n, sides[side])
+	}
+	q.at = idle
+	m.retire(&s, n, side, m.Mutation != leftToLease || s.claims[n][side].unsure > 0)
+	do(s, "%s's unlock ends with an error, its time is over", m.name(p))
+}

@@ -1,0 +1,146 @@
+package redisson
+
+import "github.com/seed951563bd/distsync/backend"
+
+// Kinds are those of the table, beside the plain lock.
+var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write)
+
+// A kind is how the locks of one kind are kept: what is sent for each step, and what the replies mean.
+type kind struct {
+	acquire  func(backend.AcquireRequest) Call
+	acquired func(reply any) (backend.AcquireResult, error)
+
+	// count asks how many holds the owner has. It is nil if the reply to acquire says that.
+	count func(name, owner string) Command
+
+	// blind says that whoever is refused isn't told whether what keeps him out is a lock of the kind.
+	blind bool
+
+	release  func(Dialect, backend.ReleaseRequest) Call
+	released func(reply any) (backend.ReleaseResult, error)
+	renew    func(backend.RenewRequest) Call
+	renewed  func(reply any) (backend.RenewResult, error)
+
+	// What is sent when a release or a renewal has done nothing, for a reason that may not hold. They are nil
+	// if there is no such reason.
+	releaseAgain  func(Dialect, backend.ReleaseRequest) Call
+	releasedAgain func(reply any) (backend.ReleaseResult, error)
+	renewAgain    func(backend.RenewRequest) Call
+	renewedAgain  func(reply any) (backend.RenewResult, error)
+
+	// renewTogether does what renew does for many locks with one lease. [ParseRenewals] reads the reply.
+	renewTogether func([]backend.RenewRequest) Call
+
+	force  func(Dialect, backend.ForceReleaseRequest) Call
+	forced func(reply any) (backend.ForceReleaseResult, error)
+
+	// look asks about a lock. What the replies say is certain, or what was found may be no lock of the kind.
+	look   func(backend.LookRequest) []Command
+	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
+
+	channel func(name string) string // on which releases are published
+	wakeup  func(message string) (backend.Wakeup, bool)
+	keys    func(name, owner string) []string // others than the name that the steps use
+}
+
+// kinds are those that there are.
+var kinds = [...]kind{
+	backend.Exclusive: exclusive,
+	backend.Fenced:    fenced(),
+	backend.Read: {
+		acquire:       AcquireRead,
+		acquired:      ParseGrant,
+		release:       Dialect.ReleaseRead,
+		released:      ParseRelease,
+		renew:         one(RenewReads),
+		renewed:       parseRenewal,
+		renewTogether: RenewReads,
+		force:         Dialect.ForceReleaseRead,
+		forced:        ParseForceRelease,
+		look:          askScript(LookRead),
+		looked:        lookedRW,
+		channel:       RWChannel,
+		wakeup:        Wakeup,
+		keys: func(name, owner string) []string {
+			return []string{RWChannel(name), notes(name), timeout(name, reader(owner))}
+		},
+	},
+	backend.Write: {
+		acquire:       AcquireWrite,
+		acquired:      ParseGrant,
+		release:       Dialect.ReleaseWrite,
+		released:      ParseRelease,
+		renew:         one(RenewWrites),
+		renewed:       parseRenewal,
+		renewTogether: RenewWrites,
+		force:         Dialect.ForceReleaseWrite,
+		forced:        ParseForceRelease,
+		look:          askScript(LookWrite),
+		looked:        lookedRW,
+		channel:       RWChannel,
+		wakeup:        Wakeup,
+		keys:          func(name, _ string) []string { return []string{RWChannel(name), notes(name)} },
+	},
+}
+
+// kindOf returns what is known of a kind, or nil.
+func kindOf(k backend.Kind) *kind {
+	if int(k) < len(kinds) {
+		return &kinds[k]
+	}
+	return nil
+}
+
+var exclusive = kind{
+	acquire:       Acquire,
+	acquired:      ParseAcquire,
+	count:         func(name, owner string) Command { return ask("HGET", name, owner) },
+	blind:         true,
+	release:       Dialect.Release,
+	released:      ParseRelease,
+	renew:         Renew,
+	renewed:       ParseRenew,
+	releaseAgain:  Dialect.ReleaseAgain,
+	releasedAgain: ParseReleaseAgain,
+	renewAgain:    RenewAgain,
+	renewedAgain:  ParseRenewAgain,
+	renewTogether: renewTogether,
+	force:         Dialect.ForceRelease,
+	forced:        ParseForceRelease,
+	look:          look,
+	looked:        looked,
+	channel:       Channel,
+	wakeup:        Wakeup,
+	keys:          func(name, _ string) []string { return []string{Channel(name)} },
+}
+
+// fenced is an exclusive lock that is acquired in another way.
+func fenced() kind {
+	k := exclusive
+	k.acquire, k.acquired, k.count, k.blind = AcquireFenced, ParseFenced, nil, false
+	k.keys = func(name, _ string) []string { return []string{Channel(name), tokenKey(name)} }
+	return k
+}
+
+// one is a script that renews many, for one.
+func one(renew func([]backend.RenewRequest) Call) func(backend.RenewRequest) Call {
+	return func(req backend.RenewRequest) Call { return renew([]backend.RenewRequest{req}) }
+}
+
+func parseRenewal(reply any) (backend.RenewResult, error) {
+	results, err := ParseRenewals(reply, 1)
+	if err != nil {
+		return backend.RenewResult{}, err
+	}
+	return results[0], nil
+}
+
+// askScript asks with a script. It sends the text: who looks does so now and then.
+func askScript(look func(backend.LookRequest) Call) func(backend.LookRequest) []Command {
+	return func(req backend.LookRequest) []Command { return []Command{look(req).byText()} }
+}
+
+func lookedRW(_ backend.LookRequest, replies []Reply) (backend.LookResult, bool, error) {
+	res, err := parse(replies[0], ParseLookRW)
+	return res, true, err
+}

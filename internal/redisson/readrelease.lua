@@ -1,0 +1,16 @@
+local _, mode = find(KEYS[1]);
+if (redis.call('hdel', KEYS[1], ARGV[2]) == 0) then
+    return nil; -- which is no replica's answer: that refuses a HDEL
+end;
+redis.call('del', KEYS[3]);
+if (mode == 'write') then
+    return 1; -- the owner's
+end;
+local left = readFor(KEYS[1]);
+if (left > 0) then
+    redis.call('pexpire', KEYS[1], left);
+else
+    redis.call('del', KEYS[1]);
+    redis.call('publish', KEYS[2], ARGV[1]);
+end;
+return 1;

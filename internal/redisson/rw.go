@@ -1,0 +1,212 @@
+package redisson
+
+import (
+	_ "embed"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A read-write lock keeps the data of Redisson's RReadWriteLock, by scripts of our own. These differ from
+// Redisson's where the steps of package backend do: a read counts one, however often it is acquired; no
+// expiry ever gets shorter for whoever still holds something; writers who wait leave notes; and a
+// release of a write that leaves its owner reading wakes the others.
+//
+// Unlike Redisson's they need no second script after a no: where one does nothing it says so behind a command
+// that a replica refuses. A full server permits all of them but those that acquire. That a key is
+// no read-write lock is an error of the script, as for a key of another type.
+
+var (
+	//go:embed rw.lua
+	rwText string
+	//go:embed notes.lua
+	notesText string
+
+	//go:embed readacquire.lua
+	readAcquireText string
+	//go:embed readrelease.lua
+	readReleaseText string
+	//go:embed readrenew.lua
+	readRenewText string
+
+	//go:embed writeacquire.lua
+	writeAcquireText string
+	//go:embed writerelease.lua
+	writeReleaseText string
+	//go:embed writerenew.lua
+	writeRenewText string
+
+	//go:embed rwforce.lua
+	rwForceText string
+	//go:embed rwlook.lua
+	rwLookText string
+)
+
+var (
+	readAcquireScript  = newScript(isLockText + rwText + notesText + readAcquireText)
+	writeAcquireScript = newScript(isLockText + rwText + notesText + writeAcquireText)
+	readRenewScript    = newScript(isLockText + rwText + readRenewText)
+	writeRenewScript   = newScript(isLockText + rwText + writeRenewText)
+	rwLookScript       = newScript(isLockText + rwText + rwLookText)
+
+	readReleaseScript  = newScript(isLockText + rwText + readReleaseText)
+	writeReleaseScript = newScript(isLockText + rwText + writeReleaseText)
+	rwForceScript      = newScript(isLockText + rwText + onMaster + rwForceText)
+
+	shardedReadReleaseScript  = sharded(readReleaseScript.Text)
+	shardedWriteReleaseScript = sharded(writeReleaseScript.Text)
+	shardedRWForceScript      = sharded(rwForceScript.Text)
+)
+
+// What a read-write lock can be.
+const (
+	reading = "read"
+	writing = "write"
+)
+
+// RWChannel returns the name of the channel on which releases of both sides of a read-write lock are published,
+// with the same messages as on a plain lock's [Channel].
+func RWChannel(name string) string { return tagged("redisson_rwlock:", name, "") }
+
+// notes is where writers who wait leave their notes.
+func notes(name string) string { return tagged("distsync_rwlock_notes:", name, "") }
+
+// timeout is the key that says how long a reader reads.
+func timeout(name, reader string) string { return tagged("", name, ":"+reader+":rwlock_timeout:1") }
+
+// reader is the field of an owner who reads. There are two kinds of field besides: the mode, and those of
+// writers. Owners that look like these get a colon more.
+func reader(owner string) string {
+	core := strings.TrimRight(owner, ":")
+	if core == "mode" || strings.HasSuffix(core, writerSuffix) {
+		return owner + ":"
+	}
+	return owner
+}
+
+// writer is the field of an owner who writes.
+func writer(owner string) string { return reader(owner) + writerSuffix }
+
+const writerSuffix = ":write"
+
+// AcquireRead is one attempt to read. [ParseGrant] reads its reply.
+func AcquireRead(req backend.AcquireRequest) Call {
+	r := reader(req.Owner)
+	return call(readAcquireScript, 3, req.Name, timeout(req.Name, r), notes(req.Name),
+		millis(req.Lease), r, writer(req.Owner), micros(req.Waited))
+}
+
+// AcquireWrite is one attempt to write. [ParseGrant] reads its reply.
+func AcquireWrite(req backend.AcquireRequest) Call {
+	return call(writeAcquireScript, 2, req.Name, notes(req.Name),
+		millis(req.Lease), writer(req.Owner), micros(req.Waited), micros(req.Place))
+}
+
+// ReleaseRead ends a read. [ParseRelease] reads its reply, and no further step is needed if that is no.
+func (d Dialect) ReleaseRead(req backend.ReleaseRequest) Call {
+	r := reader(req.Owner)
+	return call(d.script(readReleaseScript, shardedReadReleaseScript), 3,
+		req.Name, RWChannel(req.Name), timeout(req.Name, r), unlockMessage, r)
+}
+
+// ReleaseWrite gives one hold back, or a note. [ParseRelease] reads its reply, and no further step is needed if
+// that is no.
+func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
+	return call(d.script(writeReleaseScript, shardedWriteReleaseScript), 3,
+		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease), writer(req.Owner))
+}
+
+// RenewReads prolongs up to a hundred reads, all for the lease of the first. [ParseRenewals] reads its reply, and
+// no further step is needed if that is no. Of an error nobody knows whose it is, unless there is only one.
+func RenewReads(reqs []backend.RenewRequest) Call {
+	keys, args := make([]string, 0, 2*len(reqs)), []string{millis(reqs[0].Lease)}
+	for _, req := range reqs {
+		r := reader(req.Owner)
+		keys, args = append(keys, req.Name, timeout(req.Name, r)), append(args, r)
+	}
+	return Call{readRenewScript, keys, args}
+}
+
+// RenewWrites is RenewReads for writes.
+func RenewWrites(reqs []backend.RenewRequest) Call {
+	keys, args := make([]string, 0, len(reqs)), []string{millis(reqs[0].Lease)}
+	for _, req := range reqs {
+		keys, args = append(keys, req.Name), append(args, writer(req.Owner))
+	}
+	return Call{writeRenewScript, keys, args}
+}
+
+// ForceReleaseRead ends all reads, unless somebody writes. [ParseForceRelease] reads its reply.
+func (d Dialect) ForceReleaseRead(req backend.ForceReleaseRequest) Call {
+	return d.forceRW(req.Name, unlockMessage, reading)
+}
+
+// ForceReleaseWrite ends a write with what its owner reads. [ParseForceRelease] reads its reply.
+func (d Dialect) ForceReleaseWrite(req backend.ForceReleaseRequest) Call {
+	return d.forceRW(req.Name, readUnlockMessage, writing)
+}
+
+func (d Dialect) forceRW(name, message, mode string) Call {
+	return call(d.script(rwForceScript, shardedRWForceScript), 2, name, RWChannel(name), message, mode)
+}
+
+// LookRead asks about those who read. [ParseLookRW] reads its reply.
+func LookRead(req backend.LookRequest) Call {
+	return call(rwLookScript, 1, req.Name, reading, reader(req.Owner))
+}
+
+// LookWrite asks about who writes. [ParseLookRW] reads its reply.
+func LookWrite(req backend.LookRequest) Call {
+	return call(rwLookScript, 1, req.Name, writing, writer(req.Owner))
+}
+
+// ParseGrant reads the reply to [AcquireRead] and [AcquireWrite]: the owner's holds or, if the lock was not
+// acquired, how long the present hold or a writer's note lasts.
+func ParseGrant(reply any) (backend.AcquireResult, error) {
+	words, granted := reply.([]any)
+	if !granted && reply != nil {
+		return ParseAcquire(reply)
+	}
+	if len(words) == 1 {
+		if count, ok := words[0].(int64); ok && count > 0 {
+			return backend.AcquireResult{Acquired: true, Count: int(count)}, nil
+		}
+	}
+	return backend.AcquireResult{}, unexpected("acquire", reply)
+}
+
+// ParseRenewals reads the reply to [RenewReads] or [RenewWrites] of n requests: which are held.
+func ParseRenewals(reply any, n int) ([]backend.RenewResult, error) {
+	replies, ok := reply.([]any)
+	if !ok || len(replies) != n {
+		return nil, unexpected("renew", reply)
+	}
+	results := make([]backend.RenewResult, n)
+	for i, reply := range replies {
+		var err error
+		if results[i], err = ParseRenew(reply); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// ParseLookRW reads the reply to [LookRead] and [LookWrite].
+func ParseLookRW(reply any) (backend.LookResult, error) {
+	words, ok := reply.([]any)
+	if !ok || len(words) != 3 {
+		return backend.LookResult{}, unexpected("look", reply)
+	}
+	return ParseLook(words[0], words[1], words[2])
+}
+
+// micros is a duration on the wire where milliseconds don't do, rounded up: a place that isn't zero stays so.
+func micros(d time.Duration) string {
+	n := d.Microseconds()
+	if d%time.Microsecond > 0 {
+		n++
+	}
+	return strconv.FormatInt(n, 10)
+}

@@ -1,0 +1,279 @@
+package redisson
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/pubsub"
+)
+
+// Options are what a session is opened with.
+type Options struct {
+	Store      string // what errors call it
+	Transport  Transport
+	Subscriber *pubsub.Subscriber
+	Cluster    bool // there is one behind the transport
+	Dialect    Dialect
+	Prefix     string // of keys: names are without it until a step adds it
+	Replicas   Replicas
+
+	// Settle is what [backend.Leavable] asks for, if steps return when their contexts end; else nil.
+	Settle func()
+}
+
+// Open returns a new session. What it does with locks is one way for every client: a step builds its
+// commands, has the transport send them, and reads the replies.
+func Open(o Options) backend.Session {
+	s := &session{Options: o}
+	if o.Settle != nil {
+		return leavable{s}
+	}
+	return s
+}
+
+// session is one client's access to the store.
+type session struct {
+	Options
+	probed atomic.Bool // see probe
+	latest latest      // plain lock
+}
+
+var (
+	_ backend.Session      = (*session)(nil)
+	_ backend.Notifier     = (*session)(nil)
+	_ backend.BatchRenewer = (*session)(nil)
+	_ backend.Leavable     = leavable{}
+)
+
+// leavable is a session whose steps can be left.
+type leavable struct{ *session }
+
+func (l leavable) Settle() { l.Options.Settle() }
+
+func (s *session) Close() error {
+	s.Subscriber.Close()
+	return nil
+}
+
+// begin returns the kind of lock that a step is about, or an error if it must not be taken, or need not.
+func (s *session) begin(ctx context.Context, kind backend.Kind, name, owner string) (*kind, error) {
+	k, err := s.check(ctx, kind, name, owner)
+	if err != nil {
+		return nil, err
+	}
+	return k, s.Transport.Reach(ctx, name)
+}
+
+// check is begin without a look at the server.
+func (s *session) check(ctx context.Context, kind backend.Kind, name, owner string) (*kind, error) {
+	k := kindOf(kind)
+	if k == nil {
+		return nil, backend.UnknownKind(s.Store, kind)
+	}
+	if s.Cluster {
+		if err := checkSlots(name, k.keys(name, owner)...); err != nil {
+			return nil, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &backend.Error{Kind: backend.Retry, Err: err}
+	}
+	return k, nil
+}
+
+// run carries out a script: one round trip, but for the first time that a server sees it.
+func (s *session) run(ctx context.Context, call Call) Reply {
+	r := s.Transport.Send(ctx, call.bySHA())
+	if r.unknownScript() {
+		r = s.Transport.Send(ctx, call.byText())
+	}
+	return r
+}
+
+// runWith carries out a script and, in the same round trip, commands. The first of these becomes the script.
+func runWith(ctx context.Context, send func(context.Context, ...Command) []Reply, call Call, cmds []Command) []Reply {
+	cmds[0] = call.bySHA()
+	replies := send(ctx, cmds...)
+	if replies[0].unknownScript() {
+		cmds[0] = call.byText()
+		replies = send(ctx, cmds...)
+	}
+	return replies
+}
+
+func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	req.Name = s.Prefix + req.Name
+	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
+	if err == nil {
+		err = s.probe(ctx)
+	}
+	if err != nil {
+		return backend.AcquireResult{}, err
+	}
+	sent := time.Now()
+	var res backend.AcquireResult
+	if s.Replicas.N > 0 || req.Reentry && k.count != nil {
+		res, err = s.acquireAsking(ctx, k, req)
+	} else {
+		res, err = parse(s.run(ctx, k.acquire(req)), k.acquired)
+	}
+	switch {
+	case err != nil:
+		return backend.AcquireResult{}, err
+	case !k.blind:
+		s.latest.isNot(req.Name)
+	case res.Acquired:
+		s.latest.is(req.Name, req.Owner, sent.Add(req.Lease))
+	case s.doubtful(k, req, res):
+		return res, s.foreign(ctx, req.Name)
+	}
+	return res, nil
+}
+
+// doubtful says whether what has refused an owner may be no lock of the kind. Locks end. And somebody has looked if
+// another waits here for this one, or holds it.
+func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.AcquireResult) bool {
+	return res.Remaining < 0 || !s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
+}
+
+// foreign returns the error of a step that has found something else than a plain lock.
+func (s *session) foreign(ctx context.Context, name string) error {
+	r := s.run(ctx, IsForeign(name))
+	if r.Err != nil {
+		return nil // it stays what it seems to be
+	}
+	return ParseIsForeign(r.Value)
+}
+
+// acquireAsking acquires and asks, in the same round trip, what else must be known: how many holds the owner
+// has if it is a re-entry, and last how many replicas have acknowledged it if that is asked for.
+func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	send, cmds := s.Transport.SendTogether, make([]Command, 1, 3)
+	counts := req.Reentry && k.count != nil
+	if counts {
+		cmds = append(cmds, k.count(req.Name, req.Owner))
+	}
+	if s.Replicas.N > 0 {
+		send, cmds = s.Transport.SendApart, append(cmds, s.Replicas.wait())
+	}
+	replies := runWith(ctx, send, k.acquire(req), cmds)
+	res, err := parse(replies[0], k.acquired)
+	if err != nil || !res.Acquired {
+		return res, err
+	}
+	// From here on it is acquired, and so every error is Unknown.
+	if counts {
+		res.Count, err = parse(replies[1], ParseCount)
+	}
+	if err == nil && s.Replicas.N > 0 {
+		err = s.Replicas.acknowledged(replies[len(replies)-1])
+	}
+	if err != nil {
+		return backend.AcquireResult{}, &backend.Error{Kind: backend.Unknown, Err: err}
+	}
+	return res, nil
+}
+
+func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	req.Name = s.Prefix + req.Name
+	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
+	if err != nil {
+		return backend.ReleaseResult{}, err
+	}
+	s.latest.isNot(req.Name)
+	var res backend.ReleaseResult
+	if !req.AskWaiting {
+		res, err = parse(s.run(ctx, k.release(s.Dialect, req)), k.released)
+	} else {
+		res, err = s.releaseAsking(ctx, k, req)
+	}
+	if k.releaseAgain != nil && MayHold(res, err) {
+		return parse(s.run(ctx, k.releaseAgain(s.Dialect, req)), k.releasedAgain)
+	}
+	return res, err
+}
+
+// releaseAsking releases and asks, in the same round trip, who listens.
+func (s *session) releaseAsking(ctx context.Context, k *kind, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	channel := k.channel(req.Name)
+	own := s.Subscriber.Watch(channel)
+	replies := runWith(ctx, s.Transport.SendTogether, k.release(s.Dialect, req), []Command{{}, s.Dialect.countWaiting(channel, s.Cluster)})
+	least, most := own()
+	res, err := parse(replies[0], k.released)
+	if err == nil && res.Outcome == backend.Freed {
+		s.Dialect.AddWaiting(&res, replies[1].Value, replies[1].Err, s.Cluster, least, most)
+	}
+	return res, err
+}
+
+func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	req.Name = s.Prefix + req.Name
+	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
+	if err != nil {
+		return backend.RenewResult{}, err
+	}
+	res, err := parse(s.run(ctx, k.renew(req)), k.renewed)
+	if err != nil || res.Held || k.renewAgain == nil {
+		return res, err
+	}
+	return parse(s.run(ctx, k.renewAgain(req)), k.renewedAgain)
+}
+
+func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	req.Name = s.Prefix + req.Name
+	k, err := s.begin(ctx, req.Kind, req.Name, "")
+	if err == nil {
+		err = s.probe(ctx)
+	}
+	if err != nil {
+		return backend.ForceReleaseResult{}, err
+	}
+	s.latest.isNot(req.Name)
+	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
+}
+
+// Look asks in one round trip, and in a second one if the answers may be about something else than a lock.
+func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	req.Name = s.Prefix + req.Name
+	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
+	if err != nil {
+		return backend.LookResult{}, err
+	}
+	res, certain, err := k.looked(req, s.Transport.SendTogether(ctx, k.look(req)...))
+	if err != nil || certain {
+		return res, err
+	}
+	return res, s.foreign(ctx, req.Name)
+}
+
+// Subscribe returns once the server has confirmed the subscription.
+func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	req.Name = s.Prefix + req.Name
+	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
+	if err == nil {
+		err = s.probe(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.Subscriber.Subscribe(ctx, k.channel(req.Name), k.wakeup, req.Wake)
+}
+
+// probe returns an error if the server is too old for the dialect. A script would find that out only
+// after it has freed a lock. The server, any of a cluster, is asked until it has answered.
+func (s *session) probe(ctx context.Context) error {
+	if !s.Dialect.Sharded || s.probed.Load() {
+		return nil
+	}
+	r := s.Transport.Send(ctx, Command{Verb: "PUBSUB", Args: []string{"SHARDNUMSUB"}})
+	if err := CheckSharded(r.Refusal, r.Err); err != nil {
+		if backend.KindOf(err) == backend.Unknown { // nothing was done that matters
+			err = &backend.Error{Kind: backend.Retry, Err: err}
+		}
+		return err
+	}
+	s.probed.Store(true)
+	return nil
+}

@@ -1,0 +1,149 @@
+package redisbackend
+
+import (
+	"context"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/internal/gather"
+	"github.com/seed951563bd/distsync/internal/redisson"
+)
+
+// transport is a go-redis client that carries commands.
+type transport struct {
+	client  redis.UniversalClient
+	cluster *redis.ClusterClient               // the client, if it is one; else nil
+	sender  *gather.Sender[*command, *command] // nil: every step sends for itself
+}
+
+func (t *transport) Send(ctx context.Context, cmd redisson.Command) redisson.Reply {
+	c := t.command(ctx, cmd)
+	if err := t.send(ctx, c); err != nil {
+		return redisson.Reply{Err: err}
+	}
+	return c.reply()
+}
+
+func (t *transport) SendTogether(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
+	all := t.commands(ctx, cmds)
+	if err := t.send(ctx, all...); err != nil {
+		return slices.Repeat([]redisson.Reply{{Err: err}}, len(cmds))
+	}
+	return replies(all)
+}
+
+// SendApart sends commands to the one server that has the key of the first. A cluster's client would not
+// know where to send a command that has none.
+func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
+	node := t.client
+	if t.cluster != nil {
+		master, err := master(ctx, t.cluster, cmds[0].Keys[0])
+		if err != nil {
+			return slices.Repeat([]redisson.Reply{{Err: err}}, len(cmds))
+		}
+		node = master
+	}
+	all := t.commands(ctx, cmds)
+	t.pipeline(ctx, node, all...)
+	return replies(all)
+}
+
+func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []redisson.Reply {
+	all := t.commands(ctx, cmds)
+	t.pipeline(ctx, t.client, all...)
+	return replies(all)
+}
+
+// Reach returns nil: go-redis says of each command whether it was sent.
+func (t *transport) Reach(context.Context, string) error { return nil }
+
+func (t *transport) Node(ctx context.Context, key string) (string, error) {
+	node, err := master(ctx, t.cluster, key)
+	if err != nil {
+		return "", err
+	}
+	return node.Options().Addr, nil
+}
+
+// Refresh does nothing: go-redis does it by itself.
+func (t *transport) Refresh(context.Context) {}
+
+// master returns the client of the master that has the key's slot.
+func master(ctx context.Context, cluster *redis.ClusterClient, key string) (*redis.Client, error) {
+	node, err := cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, notSent(err)
+	}
+	return node, nil
+}
+
+// command returns what go-redis is to send, to a master.
+func (t *transport) command(ctx context.Context, cmd redisson.Command) *command {
+	c := newCommand(ctx, cmd)
+	c.master = c.asks && len(cmd.Keys) > 0 && t.cluster != nil && t.cluster.Options().ReadOnly
+	return c
+}
+
+func (t *transport) commands(ctx context.Context, cmds []redisson.Command) []*command {
+	all := make([]*command, len(cmds))
+	for i, cmd := range cmds {
+		all[i] = t.command(ctx, cmd)
+	}
+	return all
+}
+
+func replies(cmds []*command) []redisson.Reply {
+	all := make([]redisson.Reply, len(cmds))
+	for i, c := range cmds {
+		all[i] = c.reply()
+	}
+	return all
+}
+
+// send sends commands together. It returns an error if the caller has left before they were answered;
+// else each has its own reply or error.
+func (t *transport) send(ctx context.Context, cmds ...*command) error {
+	if t.sender == nil {
+		t.sendNow(ctx, cmds...)
+		return nil
+	}
+	_, err := t.sender.Send(ctx, cmds...)
+	return err
+}
+
+// sendNow is send in this goroutine, whatever becomes of ctx.
+func (t *transport) sendNow(ctx context.Context, cmds ...*command) {
+	if len(cmds) > 1 {
+		t.pipeline(ctx, t.client, cmds...)
+		return
+	}
+	_ = t.client.Process(ctx, cmds[0]) // returns the command's own error
+	t.learn(ctx, cmds...)
+}
+
+// pipeline sends commands together, by way of the transport's client or a node's. Each then has its own
+// reply or error.
+func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, cmds ...*command) {
+	pipe := client.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd) // only queues it
+	}
+	// Exec returns the first of their errors. But where the server refuses the connection, with an
+	// error reply to the greeting, go-redis leaves the commands as they were.
+	if _, err := pipe.Exec(ctx); err != nil && !slices.ContainsFunc(cmds, (*command).answered) {
+		for _, cmd := range cmds {
+			cmd.SetErr(err)
+		}
+	}
+	t.learn(ctx, cmds...)
+}
+
+// learn has a ClusterClient ask again which server has what if a command has met a server that does
+// not answer or is not the right one. By itself go-redis does so where it repeats commands, or after
+// minutes.
+func (t *transport) learn(ctx context.Context, cmds ...*command) {
+	if t.cluster != nil && slices.ContainsFunc(cmds, (*command).astray) {
+		t.cluster.ReloadState(ctx)
+	}
+}
