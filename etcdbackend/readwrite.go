@@ -289,8 +289,12 @@ func (s *session) lookAtReads(ctx context.Context, req backend.LookRequest) (bac
 	return res, err
 }
 
-// longest returns how long the last of several holds lasts, or less than 0 if that isn't known.
+// longest returns how long the last of several holds lasts, or less than 0 if that isn't known, or would take
+// many requests: who waits is told of their end.
 func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
+	if len(leases) > mostAsked {
+		return -1
+	}
 	left, err := s.last(ctx, leases)
 	if err != nil {
 		return -1
@@ -346,4 +350,7 @@ func each(n int, f func(i int)) {
 	all.Wait()
 }
 
-const leasesAtOnce = 8
+const (
+	leasesAtOnce = 8
+	mostAsked    = 16
+)
