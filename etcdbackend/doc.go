@@ -82,7 +82,8 @@
 // Those who wait are woken one at a time, in the order in which their clients began to wait: all are told of
 // a release, and each leaves the lock for some milliseconds to those who came before. Who died while it
 // waited, or can't be reached, costs the others these milliseconds. Who doesn't wait but asks when the
-// lock happens to be free may come in between. All are woken at once when somebody has written, since any number may read then.
+// lock happens to be free may come in between. When somebody has written
+// those clients are woken at once that have tried to read, since any number may.
 //
 // # Costs
 //

@@ -148,13 +148,16 @@ func (s *session) acquireWrite(ctx context.Context, req backend.AcquireRequest) 
 		if s.holds.remembers(noteOf(id)) {
 			a.with = []*pb.RequestOp{del(s.store.keyOf(noteOf(id)))}
 		}
+		begins := at.write.free()
 		next := at.write
 		next.owner, next.count = req.Owner, at.write.count+1
 		var done bool
 		var key record
 		if done, key, err = s.write(ctx, a, at.write, next); done {
 			s.others.remove(req.Name)
-			s.dropNote(noteOf(id))
+			if begins && a.with != nil {
+				s.dropNote(noteOf(id))
+			}
 			return backend.AcquireResult{Acquired: true, Count: key.count}, nil
 		}
 		if err == nil {
