@@ -241,11 +241,13 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 	t.Run("from a lock to its unlock", func(t *testing.T) {
 		c := locks(t, p.Server(t, server.Addr, Options{}))
 		rw, fenced := c.RWLocker("n"), c.FencedLocker("another")
-		for name, pair := range map[string]func(){
-			"read":   func() { rw.RLock(); rw.RUnlock() },
-			"write":  func() { rw.Lock(); rw.Unlock() },
-			"fenced": func() { fenced.Lock(); fenced.Unlock() },
-		} {
+		inside := 0
+		for name, l := range map[string]sync.Locker{"read": rw.RLocker(), "write": rw, "fenced": fenced} {
+			pair := func() {
+				l.Lock()
+				inside++
+				l.Unlock()
+			}
 			pair() // makes the scripts known
 			m := Watch(t, server.Addr)
 			pair()
