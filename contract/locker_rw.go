@@ -82,7 +82,8 @@ func readersAndWriters(l *lab) {
 
 func plainReads(l *lab) {
 	rw := l.process().RWLocker("a")
-	if rw.Name() != "a" || rw.Reader() != rw.Reader() || rw.Writer() != rw.Writer() || rw.RLocker() != rw.Reader() {
+	reader, writer := rw.Reader(), rw.Writer()
+	if rw.Name() != "a" || rw.Reader() != reader || rw.Writer() != writer || rw.RLocker() != reader {
 		l.Error("the sides of an RWLocker aren't always the same Lockers")
 	}
 	const goroutines = 5
@@ -552,8 +553,8 @@ func lostRead(l *lab) {
 	l.wantError(h.Release(l.ctx), "Release", dlock.ErrLost)
 	l.lock(rw.Writer())
 	l.unlock(rw.Writer())
-	rw.RLock()
-	rw.RUnlock()
+	l.lock(rw.Reader())
+	l.unlock(rw.Reader())
 }
 
 func readerLeaves(l *lab) {
