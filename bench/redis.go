@@ -126,7 +126,7 @@ func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Ca
 // granted says whether a reply is that to an acquisition of that kind, which nobody else is in the way of.
 func granted(k kind, reply any, null bool) bool {
 	words, _ := reply.([]any)
-	return null || k != plainLocks && len(words) > 1
+	return null || k != plainLocks && len(words) > 0
 }
 
 func (s *redisScripts) locker(name string, _ int) (locker, error) { return s.newLocker(name), nil }

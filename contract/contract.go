@@ -109,7 +109,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	t.Run("steps", func(t *testing.T) { runSteps(t, h) })
 	t.Run("model", func(t *testing.T) { runModel(t, h) })
-	t.Run("locker", func(t *testing.T) { runCases(t, h, lockerCases) })
+	t.Run("locker", func(t *testing.T) { runLocker(t, h) })
 	t.Run("locker without hand-over", func(t *testing.T) { runWithoutHandover(t, h) })
 	t.Run("histories", func(t *testing.T) { runHistories(t, h) })
 }
