@@ -37,7 +37,19 @@ const (
 type place struct {
 	addr  string
 	lease time.Duration
+	kind  kind
 }
+
+// A kind is which of our kinds of lock is used.
+type kind string
+
+const (
+	plainLocks  kind = ""
+	fencedLocks kind = "fenced"
+	readLocks   kind = "read"
+	writeLocks  kind = "write"
+	bothSides   kind = "read-write" // a locker for writing that is a sharer, too
+)
 
 // A system is a contender at work: the state of one process.
 type system interface {
@@ -55,6 +67,12 @@ type locker interface {
 	Unlock() error
 }
 
+// A sharer is a locker that can also be had together with others.
+type sharer interface {
+	locker
+	shared() locker
+}
+
 var contenders = slices.Concat(redisContenders, valkeyContenders, etcdContenders, memoryContenders)
 
 // contenderBy returns a contender.
@@ -65,5 +83,5 @@ func contenderBy(key string) contender {
 
 // open lets the process's contender begin.
 func (c *child) open() (system, error) {
-	return contenderBy(c.Contender).open(place{addr: c.Addr, lease: c.Lease})
+	return contenderBy(c.Contender).open(place{addr: c.Addr, lease: c.Lease, kind: c.Kind})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/valkey-io/valkey-go"
@@ -18,8 +19,12 @@ import (
 // dlockSystem is a client of ours. Every party has a Locker of its own.
 type dlockSystem struct {
 	client     *dlock.Client
+	kind       kind
 	closeStore func()
 	acquire    []dlock.AcquireOption
+
+	mu   sync.Mutex
+	both map[string]*dlock.RWLocker // one for all parties of the process, as with a sync.RWMutex
 }
 
 // withFixedLeases has a client's locks end after a lease instead of being renewed.
@@ -70,12 +75,41 @@ func withMemory(opts ...dlock.Option) func(place) (system, error) {
 
 func newDlock(b backend.Backend, p place, closeStore func(), opts []dlock.Option) system {
 	opts = append([]dlock.Option{dlock.WithLease(p.lease)}, opts...)
-	return &dlockSystem{client: dlock.New(b, opts...), closeStore: closeStore}
+	return &dlockSystem{client: dlock.New(b, opts...), kind: p.kind, closeStore: closeStore, both: make(map[string]*dlock.RWLocker)}
 }
 
 func (s *dlockSystem) locker(name string, _ int) (locker, error) {
-	return dlockLocker{s.client.Locker(name), s.acquire}, nil
+	switch s.kind {
+	case fencedLocks:
+		return dlockLocker{s.client.FencedLocker(name), s.acquire}, nil
+	case readLocks:
+		return dlockLocker{s.client.RWLocker(name).Reader(), s.acquire}, nil
+	case writeLocks:
+		return dlockLocker{s.client.RWLocker(name).Writer(), s.acquire}, nil
+	case bothSides:
+		return s.rwLocker(name), nil
+	default:
+		return dlockLocker{s.client.Locker(name), s.acquire}, nil
+	}
 }
+
+func (s *dlockSystem) rwLocker(name string) locker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rw := s.both[name]
+	if rw == nil {
+		rw = s.client.RWLocker(name)
+		s.both[name] = rw
+	}
+	return dlockRWLocker{dlockLocker{rw.Writer(), s.acquire}, dlockLocker{rw.Reader(), s.acquire}}
+}
+
+type dlockRWLocker struct {
+	dlockLocker
+	reader dlockLocker
+}
+
+func (l dlockRWLocker) shared() locker { return l.reader }
 
 func (s *dlockSystem) close() {
 	s.client.Close()

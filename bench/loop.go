@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"strconv"
@@ -144,12 +145,15 @@ func runContended(l *lab, c contender, p point) (values, error) {
 
 // summary returns the figures of processes that contended.
 func summary(reps []measured, p point, commands float64, shared string) (values, error) {
-	var waits histogram
+	var waits, writes histogram
 	var byGoroutine, byProcess []int64
-	var entries, clashes, starved int64
+	var entries, reads, clashes, starved int64
 	var longest time.Duration
 	for _, rep := range reps {
 		waits.merge(rep.Waits)
+		writes.merge(rep.Writes)
+		entries -= rep.Reads
+		reads += rep.Reads
 		byGoroutine = append(byGoroutine, rep.Counts...)
 		byProcess = append(byProcess, total(rep.Counts))
 		entries += rep.Entries
@@ -174,9 +178,10 @@ func summary(reps []measured, p point, commands float64, shared string) (values,
 		"jain":      jain(byGoroutine),
 		"processes": jain(byProcess),
 		"starved":   float64(starved),
+		"writer":    micros(writes.quantile(0.99)) / 1000,
 		"p99":       micros(waits.quantile(0.99)) / 1000,
 		"longest":   micros(longest) / 1000,
-		"commands":  commands / float64(entries),
+		"commands":  commands / float64(entries+reads),
 		"clashes":   float64(clashes),
 	}
 	for i, rep := range reps {
@@ -221,9 +226,9 @@ type turner struct {
 	me      int64         // in the critical section
 	napped  *atomic.Int64 // when one of this process was last in it for longer
 
-	count, entries, clashes int64
-	waits, pairs            histogram
-	longest                 time.Duration
+	count, entries, reads, clashes int64
+	waits, writes, pairs           histogram
+	longest                        time.Duration
 }
 
 func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
@@ -270,8 +275,10 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 		}
 		rep.Counts = append(rep.Counts, turn.count)
 		rep.Entries += turn.entries
+		rep.Reads += turn.reads
 		rep.Clashes += turn.clashes
 		rep.Waits.merge(turn.waits)
+		rep.Writes.merge(turn.writes)
 		rep.Pairs.merge(turn.pairs)
 		rep.Longest = max(rep.Longest, turn.longest)
 	}
@@ -294,7 +301,8 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 				return err
 			}
 		}
-		err := l.Lock(ctx)
+		side, shares := t.side(l)
+		err := side.Lock(ctx)
 		inside := now()
 		t.longest = max(t.longest, inside-begin)
 		if err != nil {
@@ -303,23 +311,45 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 			}
 			return fmt.Errorf("lock: %w", err)
 		}
-		t.clashes += t.section.enter(t.me)
 		t.entries++
-		t.nap(inside)
-		t.clashes += t.section.leave(t.me)
+		if shares {
+			t.reads++
+			t.clashes += t.section.share()
+			t.nap(inside)
+			t.section.unshare()
+		} else {
+			t.clashes += t.section.enter(t.me)
+			t.nap(inside)
+			t.clashes += t.section.leave(t.me)
+		}
 		// A lock may end with the context that it was taken with.
-		if err := l.Unlock(); err != nil && ctx.Err() == nil {
+		if err := side.Unlock(); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
 		end := now()
 		if inside < t.trial.Duration {
 			t.count++
 			t.waits.add(inside - begin)
+			if !shares {
+				t.writes.add(inside - begin)
+			}
 			t.pairs.add(end - begin)
 		}
 		begin = end
 	}
 	return nil
+}
+
+// side returns the side of a lock that is used next, and whether that is the one that is shared.
+func (t *turner) side(l locker) (side locker, shares bool) {
+	rw, ok := l.(sharer)
+	if !ok {
+		return l, false
+	}
+	if rand.IntN(100) < t.trial.Writes {
+		return l, false
+	}
+	return rw.shared(), true
 }
 
 // nap stays in the critical section for as long as a turn takes or, if that is nothing, for a moment,
@@ -337,8 +367,9 @@ func (t *turner) nap(now time.Duration) {
 // A criticalSection is where only one may be, on any of the processes that share it. It is ordinary
 // memory without any synchronization but the lock's.
 type criticalSection struct {
-	inside int64 // who is; 0: nobody
-	count  int64 // of entries
+	inside  int64 // who is; 0: nobody
+	count   int64 // of entries
+	sharing atomic.Int64
 }
 
 // mapSection returns the critical section that is in a file, or else a new one. Neither is memory
@@ -367,7 +398,7 @@ func (s *criticalSection) unmap() error {
 // enter and leave return 1 if somebody else is inside.
 
 func (s *criticalSection) enter(me int64) (clashes int64) {
-	if s.inside != 0 {
+	if s.inside != 0 || s.sharing.Load() != 0 {
 		clashes = 1
 	}
 	s.inside = me
@@ -375,8 +406,20 @@ func (s *criticalSection) enter(me int64) (clashes int64) {
 	return clashes
 }
 
+// share and unshare are for those who may be inside together. share returns 1 if somebody is alone there.
+
+func (s *criticalSection) share() (clashes int64) {
+	s.sharing.Add(1)
+	if s.inside != 0 {
+		clashes = 1
+	}
+	return clashes
+}
+
+func (s *criticalSection) unshare() { s.sharing.Add(-1) }
+
 func (s *criticalSection) leave(me int64) (clashes int64) {
-	if s.inside != me {
+	if s.inside != me || s.sharing.Load() != 0 {
 		clashes = 1
 	}
 	s.inside = 0

@@ -44,6 +44,8 @@ type trial struct {
 	Pairs int // of holder and waiter, who talk over pipes
 	Holds [2]time.Duration
 
+	Kind   kind
+	Writes int           // of a hundred, where the kind has both sides
 	Inside time.Duration // what each turn in the critical section takes; 0: nothing
 }
 
@@ -52,8 +54,10 @@ type measured struct {
 	Err     string
 	Counts  []int64 // acquisitions, by goroutine
 	Entries int64   // into the critical section, whenever
+	Reads   int64   // how many of these shared it
 	Clashes int64   // somebody else was inside
 	Waits   histogram
+	Writes  histogram // the waits of those who didn't share it
 	Pairs   histogram // lock and unlock
 	Longest time.Duration
 	Inside  []time.Time // when each of the locks was had

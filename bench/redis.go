@@ -20,21 +20,21 @@ import (
 // What scripts do within the server.
 var (
 	compareAndDelete = []string{"get", "del"}
-	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish"}
+	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish", "hget", "hset", "hdel", "hlen", "hmget", "hgetall", "get", "set", "time", "incr", "persist"}
 	redislockScripts = []string{"set", "getrange", "get", "del"}
 	noticeScripts    = []string{"get", "del", "publish"}
 )
 
 var redisContenders = []contender{
-	{name: "bare go-redis", store: onRedis, in: []string{"W1"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis", store: onRedis, in: []string{"W1", "W12"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
 	{name: "bare go-redis", store: onRedis, in: []string{"W2", "W3"}, role: bare, open: openBareRedis, scripted: compareAndDelete},
-	{name: "bare go-redis, alone", store: onRedis, in: []string{"W2", "W3"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
-	{name: "our scripts, bare", store: onRedis, in: []string{"W1"}, role: twin, open: openRedisScripts, scripted: dlockScripts},
+	{name: "bare go-redis, alone", store: onRedis, in: []string{"W2", "W3", "W11"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
+	{name: "our scripts, bare", store: onRedis, in: []string{"W1", "W12"}, role: twin, open: openRedisScripts, scripted: dlockScripts},
 	{name: "message, round trip", store: onRedis, in: []string{"W4"}, role: floor, open: openRedisNotice, scripted: noticeScripts},
 	{name: "our scripts, message", store: onRedis, in: []string{"W4"}, role: twin, open: openRedisScriptsNotice, scripted: dlockScripts},
 	{name: "redsync", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedsync, scripted: compareAndDelete},
 	{name: "redislock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedislock, scripted: redislockScripts},
-	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10"}, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12"}, role: ours, open: withRedis(), scripted: dlockScripts},
 	{name: "dlock, no hand-over", store: onRedis, in: []string{"W2", "W3", "W9"}, role: ours, open: withRedis(dlock.WithHandover(0)), scripted: dlockScripts},
 	{name: "dlock, fixed leases", store: onRedis, in: []string{"W9"}, role: ours, open: withFixedLeases(withRedis()), scripted: dlockScripts},
 	{name: redissonName, store: onRedis, in: []string{"W8", "W10"}, scripted: dlockScripts},
@@ -92,13 +92,14 @@ func one[N int | int64](n N, err error) error {
 type redisScripts struct {
 	rdb   *redis.Client
 	lease time.Duration
+	kind  kind
 }
 
 func openRedisScripts(p place) (system, error) { return newRedisScripts(p) }
 
 func newRedisScripts(p place) (*redisScripts, error) {
-	s := &redisScripts{redis.NewClient(&redis.Options{Addr: p.addr}), p.lease}
-	for _, call := range scriptCalls("", "", p.lease) {
+	s := &redisScripts{redis.NewClient(&redis.Options{Addr: p.addr}), p.lease, p.kind}
+	for _, call := range scriptCalls(p.kind, "", "", p.lease) {
 		if err := s.rdb.ScriptLoad(context.Background(), call.Script.Text).Err(); err != nil {
 			return nil, err
 		}
@@ -107,17 +108,31 @@ func newRedisScripts(p place) (*redisScripts, error) {
 }
 
 // scriptCalls returns how a lock is acquired and released.
-func scriptCalls(name, owner string, lease time.Duration) [2]redisson.Call {
-	return [2]redisson.Call{
-		redisson.Acquire(backend.AcquireRequest{Name: name, Owner: owner, Lease: lease}),
-		redisson.Release(backend.ReleaseRequest{Name: name, Owner: owner, Lease: lease}),
+func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Call {
+	acquire := backend.AcquireRequest{Name: name, Owner: owner, Lease: lease}
+	release := backend.ReleaseRequest{Name: name, Owner: owner, Lease: lease}
+	switch k {
+	case fencedLocks:
+		return [2]redisson.Call{redisson.AcquireFenced(acquire), redisson.Release(release)}
+	case readLocks:
+		return [2]redisson.Call{redisson.AcquireRead(acquire), redisson.Dialect{}.ReleaseRead(release)}
+	case writeLocks:
+		return [2]redisson.Call{redisson.AcquireWrite(acquire), redisson.Dialect{}.ReleaseWrite(release)}
+	default:
+		return [2]redisson.Call{redisson.Acquire(acquire), redisson.Release(release)}
 	}
+}
+
+// granted says whether a reply is that to an acquisition of that kind, which nobody else is in the way of.
+func granted(k kind, reply any, null bool) bool {
+	words, _ := reply.([]any)
+	return null || k != plainLocks && len(words) > 0
 }
 
 func (s *redisScripts) locker(name string, _ int) (locker, error) { return s.newLocker(name), nil }
 
 func (s *redisScripts) newLocker(name string) *redisScriptsLocker {
-	calls := scriptCalls(name, rand.Text(), s.lease)
+	calls := scriptCalls(s.kind, name, rand.Text(), s.lease)
 	return &redisScriptsLocker{s, calls[0], calls[1]}
 }
 
@@ -138,9 +153,9 @@ func (l *redisScriptsLocker) Lock(ctx context.Context) error {
 
 // try makes one attempt.
 func (l *redisScriptsLocker) try(ctx context.Context) (bool, error) {
-	err := l.send(ctx, l.acquire).Err()
-	if err == redis.Nil {
-		return true, nil
+	reply, err := l.send(ctx, l.acquire).Result()
+	if null := err == redis.Nil; null || err == nil {
+		return granted(l.kind, reply, null), nil
 	}
 	return false, err
 }

@@ -18,13 +18,13 @@ var valkeylockScripts = []string{"get", "set", "pexpireat", "del"}
 // The floor on Valkey is that of Redis: go-redis, whose connections are pooled, so that what is
 // gained by sending the requests of many goroutines together is seen.
 var valkeyContenders = []contender{
-	{name: "bare go-redis", store: onValkey, in: []string{"W1"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
-	{name: "bare go-redis, alone", store: onValkey, in: []string{"W2", "W3"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis", store: onValkey, in: []string{"W1", "W12"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis, alone", store: onValkey, in: []string{"W2", "W3", "W11"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
 	{name: "bare valkey-go", store: onValkey, in: []string{"W1", "W2", "W3"}, role: bare, open: openBareValkey, scripted: compareAndDelete},
-	{name: "our scripts, bare", store: onValkey, in: []string{"W1"}, role: twin, open: openValkeyScripts, scripted: dlockScripts},
+	{name: "our scripts, bare", store: onValkey, in: []string{"W1", "W12"}, role: twin, open: openValkeyScripts, scripted: dlockScripts},
 	{name: "message, round trip", store: onValkey, in: []string{"W4"}, role: floor, open: openValkeyNotice, scripted: noticeScripts},
 	{name: "valkeylock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, open: openValkeylock, scripted: valkeylockScripts},
-	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10"}, role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12"}, role: ours, open: withValkey(), scripted: dlockScripts},
 	{name: "dlock, no hand-over", store: onValkey, in: []string{"W2", "W3", "W9"}, role: ours, open: withValkey(dlock.WithHandover(0)), scripted: dlockScripts},
 	{name: "dlock, fixed leases", store: onValkey, in: []string{"W9"}, role: ours, open: withFixedLeases(withValkey()), scripted: dlockScripts},
 	{name: redissonName, store: onValkey, in: []string{"W8", "W10"}, scripted: dlockScripts},
@@ -85,6 +85,7 @@ func (l *bareValkeyLocker) Unlock() error {
 type valkeyScripts struct {
 	client valkey.Client
 	lease  time.Duration
+	kind   kind
 }
 
 func openValkeyScripts(p place) (system, error) {
@@ -92,17 +93,17 @@ func openValkeyScripts(p place) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, call := range scriptCalls("", "", p.lease) {
+	for _, call := range scriptCalls(p.kind, "", "", p.lease) {
 		load := client.B().ScriptLoad().Script(call.Script.Text).Build()
 		if err := client.Do(context.Background(), load).Error(); err != nil {
 			return nil, err
 		}
 	}
-	return &valkeyScripts{client, p.lease}, nil
+	return &valkeyScripts{client, p.lease, p.kind}, nil
 }
 
 func (s *valkeyScripts) locker(name string, _ int) (locker, error) {
-	calls := scriptCalls(name, rand.Text(), s.lease)
+	calls := scriptCalls(s.kind, name, rand.Text(), s.lease)
 	return &valkeyScriptsLocker{s, calls[0], calls[1]}, nil
 }
 
@@ -115,10 +116,12 @@ type valkeyScriptsLocker struct {
 
 func (l *valkeyScriptsLocker) Lock(ctx context.Context) error {
 	for {
-		if err := l.send(ctx, l.acquire).Error(); err != nil {
-			if valkey.IsValkeyNil(err) {
-				return nil
-			}
+		reply, err := l.send(ctx, l.acquire).ToAny()
+		null := valkey.IsValkeyNil(err)
+		switch {
+		case granted(l.kind, reply, null):
+			return nil
+		case err != nil:
 			return err
 		}
 	}

@@ -44,7 +44,7 @@ type point struct {
 	roundTrip time.Duration // injected
 }
 
-var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10}
+var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10, workload11, workload12}
 
 // jobs are what processes can do.
 var jobs map[string]func(*child) (measured, error)
@@ -230,6 +230,9 @@ func (t trial) or(common trial) trial {
 	}
 	if t.Inside == 0 {
 		t.Inside = common.Inside
+	}
+	if t.Kind == plainLocks {
+		t.Kind = common.Kind
 	}
 	return t
 }

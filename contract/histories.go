@@ -87,7 +87,7 @@ func (l *historyLab) run(lab *lab) {
 		Seed: l.seed, Locks: l.locks(), Users: len(l.locks()) + 1, Lease: lease, Pace: lease, Rounds: 20,
 		Length: time.Hour, Forces: l.scenario.forced,
 	}
-	l.rules = history.Rules{Late: max(2*time.Millisecond, l.leaseStep())}
+	l.rules = history.Rules{Late: max(2*time.Millisecond, l.leaseStep()), Blink: l.leaseStep()}
 	if l.h.Virtual && !l.scenario.faulty {
 		l.rules.Calm, l.rules.Renewed, l.rules.Prompt = true, true, l.promptness()
 	}

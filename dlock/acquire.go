@@ -569,7 +569,7 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	if a.kind != backend.Exclusive {
 		cl.more = new(more)
 	}
-	all.hold.rest(a.party, cl)
+	all.hold.rest(a.party, a.kind, cl)
 	return &all.hold
 }
 

@@ -26,8 +26,21 @@ type hold struct {
 
 // told is who is told when a hold is over before it was released.
 type told struct {
-	over     []chan struct{}        // closed when it is lost
+	over     []*notice              // given when it is lost
 	contexts map[*lifeline]struct{} // ended when it is lost or released
+}
+
+// A notice tells of a loss. Several holds may give it, one after the other.
+type notice struct {
+	over  chan struct{} // closed when it is given
+	given bool
+}
+
+func (n *notice) give() {
+	if !n.given {
+		n.given = true
+		close(n.over)
+	}
 }
 
 // A claim is what the store has granted to one owner string. Each outermost acquisition has a claim
@@ -40,7 +53,6 @@ type claim struct {
 	deadline atomic.Int64 // the instant until which the store has promised it
 
 	// The rest is guarded by Client.mu.
-	holder  *hold   // the present one; of those who share it, the first
 	began   instant // when the request that the store granted was sent
 	alarm   alarm
 	kind    backend.Kind
@@ -61,6 +73,7 @@ type more struct {
 	token uint64 // that the store has given it; 0: none
 	holds int    // of those who share it, that are not given back
 	joins uint64 // how often somebody joined it
+	lent  alarm  // when readers no longer share what was claimed for writing
 	under *hold  // the write that its holder reads under, while that lasts
 	inner *claim // of a write: what its holder reads, or has read
 }
@@ -130,19 +143,18 @@ func (cl *claim) token() uint64 {
 	return cl.more.token
 }
 
-// newHold returns a party's hold on a claim, which has no other holder.
-func newHold(p party, cl *claim) *hold {
+// newHold returns a party's hold on a claim.
+func newHold(p party, kind backend.Kind, cl *claim) *hold {
 	h := new(hold)
-	h.rest(p, cl)
+	h.rest(p, kind, cl)
 	return h
 }
 
-func (h *hold) rest(p party, cl *claim) {
-	h.claim, h.party, h.kind = cl, p, cl.kind
-	if h.variable() == nil && !rules[cl.kind].shared {
+func (h *hold) rest(p party, kind backend.Kind, cl *claim) {
+	h.claim, h.party, h.kind = cl, p, kind
+	if h.variable() == nil && !rules[kind].shared {
 		h.slot = make(chan struct{}, 1)
 	}
-	cl.holder = h
 }
 
 // variable returns the Locker whose plain calls the hold is for, or nil.
@@ -181,6 +193,9 @@ func (c *Client) supersedeLocked(cl *claim) {
 	}
 	if o.alone != nil && o.alone != cl.retain() {
 		c.loseLocked(o.alone, ErrLost)
+	}
+	if mine := o.passing(); mine != nil && o.alone == nil {
+		c.loseClaimLocked(mine, ErrLost)
 	}
 	if !rules[cl.kind].shared {
 		for _, h := range o.readers() {
@@ -248,10 +263,10 @@ func (c *Client) loseClaimLocked(cl *claim, cause error) {
 	}
 	cl.dead = true
 	c.unscheduleLocked(&cl.alarm)
-	if rules[cl.kind].shared {
-		c.loseReadersLocked(cl, cause)
+	if h := cl.object.alone; h != nil && h.claim == cl {
+		c.loseHoldLocked(h, cause)
 	} else {
-		c.loseHoldLocked(cl.holder, cause)
+		c.loseReadersLocked(cl, cause)
 	}
 	if c.stored(cl.lease) > cl.lease {
 		c.takeBackLocked(cl) // the store keeps it for longer than it was asked for
@@ -314,12 +329,18 @@ func (c *Client) vacateLocked(h *hold) {
 
 // tellLocked ends what hangs on a hold.
 func (c *Client) tellLocked(h *hold, cause error) {
-	if h.told != nil {
-		for _, over := range h.told.over {
-			close(over)
-		}
-	}
+	h.noticeLocked()
 	c.endContextsLocked(h, cause)
+}
+
+// noticeLocked tells whoever wants to know that a hold is lost.
+func (h *hold) noticeLocked() {
+	if h.told == nil {
+		return
+	}
+	for _, n := range h.told.over {
+		n.give()
+	}
 }
 
 // endContextsLocked ends the contexts that a hold is for.

@@ -1,6 +1,10 @@
 package dlock
 
-import "context"
+import (
+	"context"
+
+	"github.com/seed951563bd/distsync/backend"
+)
 
 // A lock that is released for the last time, and for which a goroutine of the same client waits, is
 // handed on without a word to the store: the claim stays, and somebody else holds it. That goes on
@@ -10,9 +14,26 @@ import "context"
 // handoverEnd returns until when a claim may be handed on.
 func (c *Client) handoverEnd(cl *claim) instant { return cl.began + c.handover }
 
-// suits says whether a hold is what an acquisition asks for, and may be handed to it.
-func (h *hold) suits(a *acquisition) bool {
-	return a.kind == h.kind && rules[h.kind].passes && h.inner() == nil && h.claim.suits(a)
+// passing returns what this client has and may hand on: what somebody has for himself, or what he has lent to
+// readers.
+func (o *object) passing() *claim {
+	switch {
+	case o == nil:
+		return nil
+	case o.alone != nil:
+		return o.alone.claim
+	case o.reading != nil:
+		return o.reading.lent
+	default:
+		return nil
+	}
+}
+
+// passesTo says whether a claim is what an acquisition asks for, and may be handed to it. What was claimed for writing will do
+// for reading, too. What has been read under by its holder stays his: another's requests of that number couldn't be told from his.
+func (cl *claim) passesTo(a *acquisition) bool {
+	return rules[cl.kind].passes && (a.kind == cl.kind || rules[a.kind].shared) &&
+		(cl.more == nil || cl.more.inner == nil) && cl.suits(a)
 }
 
 // handOn gives a hold that is to be released to whoever is next in the queue, and says whether it
@@ -20,42 +41,141 @@ func (h *hold) suits(a *acquisition) bool {
 func (c *Client) handOn(h *hold) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	q := c.queueLocked(h.claim)
-	if q == nil || !c.mayHandOnLocked(h) {
+	a := c.successorLocked(h)
+	if a == nil {
 		return false
 	}
-	a := q.nextLocked(h)
-	if a == nil || a.trying || !h.suits(a) {
-		return false
-	}
-	c.dequeueLocked(a)
-	a.handed = c.inheritLocked(h, a.party)
-	a.notify()
-	return true
-}
-
-// mayHandOnLocked says whether a hold can be handed on instead of being released.
-func (c *Client) mayHandOnLocked(h *hold) bool {
-	if h.count != 1 || len(h.slot) > 0 { // or its owner goes on with it
-		return false
-	}
-	now := c.now()
-	return now < c.handoverEnd(h.claim) && h.claim.passes(now) && h.state == live
-}
-
-// inheritLocked ends a hold, and returns the one that its successor is offered.
-func (c *Client) inheritLocked(h *hold, successor party) *hold {
 	h.state = released
 	h.count = 0
 	c.endContextsLocked(h, ErrNotHeld) // there are none, unless fn gave back more than it took
-	h.claim.handed = true
-	heir := newHold(successor, h.claim)
-	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
+	if rules[a.kind].shared {
+		c.lendLocked(h)
+	} else {
+		c.inheritLocked(a, h.claim)
+	}
+	return true
+}
+
+// successorLocked returns whom a hold can be handed to instead of being released, or nil.
+func (c *Client) successorLocked(h *hold) *acquisition {
+	if h.count != 1 || len(h.slot) > 0 || h.state != live { // or its owner goes on with it
+		return nil
+	}
+	return c.nextLocked(h.claim, h)
+}
+
+// nextLocked returns to whom a claim can be handed on, which h has, or nil.
+func (c *Client) nextLocked(cl *claim, h *hold) *acquisition {
+	q, now := c.queueLocked(cl), c.now()
+	if q == nil || now >= c.handoverEnd(cl) || !cl.passes(now) {
+		return nil
+	}
+	if a := q.nextLocked(h); a != nil && !a.trying && cl.passesTo(a) {
+		return a
+	}
+	return nil
+}
+
+// inheritLocked makes a waiter the holder of a claim.
+func (c *Client) inheritLocked(a *acquisition, cl *claim) {
+	cl.handed = true
+	heir := newHold(a.party, a.kind, cl)
+	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
+	cl.object.alone = heir // before the queue may be empty, and the object idle
+	c.dequeueLocked(a)
 	c.installLocked(heir)
-	return heir
+	a.handed = heir
+	a.notify()
+}
+
+// lendLocked lets readers who wait share what h has claimed for writing. When that can't be handed on any more, and they
+// are still reading, it becomes a claim for reading.
+func (c *Client) lendLocked(h *hold) {
+	cl, o := h.claim, h.claim.object
+	cl.handed = true
+	o.alone = nil
+	if o.reading == nil {
+		o.reading = &reading{holds: make(map[party]*hold)}
+	}
+	o.reading.lent, o.reading.young = cl, cl
+	cl.more.lent.task = lent{cl}
+	c.scheduleLocked(&cl.more.lent, c.handoverEnd(cl))
+	c.admitReadersLocked(o, cl)
+	if q := o.queue; q != nil {
+		c.leadLocked(q)
+	}
+}
+
+// passOnLocked gives what readers had been lent, and the last of them has given back, to who waits to write, if he is next.
+func (c *Client) passOnLocked(cl *claim) bool {
+	if rules[cl.kind].shared {
+		return false
+	}
+	a := c.nextLocked(cl, nil)
+	if a == nil || rules[a.kind].shared {
+		return false
+	}
+	c.unscheduleLocked(&cl.more.lent)
+	cl.object.retire(cl)
+	c.inheritLocked(a, cl)
+	return true
+}
+
+// lent is what was claimed for writing, and is being read under.
+type lent struct{ *claim }
+
+// ring lets the others in the store read, too, if readers of this client still do.
+func (l lent) ring(c *Client, _ instant) { c.backgroundLocked(func() { c.downgrade(l.claim) }) }
+
+// downgrade turns what was claimed for writing, and lent to readers, into a claim for reading: it asks for that under the same
+// number, and then gives the write back.
+func (c *Client) downgrade(cl *claim) {
+	read := &claim{object: cl.object, kind: backend.Read, owner: cl.owner, lease: cl.lease, more: new(more)}
+	var tries backoff
+	for {
+		c.mu.Lock()
+		sent, lease, over := c.now(), c.stored(cl.lease), cl.dead
+		read.sending(sent, lease)
+		c.unlock()
+		if over && !read.unsure {
+			return // its last reader has left
+		}
+		res, err := step(c.ctx, c, backend.Session.Acquire, read.acquireRequest(lease, false))
+		if c.downgraded(cl, read, sent, res, err) || !c.pause(c.ctx, tries.next(firstBackoff, longestPause(cl.lease))) {
+			return
+		}
+	}
+}
+
+// downgraded notes the answer to the read that a downgrade has asked for, and says whether that was all.
+func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireResult, err error) (done bool) {
+	c.mu.Lock()
+	defer c.unlock()
+	read.unsure = read.unsure || err != nil && backend.KindOf(err) == backend.Unknown
+	switch {
+	case cl.dead:
+		if read.unsure || err == nil && res.Acquired {
+			c.takeBackLocked(read)
+		}
+		return true
+	case err != nil:
+		return false
+	case !res.Acquired:
+		c.loseClaimLocked(cl, ErrLost) // else the store would have granted it
+		return true
+	}
+	written := &claim{object: cl.object, kind: cl.kind, owner: cl.owner, lease: cl.lease, horizon: cl.horizon, unsure: cl.unsure}
+	cl.kind = backend.Read
+	cl.horizon = read.horizon
+	cl.extend(sent, cl.lease)
+	if r := cl.object.reading; r != nil && r.lent == cl {
+		r.lent = nil
+	}
+	c.takeBackLocked(written)
+	return true
 }
 
 // take accepts the hold that a waiter was handed.
@@ -68,6 +188,9 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	a.handed = nil
 	a.answered, a.failure = true, nil // this client had it: we know without asking
 	switch v := a.variable(); {
+	case h.state == forsaken:
+		c.leaveForsakenLocked(h)
+		return nil, ErrClosed
 	case over != nil:
 		c.backgroundLocked(func() { c.giveBack(context.Background(), h) }) // or take it back
 		return nil, a.giveUp(over)
@@ -76,8 +199,6 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	case c.checkLocked(h):
 		h.offered = false
 		return h, nil
-	case h.state == forsaken:
-		return nil, ErrClosed
 	case h.state == lost:
 		c.releaseLostLocked(h)
 	}

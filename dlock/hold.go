@@ -232,12 +232,12 @@ func (c *Client) lostChannel(h *hold) <-chan struct{} {
 	c.checkLocked(h)
 	t := h.tellsLocked()
 	if len(t.over) == 0 {
-		t.over = []chan struct{}{make(chan struct{})}
+		t.over = []*notice{{over: make(chan struct{})}}
 		if h.state == lost || h.state == forsaken {
-			close(t.over[0])
+			t.over[0].give()
 		}
 	}
-	return t.over[0]
+	return t.over[0].over
 }
 
 // within says whether ctx comes from a hold.

@@ -212,14 +212,22 @@ func (c *Client) claimsLocked(o *object, kind backend.Kind) []*claim {
 		claims = append(claims, o.alone.claim)
 	}
 	for _, h := range o.readers() {
-		if rules[kind].shared == (h.claim.retain() == nil) && !slices.Contains(claims, h.claim) {
+		if h.claim.goesWith(kind) && !slices.Contains(claims, h.claim) {
 			claims = append(claims, h.claim)
 		}
 	}
-	if o != nil && o.reading != nil && o.reading.young != nil && rules[kind].shared && !slices.Contains(claims, o.reading.young) {
+	if o != nil && o.reading != nil && o.reading.young != nil && o.reading.young.goesWith(kind) && !slices.Contains(claims, o.reading.young) {
 		claims = append(claims, o.reading.young) // its last reader is just leaving
 	}
 	return claims
+}
+
+// goesWith says whether a claim under which somebody reads ends if a lock of that kind is forced.
+func (cl *claim) goesWith(kind backend.Kind) bool {
+	if !rules[cl.kind].shared {
+		return !rules[kind].shared // it is lent
+	}
+	return rules[kind].shared == (cl.retain() == nil)
 }
 
 // struck tells whom a forced lock was taken from: whoever holds what this client had
@@ -375,7 +383,19 @@ func (l *Locker) usable(ctx context.Context) error {
 
 // look asks the store about the lock.
 func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
-	return l.lookFor(ctx, backend.LookRequest{Kind: l.kind, Name: l.name})
+	return l.lookFor(ctx, backend.LookRequest{Kind: l.storedKind(), Name: l.name})
+}
+
+// storedKind returns what the store knows of the Locker's side: readers of this client may just share what was claimed for
+// writing.
+func (l *Locker) storedKind() backend.Kind {
+	c := l.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.objectLocked(l.kind, l.name); rules[l.kind].shared && o != nil && o.reading != nil && o.reading.lent != nil {
+		return o.reading.lent.kind
+	}
+	return l.kind
 }
 
 func (l *Locker) lookFor(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {

@@ -171,18 +171,18 @@ func (c *Client) releaseLostLocked(h *hold) {
 	}
 	c.forgetLocked(h)
 	c.vacateLocked(h)
-	if cl := h.claim; cl.restsNoMore() {
-		c.takeBackLocked(cl)
+	if h.leaves() {
+		c.takeBackLocked(h.claim)
 	}
 }
 
-// restsNoMore notes that a hold on a claim was given back, and says whether that was the last.
-func (cl *claim) restsNoMore() bool {
-	if !rules[cl.kind].shared {
+// leaves notes that a hold doesn't rest on its claim any more, and says whether that was the last.
+func (h *hold) leaves() bool {
+	if !rules[h.kind].shared {
 		return true
 	}
-	cl.more.holds--
-	return cl.more.holds == 0
+	h.claim.more.holds--
+	return h.claim.more.holds == 0
 }
 
 // releaseOneLocked gives back one of several holds. Whatever becomes of the request, the caller has
@@ -228,12 +228,18 @@ func (c *Client) releaseLastLocked(ctx context.Context, h *hold, now instant) (e
 	cl := h.claim
 	h.state = released
 	h.count = 0
-	cl.dead = true
-	lease := c.stored(cl.lease)
-	cl.sending(now, lease)
 	q := c.postponeLocked(cl)
 	c.dropLocked(h)
 	c.endContextsLocked(h, ErrNotHeld) // there are none, unless fn gave back more than it took
+	return c.freeLocked(ctx, h, q, now)
+}
+
+// freeLocked releases the claim of a hold that was the last on it. It unlocks c.mu.
+func (c *Client) freeLocked(ctx context.Context, h *hold, q *queue, now instant) (err error) {
+	cl := h.claim
+	cl.dead = true
+	lease := c.stored(cl.lease)
+	cl.sending(now, lease)
 	ask := c.asksWhoWaitsLocked(cl, now)
 	inner := c.endInnerLocked(h)
 	c.unlock()
@@ -337,16 +343,21 @@ func undrained(ctx context.Context, err error) error {
 	}
 }
 
-// releaseForsakenLocked gives back one hold after Close, with one request. It unlocks c.mu.
-func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
-	cl := h.claim
+// leaveForsakenLocked counts one less after Close, and says whether the store is to be told.
+func (c *Client) leaveForsakenLocked(h *hold) (tell bool) {
 	h.count--
 	if h.count <= 0 {
 		h.state = released
 		c.dropLocked(h)
 		c.vacateLocked(h)
 	}
-	last := !rules[cl.kind].shared || h.count <= 0 && cl.restsNoMore()
+	return !rules[h.kind].shared || h.count <= 0 && h.leaves()
+}
+
+// releaseForsakenLocked gives back one hold after Close, with one request. It unlocks c.mu.
+func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
+	cl := h.claim
+	last := c.leaveForsakenLocked(h)
 	var inner *claim
 	if last && h.count <= 0 {
 		cl.dead = true

@@ -338,6 +338,7 @@ func TestPlainReadersOfDifferentAge(t *testing.T) {
 		first := rw.Reader().Lost(t.Context())
 		time.Sleep(time.Second)
 		rw.RLock()
+		synctest.Wait()
 		rw.RUnlock() // the second, which can't be known
 		if ok, err := other.RWLocker("x").Writer().TryLock(t.Context()); ok || err != nil {
 			t.Errorf("writing while one reads: %v, %v", ok, err)
@@ -574,6 +575,7 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 	c := New(membackend.New(), quiet(), WithHandover(100*time.Microsecond))
 	defer c.Close()
 	rw := c.RWLocker("x")
+	written, seen := 0, atomic.Int64{}
 	var all sync.WaitGroup
 	for i := range 16 {
 		all.Go(func() {
@@ -588,9 +590,11 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 				}
 				if (n+i)%100 == 0 {
 					rw.Lock()
+					written++
 					rw.Unlock()
 				}
 				rw.RLock()
+				seen.Store(int64(written))
 				rw.RUnlock()
 			}
 		})
@@ -611,4 +615,281 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	empty(t, c)
+}
+
+// A read under a write is on its way when the write ends, and is carried out late; its caller never hears of it.
+func TestAReadUnderAWriteThatIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		c := New(b, quiet())
+		defer c.Close()
+		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
+		must(t, rw.Writer().LockContext(ctx))
+		var late func() (backend.AcquireResult, error)
+		asked, over := make(chan bool), make(chan bool)
+		b.acquire = func(req backend.AcquireRequest, _ func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			b.acquire = nil
+			late = func() (backend.AcquireResult, error) { return b.Backend.Open().Acquire(context.Background(), req) }
+			asked <- true
+			<-over
+			return backend.AcquireResult{}, errors.New("no answer")
+		}
+		done := make(chan error)
+		go func() {
+			_, err := rw.Reader().TryLock(ctx)
+			done <- err
+		}()
+		<-asked
+		must(t, rw.Writer().UnlockContext(ctx))
+		over <- true
+		if err := <-done; !errors.Is(err, ErrUnavailable) {
+			t.Errorf("the read: %v", err)
+		}
+		if res, err := late(); !res.Acquired || err != nil {
+			t.Fatalf("the late read: %+v, %v", res, err)
+		}
+		time.Sleep(DefaultLease / 2)
+		if ok, err := rw.Writer().TryLock(t.Context()); !ok || err != nil {
+			t.Errorf("writing after half a lease: %v, %v; want the late read taken back", ok, err)
+		}
+	})
+}
+
+// A reader behind a writer whose first attempt is under way isn't let in by one that is out of turn.
+func TestNoReaderIsLetInAheadOfAWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		c := New(b, quiet())
+		defer c.Close()
+		rw := c.RWLocker("x")
+		asked, over := make(chan bool), make(chan bool)
+		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			b.acquire = nil
+			asked <- true
+			<-over
+			return do()
+		}
+		var order []string
+		var all sync.WaitGroup
+		all.Go(func() {
+			must(t, rw.Writer().Do(t.Context(), func(context.Context) error {
+				order = append(order, "writer")
+				return nil
+			}))
+		})
+		<-asked
+		all.Go(func() {
+			must(t, rw.Reader().Do(t.Context(), func(context.Context) error {
+				order = append(order, "reader")
+				return nil
+			}))
+		})
+		synctest.Wait()
+		if ok, err := rw.Reader().TryLock(t.Context()); !ok || err != nil {
+			t.Fatalf("TryLock = %v, %v", ok, err)
+		}
+		synctest.Wait()
+		over <- true
+		rw.RUnlock()
+		all.Wait()
+		if len(order) != 2 || order[0] != "writer" {
+			t.Errorf("%v; want the writer first", order)
+		}
+	})
+}
+
+// Within the hand-over time a lock passes from writers to readers and back without a word to the store.
+func TestAWriteIsLentToReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &tallied{Backend: membackend.New()}
+		c, other := New(b, quiet()), New(b, quiet())
+		defer c.Close()
+		defer other.Close()
+		rw := c.RWLocker("x")
+		rw.Lock()
+		var readers atomic.Int32
+		var order []string
+		var all sync.WaitGroup
+		enter := func(what string) { order = append(order, what) }
+		for i := range 6 {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * time.Microsecond)
+				if i == 3 {
+					must(t, rw.Writer().Do(t.Context(), func(context.Context) error {
+						if readers.Load() != 0 {
+							t.Error("a writer among readers")
+						}
+						enter("writer")
+						return nil
+					}))
+					return
+				}
+				must(t, rw.Reader().Do(t.Context(), func(ctx context.Context) error {
+					readers.Add(1)
+					defer readers.Add(-1)
+					if i == 0 {
+						enter("readers")
+						if held, err := rw.Reader().IsHeld(ctx); !held || err != nil {
+							t.Errorf("IsHeld = %v, %v", held, err)
+						}
+						if locked, err := rw.Reader().IsLocked(ctx); !locked || err != nil {
+							t.Errorf("IsLocked = %v, %v", locked, err)
+						}
+						if err := rw.Writer().LockContext(ctx); !errors.Is(err, ErrUpgrade) {
+							t.Errorf("writing while reading: %v", err)
+						}
+						if ok, err := other.RWLocker("x").Reader().TryLock(t.Context()); ok || err != nil {
+							t.Errorf("a reader elsewhere: %v, %v", ok, err)
+						}
+					}
+					time.Sleep(time.Millisecond)
+					return nil
+				}))
+			})
+		}
+		time.Sleep(time.Millisecond)
+		acquired := b.acquired.Load()
+		rw.Unlock()
+		all.Wait()
+		if n := b.acquired.Load() - acquired; n > 1+1 { // the reader elsewhere, and the writer, as he came
+			t.Errorf("%d attempts while the lock passed through this client", n)
+		}
+		if len(order) != 2 || order[0] != "readers" {
+			t.Errorf("%v", order)
+		}
+		if ok, err := other.RWLocker("x").Writer().TryLock(t.Context()); !ok || err != nil {
+			t.Errorf("writing elsewhere when all have left: %v, %v", ok, err)
+		}
+		time.Sleep(2 * DefaultLease)
+		empty(t, c)
+	})
+}
+
+// Readers who stay for longer than the hand-over time let those elsewhere read, too.
+func TestALentWriteIsDowngraded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		rw, theirs := c.RWLocker("x"), other.RWLocker("x")
+		rw.Lock()
+		reading := make(chan *Hold)
+		for range 2 {
+			go func() {
+				h, err := rw.Reader().Acquire(t.Context())
+				must(t, err)
+				reading <- h
+			}()
+		}
+		synctest.Wait()
+		rw.Unlock()
+		first, second := <-reading, <-reading
+		ctx, cancel := context.WithTimeout(t.Context(), 2*DefaultHandover)
+		defer cancel()
+		must(t, theirs.Reader().LockContext(ctx))
+		time.Sleep(2 * DefaultLease) // it is renewed as what it is now
+		if ok, err := theirs.Writer().TryLock(t.Context()); ok || err != nil {
+			t.Errorf("writing while others read: %v, %v", ok, err)
+		}
+		must(t, theirs.Reader().UnlockContext(t.Context()))
+		if first.Context().Err() != nil || second.Context().Err() != nil {
+			t.Error("what was lent is lost")
+		}
+		must(t, first.Release(t.Context()))
+		if ok, err := theirs.Writer().TryLock(t.Context()); ok || err != nil {
+			t.Errorf("writing while another reads: %v, %v", ok, err)
+		}
+		must(t, second.Release(t.Context()))
+		if ok, err := theirs.Writer().TryLock(t.Context()); !ok || err != nil {
+			t.Errorf("writing when all have left: %v, %v", ok, err)
+		}
+		time.Sleep(2 * DefaultLease)
+		empty(t, c)
+	})
+}
+
+// The last reader of what was lent leaves while it is being downgraded: what that brings late is taken back.
+func TestALentWriteIsGivenBackDuringItsDowngrade(t *testing.T) {
+	for _, answered := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := &scripted{Backend: membackend.New()}
+			c := New(b, quiet())
+			defer c.Close()
+			rw := c.RWLocker("x")
+			rw.Lock()
+			reading := make(chan *Hold)
+			go func() {
+				h, err := rw.Reader().Acquire(t.Context())
+				must(t, err)
+				reading <- h
+			}()
+			synctest.Wait()
+			asked, over := make(chan bool), make(chan bool)
+			b.acquire = func(req backend.AcquireRequest, _ func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+				b.acquire = nil
+				asked <- true
+				<-over
+				res, err := b.Backend.Open().Acquire(context.Background(), req)
+				if !answered {
+					err = errors.New("no answer")
+				}
+				return res, err
+			}
+			rw.Unlock()
+			h := <-reading
+			<-asked
+			must(t, h.Release(t.Context()))
+			over <- true
+			synctest.Wait()
+			time.Sleep(DefaultLease / 2)
+			if ok, err := rw.Writer().TryLock(t.Context()); !ok || err != nil {
+				t.Errorf("writing after half a lease (the downgrade answered: %v): %v, %v", answered, ok, err)
+			}
+			rw.Unlock()
+			time.Sleep(2 * DefaultLease)
+			empty(t, c)
+		})
+	}
+}
+
+// Each who shares a write that was lent is told when it is lost.
+func TestALentWriteIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet(), WithHandover(time.Hour)), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		rw := c.RWLocker("x")
+		rw.Lock()
+		var told atomic.Int32
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				err := rw.Reader().Do(t.Context(), func(ctx context.Context) error {
+					<-ctx.Done()
+					told.Add(1)
+					return nil
+				})
+				if !errors.Is(err, ErrLost) {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		rw.Unlock()
+		synctest.Wait()
+		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); ok || err != nil {
+			t.Errorf("forcing readers: %v, %v; in the store somebody writes", ok, err)
+		}
+		if ok, err := other.RWLocker("x").Writer().ForceUnlock(t.Context()); !ok || err != nil {
+			t.Errorf("forcing a writer: %v, %v", ok, err)
+		}
+		all.Wait()
+		if told.Load() != 3 {
+			t.Errorf("%d were told", told.Load())
+		}
+		time.Sleep(lossMemory * DefaultLease)
+		empty(t, c)
+	})
 }

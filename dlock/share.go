@@ -16,6 +16,7 @@ import (
 // reading is who in this client reads.
 type reading struct {
 	holds map[party]*hold // the latest of each
+	lent  *claim          // what was claimed for writing, and is read under by them all; nil if nothing is
 	older []*hold         // of those who have a later one, too; oldest first
 	young *claim          // the latest, which those who come may join
 }
@@ -115,11 +116,14 @@ func (o *object) retire(cl *claim) {
 	if o.reading != nil && o.reading.young == cl {
 		o.reading.young = nil
 	}
+	if o.reading != nil && o.reading.lent == cl {
+		o.reading.lent = nil
+	}
 	o.tidyReading()
 }
 
 func (o *object) tidyReading() {
-	if o.reading != nil && o.reading.young == nil && len(o.reading.holds)+len(o.reading.older) == 0 {
+	if o.reading != nil && o.reading.young == nil && o.reading.lent == nil && len(o.reading.holds)+len(o.reading.older) == 0 {
 		o.reading = nil
 	}
 }
@@ -156,7 +160,7 @@ func (c *Client) share(a *acquisition) *hold {
 func (c *Client) joinReadersLocked(o *object, cl *claim, p party) *hold {
 	h := o.reader(p)
 	if h == nil || h.claim != cl {
-		h = newHold(p, cl)
+		h = newHold(p, backend.Read, cl)
 	}
 	return c.restLocked(o, h)
 }
@@ -199,8 +203,8 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 	}
 	for q := o.queue; q != nil && q.first != nil; {
 		a := q.first
-		for a != nil && (a.h != nil && a.h.claim == cl || a.trying) {
-			a = a.next // who was just answered
+		for a != nil && (a.parked() || rules[a.kind].shared && (a.trying || a.h != nil && a.h.claim == cl)) {
+			a = a.next // who can't come, or is being answered
 		}
 		if a == nil || !rules[a.kind].shared || !cl.suits(a) {
 			return
@@ -225,6 +229,7 @@ func (cl *claim) retain() *hold {
 func (c *Client) endSharedLocked(cl *claim) {
 	cl.dead = true
 	c.unscheduleLocked(&cl.alarm)
+	c.unscheduleLocked(&cl.more.lent)
 	cl.object.retire(cl)
 	c.tidyLocked(cl.object)
 }
@@ -233,6 +238,9 @@ func (c *Client) endSharedLocked(cl *claim) {
 func (c *Client) loseReadersLocked(cl *claim, cause error) {
 	o := cl.object
 	o.retire(cl)
+	if cl.more != nil {
+		c.unscheduleLocked(&cl.more.lent)
+	}
 	for _, h := range o.readers() {
 		if h.claim == cl {
 			c.loseHoldLocked(h, cause)
@@ -269,8 +277,7 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	c.dropLocked(h)
 	c.bequeathLocked(h)
 	c.vacateLocked(h)
-	cl.more.holds--
-	if cl.more.holds > 0 {
+	if !h.leaves() || c.passOnLocked(cl) {
 		c.unlock()
 		return nil
 	}
@@ -279,7 +286,13 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 		c.unlock()
 		return nil
 	}
-	return c.releaseClaimLocked(ctx, h)
+	err := c.releaseClaimLocked(ctx, h)
+	if err == ErrLost {
+		c.mu.Lock()
+		defer c.unlock()
+		h.noticeLocked() // who began with it, and reads on with another, has lost it all the same
+	}
+	return err
 }
 
 // bequeathLocked lets those who want to know when a party loses what it has hear of another hold that it has, now that
@@ -312,13 +325,11 @@ func (c *Client) releaseClaimLocked(ctx context.Context, h *hold) error {
 			return nil
 		}
 	}
+	q := c.postponeLocked(cl)
 	c.endSharedLocked(cl)
-	cl.sending(c.now(), c.stored(cl.lease))
-	c.unlock()
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
-	defer c.wake(cl)
-	return c.drainShared(ctx, cl)
+	return c.freeLocked(ctx, h, q, c.now())
 }
 
 // drainShared releases a shared claim that has ended.
@@ -405,6 +416,9 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	switch {
 	case err != nil:
 		inner.unsure = inner.unsure || backend.KindOf(err) == backend.Unknown
+		if inner.dead && inner.unsure {
+			c.takeBackLocked(inner) // the write has ended, and with it what is to be released
+		}
 		return nil, err
 	case !res.Acquired:
 		c.loseLocked(w, ErrLost) // else the store would have granted it

@@ -465,3 +465,51 @@ func TestAPanicAsAReadUnderAWriteIsReleased(t *testing.T) {
 		empty(t, c)
 	})
 }
+
+// Who was let in with others just as the client is closed doesn't keep what those give back.
+func TestLetInAsTheClientIsClosed(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		theirs := other.RWLocker("x")
+		theirs.Lock()
+		reader := wait(t.Context(), c.RWLocker("x").Reader())
+		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
+		a.wait()
+		c.enqueue(a)
+		theirs.Unlock()
+		reader.mustBeIn(t)
+		if a.handed == nil {
+			t.Fatal("not let in")
+		}
+		c.Close()
+		if h, err := c.take(t.Context(), a); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v, %v", h, err)
+		}
+		must(t, reader.leave())
+		wantFree(t, other, "x")
+	})
+}
+
+// Who reads on with a later hold of the same Locker is told that the one with which it began was lost, if that is
+// found as somebody else gives it back.
+func TestALossThatAnotherReaderFinds(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		l := c.RWLocker("x").Reader()
+		l.Lock()
+		lost := l.Lost(t.Context())
+		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatalf("ForceUnlock = %v, %v", ok, err)
+		}
+		wantFree(t, other, "x") // somebody writes in between
+		time.Sleep(time.Second)
+		l.Lock()
+		if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("the first unlock: %v", err)
+		}
+		if !over(lost) {
+			t.Error("who lost it isn't told")
+		}
+		must(t, l.UnlockContext(t.Context()))
+		wantFree(t, other, "x")
+		empty(t, c)
+	})
+}

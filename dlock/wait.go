@@ -211,14 +211,10 @@ func (c *Client) leadLocked(q *queue) {
 }
 
 // nextLocked returns who comes next if that goes by order of arrival: the first whose Locker isn't
-// locked, or is by h, which this client has, or is being given back. Those who want to share the lock don't
-// count: they come, all together, when it is free again.
+// locked, or is by h, which this client has, or is being given back.
 func (q *queue) nextLocked(h *hold) *acquisition {
 	for a := q.first; a != nil; a = a.next {
-		if rules[a.kind].shared {
-			continue
-		}
-		if v := a.variable(); v == nil || v.hold == nil || v.hold == h || v.hold.state == released {
+		if v := a.variable(); v == nil || v.hold == nil || v.hold == h || v.hold.state == released || rules[a.kind].shared {
 			return a
 		}
 	}
@@ -273,13 +269,12 @@ func (a *acquisition) parked() bool {
 // expectsLocked says whether a lead is likely to be handed the lock, and if so has it look again when
 // that is over.
 func (c *Client) expectsLocked(a *acquisition) bool {
-	o := c.objectLocked(a.kind, a.name)
-	if o == nil || o.alone == nil || c.handover == 0 || !o.alone.suits(a) {
+	cl := c.objectLocked(a.kind, a.name).passing()
+	if cl == nil || c.handover == 0 || !cl.passesTo(a) {
 		return false
 	}
-	h := o.alone
-	now, until := c.now(), c.handoverEnd(h.claim)+shortestWait
-	if now >= until || !h.claim.passes(now) {
+	now, until := c.now(), c.handoverEnd(cl)+shortestWait
+	if now >= until || !cl.passes(now) {
 		return false
 	}
 	c.hastenLocked(&a.alarm, until)

@@ -181,7 +181,7 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 		var failed failures
 		c.renewAll(ctx, reqs, func(i int, res backend.RenewResult, err error) {
 			failed.add(err)
-			c.renewed(batch[i], sent, leases[i], res, err)
+			c.renewed(batch[i], reqs[i].Kind, sent, leases[i], res, err)
 		})
 		if n, err := failed.get(); n > 0 && c.ctx.Err() == nil {
 			c.warn("renewals failed and will be repeated", "failed", n, "of", len(batch), "err", err)
@@ -207,13 +207,15 @@ func (c *Client) renewAll(ctx context.Context, reqs []backend.RenewRequest, answ
 }
 
 // renewed notes the answer to a renewal.
-func (c *Client) renewed(cl *claim, sent instant, lease time.Duration, res backend.RenewResult, err error) {
+func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.Duration, res backend.RenewResult, err error) {
 	c.mu.Lock()
 	defer c.unlock()
 	now := c.now()
 	switch {
 	case cl.dead, c.closed:
 		// Its last release has begun, or it is lost for good: no answer changes that.
+	case cl.kind != kind:
+		// It was downgraded meanwhile, and what was asked about is given back.
 	case err != nil:
 		retry := now + cl.effective()/16
 		c.scheduleLocked(&cl.alarm, min(cl.alarm.at, cl.next(retry)))

@@ -24,6 +24,9 @@ type Rules struct {
 	// Late is for how long a store may keep a hold whose lease is over.
 	Late time.Duration
 
+	// Blink is how exact it is known in the store who came first, a millisecond or so if it is zero.
+	Blink time.Duration
+
 	// Lasting says that the numbers of fenced locks grow over a loss of all data, too.
 	Lasting bool
 

@@ -58,11 +58,12 @@ func (e *evidence) barred(o *op) bool {
 	})
 }
 
-// blink is how exact the times are that are told to a store, and its own.
-const blink = 5 * time.Millisecond
+// leastBlink is how exact the times are that are told to a store, and its own, if it counts in milliseconds.
+const leastBlink = 5 * time.Millisecond
 
 // overtaken returns an error if somebody began to read who had come after one who waited to write.
 func (r *Recorder) overtaken(e *evidence) error {
+	blink := max(leastBlink, e.rules.Blink)
 	for key, n := range e.numbers {
 		if !key.reads {
 			continue

@@ -112,7 +112,7 @@ func (s *site) run(protocol faults.Protocol) {
 	seed := history.Seed(s)
 	r := history.New()
 	var clients []*dlock.Client
-	var kinds backend.Kinds
+	var limits backend.Limits
 	for range sites {
 		addr := ""
 		if s.server != nil {
@@ -125,13 +125,13 @@ func (s *site) run(protocol faults.Protocol) {
 			addr = p.Addr()
 		}
 		b := s.connect(addr)
-		kinds = b.Limits().Kinds
+		limits = b.Limits()
 		c := dlock.New(r.Watch(b), dlock.WithLease(s.lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
 		s.Cleanup(func() { c.Close() })
 		clients = append(clients, c)
 	}
 	locks := [][]history.Lock{{{Name: "a"}, {Name: "b"}}, {{Name: "c"}, {Name: "d"}}, {{Name: "e"}, {Name: "f"}}}
-	if kinds.Has(backend.Fenced) && kinds.Has(backend.Write) {
+	if kinds := limits.Kinds; kinds.Has(backend.Fenced) && kinds.Has(backend.Write) {
 		locks[1][0].Kind, locks[1][1].Kind, locks[2][1].Kind = backend.Write, backend.Fenced, backend.Write
 	}
 	done := make(chan struct{})
@@ -158,7 +158,7 @@ func (s *site) run(protocol faults.Protocol) {
 		}
 	}
 	s.Logf("%d calls", r.Count())
-	r.Verify(s, seed, history.Rules{Late: time.Minute, Lasting: s.lasting})
+	r.Verify(s, seed, history.Rules{Late: time.Minute, Blink: limits.LeaseStep, Lasting: s.lasting})
 }
 
 // harm breaks the ways to the server, and the server, until done is closed; then all is well.

@@ -201,6 +201,9 @@ var sharedPasts = []judged{
 	{"a reader overtakes a writer", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, reads).add(acquire, 1, 2*sec, 9*sec, failed, writes).notes(9*sec).
 		add(acquire, 2, 3*sec, 4*sec, yes, reads), "before"},
+	{"a reader overtakes a writer in a store that counts seconds", Rules{Blink: 2 * sec}, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, reads).add(acquire, 1, 2*sec, 9*sec, failed, writes).notes(9*sec).
+		add(acquire, 2, 3*sec, 4*sec, yes, reads), ""},
 	{"a reader comes before a writer", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, reads).add(acquire, 1, 2*sec, 9*sec, failed, writes).notes(9*sec).
 		add(acquire, 2, 1500*ms, 4*sec, yes, reads).at(3*sec, 3500*ms, 1500*ms), ""},

@@ -232,7 +232,7 @@ func (m *Notes) tidy(s *NotesState) {
 	}
 }
 
-// publish tells readingToo clients of something.
+// publish tells both clients of something.
 func (m *Notes) publish(s *NotesState) { s.message = [2]bool{true, true} }
 
 // messages emits what becomes of what the store tells.

@@ -25,15 +25,19 @@ type hold struct {
 	Reentered bool // or may have been
 	Lost      bool // and the user was told
 
+	Shared bool   // it is for reading
+	Number uint64 // its fencing token; 0: it has none, or nobody has asked
+
 	Read uint64 // the version of the cell that the user has replaced while the hold was valid; 0: none
+	Saw  uint64 // the version that was replaced while the user, who reads, had a valid hold; 0: none
 
 	reads []uint64 // all of them
 	clash bool     // it was complained about
 }
 
 func (h *hold) String() string {
-	return fmt.Sprintf("%s by %s, of visit %x (asked %v, in %v, valid at %v, lease %v, fixed %v, reentered %v)",
-		h.Name, h.How, h.Visit, h.Asked, h.In, h.Until, h.Lease, h.Fixed, h.Reentered)
+	return fmt.Sprintf("%s by %s, of visit %x (asked %v, in %v, valid at %v, lease %v, fixed %v, reentered %v, to read %v, number %d)",
+		h.Name, h.How, h.Visit, h.Asked, h.In, h.Until, h.Lease, h.Fixed, h.Reentered, h.Shared, h.Number)
 }
 
 // An event is what a user has to tell.
@@ -81,6 +85,7 @@ type ledger struct {
 	holds []*hold
 	byID  map[uint64]*hold
 	read  map[uint64]*hold // who replaced a version
+	saw   map[uint64]*hold // who read when it was replaced
 }
 
 const memory = time.Minute
@@ -112,7 +117,7 @@ func (c *checker) note(e event) {
 func (c *checker) noteHold(told *hold) {
 	l := c.ledgers[told.Name]
 	if l == nil {
-		l = &ledger{byID: make(map[uint64]*hold), read: make(map[uint64]*hold)}
+		l = &ledger{byID: make(map[uint64]*hold), read: make(map[uint64]*hold), saw: make(map[uint64]*hold)}
 		c.ledgers[told.Name] = l
 	}
 	h := l.byID[told.ID]
@@ -132,6 +137,7 @@ func (c *checker) noteHold(told *hold) {
 	if h.Name != c.forced {
 		c.judge(l, h)
 		c.replaced(l, h, told.Read)
+		c.sawReplaced(l, h, told.Saw)
 	}
 	l.forget(h.In - memory)
 }
@@ -150,6 +156,7 @@ func (l *ledger) forget(before time.Duration) {
 		delete(l.byID, h.ID)
 		for _, version := range h.reads {
 			delete(l.read, version)
+			delete(l.saw, version)
 		}
 	}
 	l.holds = slices.Delete(l.holds, 0, n)
@@ -165,8 +172,14 @@ func (c *checker) judge(l *ledger, h *hold) {
 		if other.In >= h.Until && other.In > h.In {
 			break
 		}
-		if other.Visit != h.Visit && other.In < h.Until && h.In < other.Until && c.exclude(h, other) {
+		if other.Visit == h.Visit {
+			continue
+		}
+		if other.In < h.Until && h.In < other.Until && !(h.Shared && other.Shared) && c.exclude(h, other) {
 			c.clash("two had the lock at a time", h, other)
+		}
+		if h.Number != 0 && other.Number != 0 && (h.Number == other.Number || (other.In < h.Asked) && h.Number < other.Number) {
+			c.clash("numbers don't grow", h, other)
 		}
 	}
 }
@@ -180,7 +193,22 @@ func (c *checker) replaced(l *ledger, h *hold, version uint64) {
 	if other := l.read[version]; other != nil && other != h && c.exclude(h, other) {
 		c.clash("an increment was lost", h, other)
 	}
+	if reader := l.saw[version]; reader != nil && reader.Visit != h.Visit && c.exclude(h, reader) {
+		c.clash("what somebody read was replaced", h, reader)
+	}
 	l.read[version] = h
+	h.reads = append(h.reads, version)
+}
+
+// sawReplaced notes that a version was replaced while h was valid, and for reading.
+func (c *checker) sawReplaced(l *ledger, h *hold, version uint64) {
+	if version == 0 {
+		return
+	}
+	if writer := l.read[version]; writer != nil && writer.Visit != h.Visit && c.exclude(h, writer) {
+		c.clash("what somebody read was replaced", h, writer)
+	}
+	l.saw[version] = h
 	h.reads = append(h.reads, version)
 }
 

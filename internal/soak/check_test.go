@@ -26,6 +26,19 @@ func replacing(h hold, version uint64) hold {
 	return with(h, func(h *hold) { h.Read = version })
 }
 
+func reading(h hold) hold {
+	return with(h, func(h *hold) { h.Shared = true })
+}
+
+// seeing is reading while a version is replaced.
+func seeing(h hold, version uint64) hold {
+	return with(reading(h), func(h *hold) { h.Saw = version })
+}
+
+func number(h hold, n uint64) hold {
+	return with(h, func(h *hold) { h.Number = n })
+}
+
 func TestChecker(t *testing.T) {
 	const ms = time.Millisecond
 	named := func(h hold, name string) hold { return with(h, func(h *hold) { h.Name = name }) }
@@ -49,6 +62,22 @@ func TestChecker(t *testing.T) {
 
 		{"all increments", nil, []hold{replacing(aHold(1, 0, 1, 5), 7), replacing(aHold(2, 0, 5, 9), 8)}, 0},
 		{"a lost increment", nil, []hold{replacing(aHold(1, 0, 1, 5), 7), replacing(aHold(2, 0, 5, 9), 7)}, 1},
+
+		{"two read", nil, []hold{reading(aHold(1, 0, 1, 5)), reading(aHold(2, 0, 4, 9))}, 0},
+		{"one reads while another writes", nil, []hold{reading(aHold(1, 0, 1, 5)), aHold(2, 0, 4, 9)}, 1},
+		{"one writes while another reads", nil, []hold{aHold(1, 0, 1, 5), reading(aHold(2, 0, 4, 9))}, 1},
+		{"nothing is replaced while somebody reads", nil, []hold{reading(aHold(1, 0, 1, 5)), replacing(aHold(2, 0, 6, 9), 7)}, 0},
+		{"what somebody reads is replaced", nil, []hold{seeing(aHold(1, 0, 1, 5), 7), replacing(aHold(2, 0, 6, 9), 7)}, 1},
+		{"what somebody reads was replaced", nil, []hold{replacing(aHold(2, 0, 6, 9), 7), seeing(aHold(1, 0, 1, 5), 7)}, 1},
+		{"what somebody reads is replaced by himself", nil, []hold{seeing(aHold(1, 0, 1, 5), 7), with(replacing(aHold(2, 0, 6, 9), 7), func(h *hold) { h.Visit = 1 })}, 0},
+		{"what somebody reads is replaced after a loss", []*loss{{20 * ms, 21 * ms, 22 * ms}},
+			[]hold{seeing(aHold(1, 0, 1, 50), 7), replacing(aHold(2, 40, 60, 70), 7)}, 0},
+
+		{"numbers grow", nil, []hold{number(aHold(1, 0, 1, 5), 7), number(aHold(2, 4, 6, 9), 8)}, 0},
+		{"numbers don't grow", nil, []hold{number(aHold(1, 0, 1, 5), 7), number(aHold(2, 4, 6, 9), 6)}, 1},
+		{"a number comes again", nil, []hold{number(aHold(1, 0, 1, 5), 7), number(aHold(2, 0, 6, 9), 7)}, 1},
+		{"a smaller number that was perhaps given out before", nil, []hold{number(aHold(1, 0, 5, 6), 7), number(aHold(2, 0, 7, 9), 6)}, 0},
+		{"numbers and none", nil, []hold{number(aHold(1, 0, 1, 5), 7), aHold(2, 4, 6, 9)}, 0},
 
 		{"a fixed lease", nil, []hold{fixed(aHold(1, 0, 1, 99))}, 0},
 		{"a fixed lease that is outlived", nil, []hold{fixed(aHold(1, 0, 1, 102))}, 1},

@@ -29,12 +29,14 @@ func inMemory(b backend.Backend, lease time.Duration) *store {
 		server: func(*checker) []fault { return nil },
 		left: func() (n int, err error) {
 			for _, name := range names {
-				res, err := looker.Look(context.Background(), backend.LookRequest{Name: name})
-				if err != nil {
-					return 0, err
-				}
-				if res.Held {
-					n++
+				for _, kind := range kindsOf(name) {
+					res, err := looker.Look(context.Background(), backend.LookRequest{Kind: kind, Name: name})
+					if err != nil {
+						return 0, err
+					}
+					if res.Held {
+						n++
+					}
 				}
 			}
 			return n, nil

@@ -47,7 +47,26 @@ type party struct {
 type line struct {
 	client *dlock.Client
 	hangUp func()
-	shared map[string]*dlock.Locker // that all users lock
+	shared map[use]*dlock.Locker // that all users lock
+}
+
+// A use is a kind of Locker for a name.
+type use struct {
+	name string
+	kind backend.Kind
+}
+
+func (u use) locker(c *dlock.Client) *dlock.Locker {
+	switch u.kind {
+	case backend.Fenced:
+		return c.FencedLocker(u.name)
+	case backend.Read:
+		return c.RWLocker(u.name).Reader()
+	case backend.Write:
+		return c.RWLocker(u.name).Writer()
+	default:
+		return c.Locker(u.name)
+	}
 }
 
 func newParty(s setting, dial func() (backend.Backend, func(), error), c cells, tell func(event)) *party {
@@ -65,9 +84,11 @@ func (p *party) open() *line {
 			continue
 		}
 		opts := []dlock.Option{dlock.WithLease(p.Lease), dlock.WithHandover(p.Handover), dlock.WithLogger(slog.New(slog.DiscardHandler))}
-		l := &line{client: dlock.New(b, opts...), hangUp: hangUp, shared: make(map[string]*dlock.Locker)}
+		l := &line{client: dlock.New(b, opts...), hangUp: hangUp, shared: make(map[use]*dlock.Locker)}
 		for _, name := range p.Names {
-			l.shared[name] = l.client.Locker(name)
+			for _, kind := range kindsOf(name) {
+				l.shared[use{name, kind}] = use{name, kind}.locker(l.client)
+			}
 		}
 		return l
 	}

@@ -13,14 +13,32 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
 
 // names are those of the locks. The first may be forced.
-var names = []string{"forced", "a", "b", "c", "d"}
+var names = []string{"forced", "a", "b", numbered, "rw", "wr"}
 
-const forced = 0
+const (
+	forced   = 0
+	numbered = "numbered"
+)
+
+// kindsOf returns the kinds of Locker that users have for a name, the commonest first.
+func kindsOf(name string) []backend.Kind {
+	switch name {
+	case numbered:
+		return []backend.Kind{backend.Fenced, backend.Exclusive}
+	case "rw":
+		return []backend.Kind{backend.Read, backend.Write}
+	case "wr":
+		return []backend.Kind{backend.Write, backend.Read}
+	default:
+		return []backend.Kind{backend.Exclusive}
+	}
+}
 
 // A soak is one run.
 type soak struct {

@@ -86,12 +86,67 @@ func (s generous) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err != nil || res.Acquired {
 		return res, err
 	}
-	s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: req.Name})
+	for _, kind := range kindsOf(req.Name) {
+		s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: kind, Name: req.Name})
+	}
 	return s.goodSession.Acquire(ctx, req)
 }
 
 func TestViolation(t *testing.T) {
 	sum := soakBroken(t, func(s goodSession) backend.Session { return generous{s} })
+	if sum.Violations == 0 {
+		t.Errorf("no violation was seen: %+v", sum)
+	}
+}
+
+// hasty lets in who wants to read, also beside a writer.
+type hasty struct{ goodSession }
+
+func (s hasty) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	if req.Kind == backend.Read {
+		return backend.AcquireResult{Acquired: true, Count: 1}, nil
+	}
+	return s.goodSession.Acquire(ctx, req)
+}
+
+func (s hasty) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if req.Kind == backend.Read {
+		return backend.RenewResult{Held: true}, nil
+	}
+	return s.goodSession.Renew(ctx, req)
+}
+
+func (s hasty) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	if req.Kind == backend.Read && req.Owner != "" {
+		return backend.LookResult{Held: true, Count: 1}, nil
+	}
+	return s.goodSession.Look(ctx, req)
+}
+
+func TestReadersBesideWriters(t *testing.T) {
+	sum := soakBroken(t, func(s goodSession) backend.Session { return hasty{s} })
+	if sum.Violations == 0 {
+		t.Errorf("no violation was seen: %+v", sum)
+	}
+}
+
+// forgetful begins to number anew now and then.
+type forgetful struct {
+	goodSession
+	numbers *atomic.Uint64
+}
+
+func (s forgetful) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	res, err := s.goodSession.Acquire(ctx, req)
+	if res.Token != 0 {
+		res.Token = 1 + s.numbers.Add(1)%3
+	}
+	return res, err
+}
+
+func TestNumbersThatShrink(t *testing.T) {
+	var numbers atomic.Uint64
+	sum := soakBroken(t, func(s goodSession) backend.Session { return forgetful{s, &numbers} })
 	if sum.Violations == 0 {
 		t.Errorf("no violation was seen: %+v", sum)
 	}

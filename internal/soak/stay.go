@@ -78,14 +78,18 @@ func (v *visit) sit(d time.Duration) {
 	}
 }
 
-// increment replaces the version in the cell.
+// increment replaces the version in the cell. Who reads looks whether another does.
 func (v *visit) increment() {
 	cell := v.cell(v.hold.Name)
 	version := cell.Load()
 	if v.oneIn(4) {
 		v.pause(5 * time.Millisecond)
 	}
-	cell.Store(v.next())
+	if !v.hold.Shared {
+		cell.Store(v.next())
+	} else if cell.Load() == version {
+		version = 0
+	}
 	v.check(version)
 }
 

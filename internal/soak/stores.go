@@ -124,11 +124,17 @@ func redisStore(t testservers.TB, name string, s *testservers.Server) *store {
 			)
 		},
 		left: func() (int, error) {
-			n, err := testservers.Do(s.Addr, "DBSIZE")
-			if err != nil {
-				return 0, err
+			var n [2]int
+			for i, words := range [][]string{{"DBSIZE"}, {"EXISTS", "redisson_lock_token:{" + numbered + "}"}} { // the last number stays
+				reply, err := testservers.Do(s.Addr, words...)
+				if err == nil {
+					n[i], err = strconv.Atoi(reply)
+				}
+				if err != nil {
+					return 0, err
+				}
 			}
-			return strconv.Atoi(n)
+			return n[0] - n[1], nil
 		},
 	}
 }

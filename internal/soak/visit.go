@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 )
 
@@ -35,9 +36,11 @@ func (u *user) pause(d time.Duration) {
 type visit struct {
 	*user
 	line   *line
+	use    use
 	locker *dlock.Locker
 	ctx    context.Context // that names the owner, if there is one
 	nests  bool            // it may lock what it holds
+	mixed  bool            // others read through the same Locker, and what is asked about may be theirs
 	opts   []dlock.AcquireOption
 
 	hold  hold
@@ -56,6 +59,10 @@ func (u *user) visit() {
 		v.force()
 	case u.oneIn(6):
 		v.lock()
+	case v.use.kind == backend.Write && u.oneIn(3):
+		v.downgrade()
+	case u.oneIn(4):
+		v.take()
 	case u.oneIn(2):
 		v.do()
 	default:
@@ -65,19 +72,24 @@ func (u *user) visit() {
 
 func (u *user) newVisit(name string) *visit {
 	v := &visit{user: u, line: u.current(), ctx: context.Background()}
-	v.locker = v.line.client.Locker(name)
+	kinds := kindsOf(name)
+	v.use = use{name, kinds[0]}
+	if u.oneIn(4) {
+		v.use.kind = kinds[len(kinds)-1]
+	}
+	v.locker = v.use.locker(v.line.client)
 	if u.oneIn(4) {
 		u.owner = dlock.NewOwner()
 	}
 	switch u.dice.IntN(4) {
 	case 0:
-		v.locker = v.line.shared[name]
+		v.locker, v.mixed = v.line.shared[v.use], v.use.kind == backend.Read
 	case 1:
 		v.locker, v.nests = v.locker.For(u.owner), true
 	case 2:
 		v.ctx, v.nests = dlock.WithOwner(v.ctx, u.owner), true
 	}
-	v.hold = hold{Visit: u.next(), Name: name, Asked: now(), Lease: u.Lease}
+	v.hold = hold{Visit: u.next(), Name: name, Asked: now(), Lease: u.Lease, Shared: v.use.kind == backend.Read}
 	return v
 }
 
@@ -198,10 +210,72 @@ func (v *visit) do() {
 	v.leave()
 }
 
+// take is a visit with Acquire.
+func (v *visit) take() {
+	v.fix()
+	ctx, cancel := v.patience(v.ctx)
+	defer cancel()
+	h, err := v.locker.Acquire(ctx, v.opts...)
+	v.expect("Acquire", err)
+	if err != nil {
+		return
+	}
+	v.hold.Number, _ = h.Token()
+	v.numbered()
+	v.enter("Acquire")
+	v.valid = func() bool { return h.Context().Err() == nil }
+	v.stayInside(h.Context())
+	lost := h.Context().Err() != nil && context.Cause(h.Context()) == dlock.ErrLost
+	v.hold.Lost = lost
+	v.report(0)
+	if err = h.Release(v.ctx); lost && !errors.Is(err, dlock.ErrLost) {
+		v.wrong("Release, though the lock was lost, returned %v", err)
+	}
+	v.expect("Release", err)
+	v.leave()
+}
+
+// numbered complains if the hold has no number, or one that it should not have.
+func (v *visit) numbered() {
+	if (v.hold.Number != 0) != (v.use.kind == backend.Fenced) {
+		v.wrong("a hold of kind %v has number %d", v.use.kind, v.hold.Number)
+	}
+}
+
+// downgrade is a visit of somebody who writes, and then reads on.
+func (v *visit) downgrade() {
+	v.locker, v.ctx, v.nests = v.use.locker(v.line.client), dlock.WithOwner(context.Background(), v.owner), true
+	how, ok := v.acquire()
+	if !ok {
+		return
+	}
+	v.enter(how)
+	v.increment()
+	r := *v
+	r.use.kind = backend.Read
+	r.locker = r.use.locker(v.line.client)
+	r.hold.Shared, r.hold.Asked = true, now()
+	read := false
+	if how, read = r.acquire(); read {
+		r.enter("downgrade by " + how)
+		r.check(0)
+	}
+	v.check(0)
+	v.unlock()
+	v.leave()
+	if read {
+		r.linger(func() {})
+		r.unlock()
+		r.leave()
+	}
+}
+
 // run is a Do, perhaps inside another.
 func (v *visit) run(ctx context.Context, how string) {
 	over, lost := false, false
 	err := v.locker.Do(ctx, func(inside context.Context) error {
+		v.hold.Number, _ = dlock.Token(inside)
+		v.numbered()
 		v.enter(how)
 		v.valid = func() bool {
 			if inside.Err() != nil {
@@ -229,7 +303,7 @@ func (v *visit) expect(what string, err error) {
 	case errors.Is(err, dlock.ErrConflict):
 	case !errors.Is(err, dlock.ErrNotHeld):
 		return
-	case v.nests && now()-v.hold.Asked > lossMemory*v.Lease:
+	case (v.nests || v.mixed) && now()-v.hold.Asked > lossMemory*v.Lease:
 		return // a loss is remembered no longer
 	}
 	v.wrong("%s: %v", what, err)
@@ -253,7 +327,7 @@ func (v *visit) enter(how string) {
 // leave notes that it was given back.
 func (v *visit) leave() { v.tell(event{}) }
 
-// check notes that the lock is still held, if it is. version is what the user has replaced before.
+// check notes that the lock is still held, if it is. version is what was replaced before, by the user, or while he read.
 func (v *visit) check(version uint64) {
 	at := now()
 	if !v.valid() {
@@ -265,13 +339,20 @@ func (v *visit) check(version uint64) {
 
 func (v *visit) report(version uint64) {
 	h := v.hold
-	h.Read = version
+	if h.Shared {
+		h.Saw = version
+	} else {
+		h.Read = version
+	}
 	v.tell(event{Hold: &h})
 }
 
 // isHeld is the check for holds without a context of their own. Where the store doesn't answer it says
 // no.
 func (v *visit) isHeld() bool {
+	if v.mixed {
+		return false // it may be so, and nobody can say
+	}
 	ctx, cancel := context.WithTimeout(v.ctx, v.Lease)
 	defer cancel()
 	held, err := v.locker.IsHeld(ctx)
