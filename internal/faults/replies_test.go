@@ -116,7 +116,7 @@ func releasesDropped(l *lab) {
 func renewalReplyLost(l *lab) {
 	a := l.proxied()
 	g := a.grab()
-	for _, request := range l.requests(renew) {
+	for _, request := range a.requests(renew) {
 		come(l.T, "the reply", a.LoseReply(request))
 	}
 	g.survives(time.Now())
