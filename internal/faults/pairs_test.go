@@ -94,6 +94,13 @@ func pairs(l *lab) {
 			before[i] = crowds[i].writes.Load()
 		}
 		testservers.Until(l.T, "everybody writes", func() bool {
+			for i, child := range all {
+				select {
+				case got := <-child.of("it"):
+					l.Fatalf("process %d: %s", i+1, got)
+				default:
+				}
+			}
 			for i := range crowds {
 				if crowds[i].writes.Load() < before[i]+times && !crowds[i].gone.Load() {
 					return false
@@ -112,7 +119,7 @@ func pairs(l *lab) {
 	for i, child := range all[killed:] {
 		must(l.T, child.stdin.Close())
 		if got := child.says("it"); got != "<nil>" {
-			l.Errorf("process %d: %s", killed+i, got)
+			l.Errorf("process %d: %s", killed+i+1, got)
 		}
 		<-child.exited
 	}
@@ -170,7 +177,7 @@ func runPairs(order string) error {
 			for ctx.Err() == nil {
 				if err := u.visit(ctx, locker, use); err != nil {
 					once.Do(func() { wrong = err })
-					return
+					stop()
 				}
 				time.Sleep(time.Duration(u.dice.Int64N(int64(pause)))) // elsewhere
 			}
