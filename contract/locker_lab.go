@@ -31,6 +31,23 @@ func locker(run func(*lab)) func(*env) {
 type process struct {
 	*dlock.Client
 	*faultyBackend
+	kind backend.Kind
+}
+
+// Locker returns a Locker for the kind of lock that the case is run for.
+func (p *process) Locker(name string) *dlock.Locker { return lockerOf(p.Client, p.kind, name) }
+
+func lockerOf(c *dlock.Client, k backend.Kind, name string) *dlock.Locker {
+	switch k {
+	case backend.Fenced:
+		return c.FencedLocker(name)
+	case backend.Write:
+		return c.RWLocker(name).Writer()
+	case backend.Read:
+		return c.RWLocker(name).Reader()
+	default:
+		return c.Locker(name)
+	}
 }
 
 // process returns a client with a lease that doesn't run out during the case where time is real. It is closed when the case
@@ -44,7 +61,7 @@ func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	l.Helper()
 	own := []dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler))}
 	opts = slices.Concat(own, l.h.clientOptions, opts)
-	p := &process{dlock.New(f, opts...), f}
+	p := &process{dlock.New(f, opts...), f, l.kind}
 	l.Cleanup(func() {
 		f.end()
 		if err := p.Client.Close(); err != nil {
@@ -253,10 +270,18 @@ func (l *lab) vanish(name string) {
 	}
 }
 
+// keeper returns the kind of lock that another process must have to keep those of the case out.
+func (l *lab) keeper() backend.Kind {
+	if l.kind == backend.Read {
+		return backend.Write
+	}
+	return l.kind
+}
+
 // take lets another process acquire a lock for good.
 func (l *lab) take(name, owner string) {
 	l.Helper()
-	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: name, Owner: owner, Lease: l.longLease()})
+	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.keeper(), Name: name, Owner: owner, Lease: l.longLease()})
 	l.noError(err, "Acquire")
 	if !res.Acquired {
 		l.Fatalf("another process can't acquire %q: %+v", name, res)
@@ -265,7 +290,7 @@ func (l *lab) take(name, owner string) {
 
 // give lets the other process release it. It may be called from a fault, so it returns an error.
 func (l *lab) give(name, owner string) error {
-	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{Kind: l.kind, Name: name, Owner: owner, Lease: l.longLease()})
+	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{Kind: l.keeper(), Name: name, Owner: owner, Lease: l.longLease()})
 	if err == nil && res.Outcome != backend.Freed {
 		err = fmt.Errorf("another process released %q: %v", name, res.Outcome)
 	}

@@ -142,7 +142,7 @@ func deadHolder(l *lab) {
 		p.swallow(deaf)
 		lease := l.shortLease()
 		begin := time.Now()
-		res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: name, Owner: "dead:1", Lease: lease})
+		res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.keeper(), Name: name, Owner: "dead:1", Lease: lease})
 		if err != nil || !res.Acquired {
 			l.Fatalf("Acquire: %+v, %v", res, err)
 		}

@@ -218,7 +218,9 @@ func (o object) acquire(s modelStep, i int, t moment) []outcome {
 	h := &w.next.alone
 	if !mine {
 		*h = hold{kind: s.kind, owner: s.owner}
-		w.next.notes[i] = note{}
+		if s.kind == backend.Write {
+			w.next.notes[i] = note{}
+		}
 	}
 	h.count++
 	h.last(s.lease, t)

@@ -338,6 +338,7 @@ func TestPlainReadersOfDifferentAge(t *testing.T) {
 		first := rw.Reader().Lost(t.Context())
 		time.Sleep(time.Second)
 		rw.RLock()
+		synctest.Wait()
 		rw.RUnlock() // the second, which can't be known
 		if ok, err := other.RWLocker("x").Writer().TryLock(t.Context()); ok || err != nil {
 			t.Errorf("writing while one reads: %v, %v", ok, err)
@@ -574,6 +575,7 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 	c := New(membackend.New(), quiet(), WithHandover(100*time.Microsecond))
 	defer c.Close()
 	rw := c.RWLocker("x")
+	written, seen := 0, atomic.Int64{}
 	var all sync.WaitGroup
 	for i := range 16 {
 		all.Go(func() {
@@ -588,9 +590,11 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 				}
 				if (n+i)%100 == 0 {
 					rw.Lock()
+					written++
 					rw.Unlock()
 				}
 				rw.RLock()
+				seen.Store(int64(written))
 				rw.RUnlock()
 			}
 		})

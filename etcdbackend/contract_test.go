@@ -27,7 +27,11 @@ import (
 // of two seconds at least, one case after the other since each looks for goroutines that are left. Processes of
 // their own can wait side by side.
 var contractParts = []string{
-	"^TestContract$/^[^l]", // steps, model, histories
+	"^TestContract$/^[^ls]", // model, histories
+	"^TestContract$/^steps$/^([^a-z]|[b-m]|a[^s])",
+	"^TestContract$/^steps$/^[n-z]",
+	"^TestContract$/^steps$/^as_[^w]", // fenced, read
+	"^TestContract$/^steps$/^as_w",    // write
 	"^TestContract$/^locker$/^a",
 	"^TestContract$/^locker$/^[^a]",
 	"^TestContract$/^locker_", // without hand-over

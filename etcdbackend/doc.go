@@ -46,8 +46,24 @@
 // a request that comes late then fails. Ids of leases are chosen by the client, so that none is left
 // which nobody knows of.
 //
+// A fenced lock is the same key: each excludes the other. Its token is the revision in which the key was created,
+// and so grows with all that is written to this etcd. One that was set back to a snapshot, or has lost its data, begins
+// again with smaller ones.
+//
+// Whoever writes has the key of a read-write lock, so that a plain lock of that name and this one exclude each other, too; and
+// each reader a key of its own, which ends with its owner. "kind" in their values says which is which:
+//
+//	distsync/locks/prices
+//	{"owner":"6ab0…:18","count":1,"kind":"write"}
+//	distsync/locks/prices\x01read/6ab0…:19
+//	{"owner":"6ab0…:19","count":1,"kind":"read"}
+//
+// A lock whose name goes on as these keys do is another, and gets [backend.ErrConflict] where it would be in the way.
+//
 // A client that waits for a lock keeps an empty key beside it: the lock's key, a zero byte and a
-// number. It goes within some 15 s when the client dies.
+// number. It goes within some 15 s when the client dies. One that waits to write leaves a note, so that those who come after
+// it to read wait, too: a key like a reader's, with "waits" instead of "read". It goes within some six seconds when the client
+// dies.
 //
 // # When a lock is free
 //
@@ -60,10 +76,14 @@
 //
 // # Turns
 //
+// Whether a writer or a reader has come first is known to a second, if the reader's client was not told before that the lock
+// isn't free; of two in the same second the writer goes first.
+//
 // Those who wait are woken one at a time, in the order in which their clients began to wait: all are told of
 // a release, and each leaves the lock for some milliseconds to those who came before. Who died while it
 // waited, or can't be reached, costs the others these milliseconds. Who doesn't wait but asks when the
-// lock happens to be free may come in between.
+// lock happens to be free may come in between. When somebody has written
+// those clients are woken at once that have tried to read, since any number may.
 //
 // # Costs
 //
@@ -71,6 +91,9 @@
 // first lock of a client after a pause of some seconds takes three: a look, a lease, and the lock.
 // Where the lease has served another lock before, and is older than a second, a keep-alive goes with
 // it. To find a lock held takes two round trips, both reads if it was held when last seen.
+//
+// To read takes as many round trips as to have a lock alone. To find that up to 16 others read, or wait to write, takes a request
+// for each of them, eight at a time. A writer's note takes one write more.
 //
 // Where many processes wait, a turn takes six to eight requests, however many they are: four of them are
 // writes. Each process that waits is sent two messages for each turn. Waiting takes one stream and four
@@ -87,6 +110,7 @@
 //
 // The backend uses the client's connection directly: what is put in front of it, such as
 // clientv3/namespace, is not used; [WithPrefix] does the same. With authentication on, the
-// user needs permission to read and write the prefix. Who has it for single locks only gets them, but waits out
-// of turn.
+// user needs permission to read and write the prefix. Who has it for the keys of single locks only gets these, but waits out
+// of turn, and doesn't notice that the name is read as a read-write lock, which needs permission for all keys
+// that begin with the lock's.
 package etcdbackend

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"strings"
 	"sync"
@@ -35,25 +36,42 @@ func FuzzValue(f *testing.F) {
 		f.Add([]byte(v), v, 3)
 	}
 	f.Fuzz(func(t *testing.T, found []byte, owner string, count int) {
-		r, err := decode(lockRole, &mvccpb.KeyValue{Key: []byte("k"), Value: found, ModRevision: 7, CreateRevision: 5, Lease: 3})
-		if err != nil {
-			if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused || r != (record{}) {
-				t.Errorf("%q: %+v, %v", found, r, err)
+		roles := 0
+		for _, as := range []role{lockRole, writeRole, readRole, noteRole} {
+			r, err := decode(as, &mvccpb.KeyValue{Key: []byte("k"), Value: found, ModRevision: 7, CreateRevision: 5, Lease: 3})
+			if err != nil {
+				if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused || r != (record{}) {
+					t.Errorf("%q: %+v, %v", found, r, err)
+				}
+				continue
 			}
-		} else if again := decoded(t, encode(lockRole, r)); r.owner == "" || r.count < 1 || r.free() || again.owner != r.owner || again.count != r.count {
-			t.Errorf("%q is %+v, and %+v when it was written again", found, r, again)
+			if again := decoded(t, as, encode(as, r)); r.owner == "" || (r.count < 1) != (as == noteRole) || r.free() || again.owner != r.owner || again.count != r.count {
+				t.Errorf("%q is %+v, and %+v when it was written again", found, r, again)
+			}
+			if roles++; roles > 1 {
+				t.Errorf("%q is there for several things", found)
+			}
 		}
 		if owner != "" && count > 0 {
-			if r := decoded(t, encode(lockRole, record{owner: owner, count: count})); r.owner != owner || r.count != count {
-				t.Errorf("%q, %d times, is written as %q", owner, count, encode(lockRole, record{owner: owner, count: count}))
+			for _, r := range []record{{owner: owner, count: count}, {owner: owner, waited: 7 * time.Second, first: time.Millisecond}} {
+				as := []role{lockRole, writeRole, readRole}
+				if r.count == 0 {
+					as = []role{noteRole}
+				}
+				for _, as := range as {
+					again := decoded(t, as, encode(as, r))
+					if again.rev = 0; again != r {
+						t.Errorf("%+v is written as %q", r, encode(as, r))
+					}
+				}
 			}
 		}
 	})
 }
 
-func decoded(t *testing.T, value []byte) record {
+func decoded(t *testing.T, as role, value []byte) record {
 	t.Helper()
-	r, err := decode(lockRole, &mvccpb.KeyValue{Value: value, ModRevision: 1})
+	r, err := decode(as, &mvccpb.KeyValue{Value: value, ModRevision: 1})
 	if err != nil {
 		t.Errorf("%q: %v", value, err)
 	}
@@ -64,7 +82,7 @@ func decoded(t *testing.T, value []byte) record {
 // it only if it was found under the key, and no step goes on when the server has nothing to say.
 func FuzzAnswers(f *testing.F) {
 	free, mine, others := []byte{0}, []byte{1, 1, 5}, []byte{2, 2, 5}
-	for step := range byte(5) {
+	for step := range byte(20) {
 		f.Add(step, free)
 		f.Add(step, bytes.Repeat(mine, 8))
 		f.Add(step, bytes.Repeat(others, 8))
@@ -75,7 +93,11 @@ func FuzzAnswers(f *testing.F) {
 		f.Add(step, []byte{0, 10, 1, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	}
 	f.Fuzz(func(t *testing.T, step byte, data []byte) {
-		etcd := &fuzzedEtcd{data: bytes.NewReader(data)}
+		kind := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Read}[step/5%4]
+		etcd := &fuzzedEtcd{data: bytes.NewReader(data), alone: roleOf(kind)}
+		if kind == backend.Read {
+			etcd.alone = writeRole
+		}
 		s := newSession(&store{kv: etcd, lease: etcd})
 		defer s.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -85,31 +107,31 @@ func FuzzAnswers(f *testing.F) {
 		switch step % 5 {
 		case 0:
 			var res backend.AcquireResult
-			res, err = s.Acquire(ctx, backend.AcquireRequest{Name: "n", Owner: fuzzOwner, Lease: lease})
+			res, err = s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease})
 			if res.Acquired != etcd.changed || res.Acquired && res.Count < 1 || err == nil && !res.Acquired && !etcd.anothers {
 				t.Errorf("Acquire: %+v, %v", res, err)
 			}
 		case 1:
 			var res backend.ReleaseResult
-			res, err = s.Release(ctx, backend.ReleaseRequest{Name: "n", Owner: fuzzOwner, Lease: lease})
+			res, err = s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease})
 			if err == nil && (res.Outcome != backend.NotHeld) != etcd.changed {
 				t.Errorf("Release: %v", res)
 			}
 		case 2:
 			var res backend.RenewResult
-			res, err = s.Renew(ctx, backend.RenewRequest{Name: "n", Owner: fuzzOwner, Lease: lease})
+			res, err = s.Renew(ctx, backend.RenewRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease})
 			if res.Held && (err != nil || !etcd.mine) {
 				t.Errorf("Renew: %v, %v", res, err)
 			}
 		case 3:
 			var res backend.LookResult
-			res, err = s.Look(ctx, backend.LookRequest{Name: "n", Owner: fuzzOwner})
+			res, err = s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: fuzzOwner})
 			if res.Held && !etcd.mine && !etcd.anothers || res.Count > 0 && !etcd.mine || res.Count < 0 {
 				t.Errorf("Look: %+v, %v", res, err)
 			}
 		case 4:
 			var res backend.ForceReleaseResult
-			res, err = s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"})
+			res, err = s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: kind, Name: "n"})
 			if res.Released && !etcd.changed {
 				t.Errorf("ForceRelease: %+v, %v", res, err)
 			}
@@ -126,9 +148,10 @@ type fuzzedEtcd struct {
 	pb.LeaseClient
 	mu       sync.Mutex // for the data
 	data     *bytes.Reader
+	alone    role // of the lock's key
 	changed  bool // a transaction succeeded
-	mine     bool // the key was found to be fuzzOwner's
-	anothers bool // … or another's
+	mine     bool // a key was found to be fuzzOwner's
+	anothers bool // … or another's, or a reader's or a note
 }
 
 func (e *fuzzedEtcd) number() int64 {
@@ -152,24 +175,45 @@ func (e *fuzzedEtcd) err() error {
 	return nil
 }
 
-func (e *fuzzedEtcd) kvs() []*mvccpb.KeyValue {
-	kv := &mvccpb.KeyValue{ModRevision: 1, CreateRevision: 1}
+func (e *fuzzedEtcd) kvs(req *pb.RangeRequest) []*mvccpb.KeyValue {
+	as, beside := e.alone, req.GetRangeEnd() != nil
+	switch key := string(req.GetKey()); {
+	case strings.Contains(key, "\x01read/"):
+		as = readRole
+	case strings.Contains(key, "\x01waits/"):
+		as = noteRole
+	}
+	found := func(owner string, count int) []byte {
+		if as == noteRole {
+			count = 0
+		}
+		if beside {
+			e.anothers = true
+		}
+		return encode(as, record{owner: owner, count: count})
+	}
+	kv := &mvccpb.KeyValue{Key: req.GetKey(), ModRevision: 1, CreateRevision: 1}
 	switch n := e.number(); n % 5 {
 	case 1:
-		kv.Value, e.mine = encode(lockRole, record{owner: fuzzOwner, count: 1 + int(uint64(n)%3)}), true
+		kv.Value, e.mine = found(fuzzOwner, 1+int(uint64(n)%3)), true
 	case 2:
-		kv.Value, e.anothers = encode(lockRole, record{owner: "another", count: 1}), true
+		kv.Value, e.anothers = found("another", 1), true
 	case 3:
 		kv.Value = []byte(strings.Repeat("x", int(uint64(n)%50)))
 	default:
 		return nil
 	}
+	if beside {
+		var v value
+		_ = json.Unmarshal(kv.Value, &v)
+		kv.Key = append(bytes.Clone(kv.Key), v.Owner...)
+	}
 	kv.Lease = e.number()
 	return []*mvccpb.KeyValue{kv}
 }
 
-func (e *fuzzedEtcd) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*pb.RangeResponse, error) {
-	return &pb.RangeResponse{Kvs: e.kvs()}, e.err()
+func (e *fuzzedEtcd) Range(_ context.Context, req *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
+	return &pb.RangeResponse{Kvs: e.kvs(req)}, e.err()
 }
 
 func (e *fuzzedEtcd) Txn(_ context.Context, req *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
@@ -182,9 +226,9 @@ func (e *fuzzedEtcd) Txn(_ context.Context, req *pb.TxnRequest, _ ...grpc.CallOp
 	if !res.Succeeded {
 		ops = req.Failure
 	}
-	for range ops {
+	for _, op := range ops {
 		res.Responses = append(res.Responses, &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{
-			ResponseRange: &pb.RangeResponse{Kvs: e.kvs()}}})
+			ResponseRange: &pb.RangeResponse{Kvs: e.kvs(op.GetRequestRange())}}})
 	}
 	return res, nil
 }

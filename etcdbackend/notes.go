@@ -164,6 +164,7 @@ func (s *session) barred(ctx context.Context, w wait, notes []record) (remaining
 type waits struct {
 	mu      sync.Mutex
 	entries map[holdID]wait
+	readers map[string]int // how many of them there are for a lock
 }
 
 type wait struct {
@@ -191,7 +192,10 @@ func (ws *waits) goOn(id holdID, w wait, rev int64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.entries == nil || len(ws.entries) >= mostNames {
-		ws.entries = make(map[holdID]wait)
+		ws.entries, ws.readers = make(map[holdID]wait), make(map[string]int)
+	}
+	if _, known := ws.entries[id]; !known {
+		ws.readers[id.name]++
 	}
 	ws.entries[id] = w
 }
@@ -200,5 +204,18 @@ func (ws *waits) goOn(id holdID, w wait, rev int64) {
 func (ws *waits) end(id holdID) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
+	if _, known := ws.entries[id]; !known {
+		return
+	}
 	delete(ws.entries, id)
+	if ws.readers[id.name]--; ws.readers[id.name] == 0 {
+		delete(ws.readers, id.name)
+	}
+}
+
+// any says whether readers of a lock wait, or have given up.
+func (ws *waits) any(name string) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return ws.readers[name] > 0
 }

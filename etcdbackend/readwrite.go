@@ -148,13 +148,16 @@ func (s *session) acquireWrite(ctx context.Context, req backend.AcquireRequest) 
 		if s.holds.remembers(noteOf(id)) {
 			a.with = []*pb.RequestOp{del(s.store.keyOf(noteOf(id)))}
 		}
+		begins := at.write.free()
 		next := at.write
 		next.owner, next.count = req.Owner, at.write.count+1
 		var done bool
 		var key record
 		if done, key, err = s.write(ctx, a, at.write, next); done {
 			s.others.remove(req.Name)
-			s.dropNote(noteOf(id))
+			if begins && a.with != nil {
+				s.dropNote(noteOf(id))
+			}
 			return backend.AcquireResult{Acquired: true, Count: key.count}, nil
 		}
 		if err == nil {
@@ -289,8 +292,12 @@ func (s *session) lookAtReads(ctx context.Context, req backend.LookRequest) (bac
 	return res, err
 }
 
-// longest returns how long the last of several holds lasts, or less than 0 if that isn't known.
+// longest returns how long the last of several holds lasts, or less than 0 if that isn't known, or would take
+// many requests: who waits is told of their end.
 func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
+	if len(leases) > mostAsked {
+		return -1
+	}
 	left, err := s.last(ctx, leases)
 	if err != nil {
 		return -1
@@ -346,4 +353,7 @@ func each(n int, f func(i int)) {
 	all.Wait()
 }
 
-const leasesAtOnce = 8
+const (
+	leasesAtOnce = 8
+	mostAsked    = 16
+)

@@ -87,13 +87,16 @@ func newWatcher(client pb.WatchClient, ln *line, checkEvery time.Duration, check
 func (w *watcher) close() { w.stop() }
 
 // shared is what is watched of a read-write lock beside its key.
-type shared struct{ end, reads, notes []byte }
+type shared struct {
+	end, reads, notes []byte
+	toRead            func() bool // whether anybody may wait to read
+}
 
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called when
 // the key is deleted, also when its lease has run out: a little later for each who is ahead in the line, and
 // not if somebody takes the lock before. Of a read-write lock the keys of readers and notes are watched, too: a
-// reader who leaves is told of likewise, whether others read or not, and everybody is told at once when a write or
-// a note ends.
+// reader who leaves is told of likewise, whether others read or not, and so is the end of a write, if nobody of this client
+// waits to read. Else that is told at once, as is the end of a note.
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return nil, err
@@ -105,9 +108,10 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	}
 	if roleOf(req.Kind) != lockRole {
 		sub.shared = &shared{
-			end:   append(s.store.key(req.Name), 2),
-			reads: s.store.keysOf(req.Name, readRole),
-			notes: s.store.keysOf(req.Name, noteRole),
+			end:    append(s.store.key(req.Name), 2),
+			reads:  s.store.keysOf(req.Name, readRole),
+			notes:  s.store.keysOf(req.Name, noteRole),
+			toRead: func() bool { return req.Kind == backend.Read || s.waits.any(req.Name) },
 		}
 	}
 	err := s.watcher.add(sub)
@@ -353,8 +357,9 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 }
 
 // changed notes what has become of a lock, and returns whom to wake now. w.mu is held.
-func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (wake func(backend.Wakeup), wakeup backend.Wakeup) {
+func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backend.Wakeup), backend.Wakeup) {
 	var one, all, taken int64 // the revisions of the last event that means one, or all, and in which somebody took the lock
+	means := backend.WakeOne  // whom the first of these means
 	for _, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
 		switch {
@@ -366,11 +371,11 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (wake func(
 				continue
 			}
 			sub.stopWaiting()
-			switch {
-			case gone && sub.shared != nil:
+			if gone {
+				one, means = rev, sub.ended()
+			}
+			if gone && means == backend.WakeAll && sub.shared.toRead() {
 				all = rev
-			case gone:
-				one = rev
 			}
 		case gone && sub.shared != nil && bytes.HasPrefix(e.Kv.Key, sub.shared.notes):
 			all = rev
@@ -386,15 +391,23 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (wake func(
 	}
 	wait := w.line.courtesy(sub.name, one)
 	if wait == 0 {
-		return sub.wake, backend.WakeOne
+		return sub.wake, means
 	}
 	sub.stopWaiting()
 	sub.later = time.AfterFunc(wait, func() {
 		if w.ctx.Err() == nil {
-			sub.wake(backend.WakeOne)
+			sub.wake(means)
 		}
 	})
 	return nil, 0
+}
+
+// ended returns whom the end of the hold on a lock's own key means.
+func (sub *subscription) ended() backend.Wakeup {
+	if sub.shared != nil {
+		return backend.WakeAll
+	}
+	return backend.WakeOne
 }
 
 // stopWaiting lets those who are ahead in the line go first no more. The watcher's mutex is held.

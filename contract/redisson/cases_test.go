@@ -174,11 +174,11 @@ func boundedWaits(t *testing.T, l *lab) {
 		ok, err := ours.TryLock(t.Context(), dlock.Wait(wait))
 		return !ok && err == nil
 	})
+	testservers.Until(t, "nobody listens any more", func() bool { return l.subscribers(t, name) == 0 })
 	java.want("unlocked", "unlock", name)
 	wantNil(t, "lock", ours.LockContext(t.Context()))
-	java.want("false", "tryLock", name, wait)
+	java.want("false", "tryLock", name, wait) // and listens on, if that was too short to subscribe
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
-	testservers.Until(t, "nobody listens any more", func() bool { return l.subscribers(t, name) == 0 })
 }
 
 func javaReenters(t *testing.T, l *lab) {
@@ -345,7 +345,7 @@ func watchdogs(t *testing.T, p *place) {
 	survivor.want("false", "write.tryLock", shared.Name())
 	wantIs(t, "IsHeld", true, shared.IsHeld)
 	wantNil(t, "unlock", shared.UnlockContext(t.Context()))
-	survivor.want("true", "write.tryLock", shared.Name())
+	wantLocked(t, survivor.start("write.lock", shared.Name()))
 }
 
 // increments is a load of both, on a counter that loses what two do at once.
@@ -365,7 +365,7 @@ func increments(t *testing.T, l *lab) {
 	running.Go(func() { l.increment(t, l.locker(alone, name), each) })
 	running.Wait()
 	if l.ours == backend.Write {
-		defer l.nudge(t, name)()
+		defer l.nudge(t, rwChannel(name))()
 	}
 	for _, done := range java {
 		if got := receive(t, "Java has incremented", done); got != strconv.Itoa(each) {

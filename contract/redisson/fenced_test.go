@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/testservers"
 )
 
 // fencedCases are about the numbers of fenced locks. What is about the lock itself is among exclusiveCases.
@@ -58,6 +59,14 @@ func (k *tokens) parse(answer string) {
 		k.t.Fatalf("Java: token %s", answer)
 	}
 	k.next("Java", token)
+}
+
+// await is parse for a thread of Java's that waits. Redisson 3.23.5 misses a message that comes between its attempt and
+// its falling asleep here, so it is woken more than once; that one message is enough is shown with lock, by exclusiveCases.
+func (k *tokens) await(l *lab, token <-chan string) {
+	k.t.Helper()
+	defer l.nudge(k.t, channel(k.lock))()
+	k.parse(receive(k.t, "Java gets in", token))
 }
 
 func tokenOf(t *testing.T, h *dlock.Hold) uint64 {
@@ -117,13 +126,14 @@ func tokensOfWaiters(t *testing.T, l *lab) {
 	client, java, drawn := l.client(t), l.fencedThread(t), &tokens{t: t, lock: name}
 	ours := client.FencedLocker(name)
 	h := drawn.ours(ours)
-	java.want("null", "tryLockAndGetToken", name, 100*time.Millisecond)
-	java.want("null", "tryLockAndGetToken", name, 100*time.Millisecond, longLease)
+	testservers.Until(t, "Java has waited in vain, and not only to be subscribed", func() bool {
+		return java.do("tryLockAndGetToken", name, 100*time.Millisecond, longLease) == "null"
+	})
 	waits := l.fencedThread(t)
 	token := waits.start("lockAndGetToken", name)
-	l.awaitThread(t, name, waits)
+	l.awaitWaiter(t, name, waits.owner)
 	release(t, h)
-	drawn.parse(receive(t, "Java gets in", token))
+	drawn.await(l, token)
 
 	second := l.client(t)
 	waiting := make(chan *dlock.Hold, 1)
@@ -195,7 +205,7 @@ func plainBesideFenced(t *testing.T, l *lab) {
 	client, java, plain, drawn := l.client(t), l.fencedThread(t), l.java.thread(t), &tokens{t: t, lock: name}
 	fenced := client.FencedLocker(name)
 	plain.want("locked", "lock", name)
-	wantIs(t, "TryLock", false, tryLock(fenced))
+	wantIs(t, "TryLock", false, tryLock(l.client(t).FencedLocker(name)))
 	locked := lock(t, fenced)
 	l.awaitWaiter(t, name, client.ID())
 	l.wantGone(t, tokenKey(name))
@@ -210,11 +220,11 @@ func plainBesideFenced(t *testing.T, l *lab) {
 	l.awaitWaiter(t, name, second.ID())
 	wantNil(t, "unlock", fenced.UnlockContext(t.Context()))
 	wantLock(t, waiting)
-	java.want("false", "tryLock", name)
+	l.fencedThread(t).want("false", "tryLock", name)
 	java.want(strconv.FormatUint(drawn.last, 10), "getToken", name)
 	token := java.start("lockAndGetToken", name)
-	l.awaitThread(t, name, java)
+	l.awaitWaiter(t, name, java.owner)
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
-	drawn.parse(receive(t, "Java gets in", token))
+	drawn.await(l, token)
 	java.want("unlocked", "unlock", name)
 }

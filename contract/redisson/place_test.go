@@ -96,9 +96,9 @@ func (p *place) awaitThread(t *testing.T, name string, th *thread) {
 	testservers.Until(t, "it sleeps", func() bool { return asks.do("sleeps", th.owner) == "true" })
 }
 
-// nudge wakes Java's threads again and again, until stop is called. Those who missed a message for everybody, since they
-// had tried and not yet fallen asleep, wait for as long as the lock would have lasted.
-func (p *place) nudge(t *testing.T, name string) (stop func()) {
+// nudge wakes Java's threads again and again, until stop is called. One that missed a message, since it had
+// tried and not yet fallen asleep, waits for as long as the lock would have lasted.
+func (p *place) nudge(t *testing.T, channel string) (stop func()) {
 	done := make(chan struct{})
 	var nudging sync.WaitGroup
 	publish := p.publisher()
@@ -108,7 +108,7 @@ func (p *place) nudge(t *testing.T, name string) (stop func()) {
 			case <-done:
 				return
 			case <-time.After(100 * time.Millisecond):
-				publish(t.Context(), rwChannel(name), "0")
+				publish(t.Context(), channel, "0")
 			}
 		}
 	})

@@ -419,15 +419,16 @@ func goDowngrades(t *testing.T, l *lab) {
 	l.wantGone(t, name)
 	both()
 
-	locked, secondLocked, written := java.start("read.lock", name), second.start("read.lock", name), writes.start("write.lock", name)
-	for _, th := range []*thread{java, second, writes} {
-		l.awaitThread(t, name, th)
-	}
+	locked, secondLocked := java.start("read.lock", name), second.start("read.lock", name)
+	l.awaitThread(t, name, java)
+	l.awaitThread(t, name, second)
 	wantNil(t, "write unlock", rw.Writer().UnlockContext(ctx))
 	heard.want("1")
 	wantLocked(t, locked)
 	wantLocked(t, secondLocked)
 	l.wantHolds(t, name, map[string]string{"mode": "read", client.ID(): "1", java.owner: "1", second.owner: "1"})
+	written := writes.start("write.lock", name)
+	l.awaitThread(t, name, writes)
 	java.want("unlocked", "read.unlock", name)
 	second.want("unlocked", "read.unlock", name)
 	heard.want()
@@ -532,7 +533,7 @@ func comparisons(t *testing.T, l *lab) {
 		running.Go(func() { l.compare(t, rw.Reader(), each) })
 	}
 	running.Wait()
-	defer l.nudge(t, name)()
+	defer l.nudge(t, rwChannel(name))()
 	for _, done := range java {
 		if got := receive(t, "Java is done", done); got != strconv.Itoa(each) {
 			t.Errorf("Java: %s", got)

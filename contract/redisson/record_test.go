@@ -41,11 +41,13 @@ var steps = func() (all []string) {
 	return all
 }()
 
-// has says whether it is a step of that kind of lock. The others of a fenced lock are those of a plain one.
+// has says whether it is a step of that kind of lock, and not just as it is with a plain one.
 func (k kind) has(step string) bool {
 	switch step {
 	case "lock", "re-entry":
 		return true
+	case "do I hold it", "how often", "for how long":
+		return k.ours == backend.Exclusive
 	case "another reads", "unlock, another reads on":
 		return k.ours == backend.Read
 	case "read besides", "unlock, and read on":
@@ -353,10 +355,11 @@ func (n *narrator) tellOfTwo() {
 func (n *narrator) tellOfReaders() {
 	n.t.Helper()
 	c := n.cast
-	c.holder.at(c.kind, c.name+"/shared").lock()()
-	another := c.waiter.at(c.kind, c.name+"/shared")
+	holder, another := c.holder.at(c.kind, c.name+"/shared"), c.waiter.at(c.kind, c.name+"/shared")
+	holder.lock()()
 	n.record("another reads", func() { another.lock()() }, anything)
 	n.record("unlock, another reads on", another.unlock, settled)
+	holder.unlock()
 }
 
 // tellOfDowngrade is about one who writes and reads.
@@ -367,6 +370,7 @@ func (n *narrator) tellOfDowngrade() {
 	writes.lock()()
 	n.record("read besides", func() { reads.lock()() }, anything)
 	n.record("unlock, and read on", writes.unlock, settled)
+	reads.unlock()
 }
 
 func (n *narrator) tellOfRenewal() {
@@ -463,6 +467,9 @@ func (n *narrator) lines(commands []command) (lines []string) {
 		}
 		lines = append(lines, n.plain(words))
 		for _, effect := range c.effects {
+			if effect[0] == "pexpire" && strings.HasPrefix(effect[1], "distsync_rwlock_notes:") {
+				continue // only where it would end before
+			}
 			lines = append(lines, "    "+n.plain(effect))
 		}
 	}

@@ -1,12 +1,19 @@
 package redisson
 
-import "github.com/seed951563bd/distsync/backend"
+import (
+	"strings"
+
+	"github.com/seed951563bd/distsync/backend"
+)
 
 // Kinds are those of the table, beside the plain lock.
 var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write)
 
 // A kind is how the locks of one kind are kept: what is sent for each step, and what the replies mean.
 type kind struct {
+	// owner is what an owner is called in the store. Nil: as he is.
+	owner func(string) string
+
 	acquire  func(backend.AcquireRequest) Call
 	acquired func(reply any) (backend.AcquireResult, error)
 
@@ -48,6 +55,7 @@ var kinds = [...]kind{
 	backend.Exclusive: exclusive,
 	backend.Fenced:    fenced(),
 	backend.Read: {
+		owner:         inside,
 		acquire:       AcquireRead,
 		acquired:      ParseGrant,
 		release:       Dialect.ReleaseRead,
@@ -66,6 +74,7 @@ var kinds = [...]kind{
 		},
 	},
 	backend.Write: {
+		owner:         inside,
 		acquire:       AcquireWrite,
 		acquired:      ParseGrant,
 		release:       Dialect.ReleaseWrite,
@@ -89,6 +98,25 @@ func kindOf(k backend.Kind) *kind {
 		return &kinds[k]
 	}
 	return nil
+}
+
+// called returns what an owner is called in the store.
+func (k *kind) called(owner string) string {
+	if k.owner == nil || owner == "" {
+		return owner
+	}
+	return k.owner(owner)
+}
+
+// inside is what an owner is called in a read-write lock: his number gets a zero in front. The scripts of a plain lock
+// look for a field of the owner's name, and nothing else. They must not find one in there, should he
+// take the name for that of a plain lock.
+func inside(owner string) string {
+	colon := strings.LastIndexByte(owner, ':')
+	if number := owner[colon+1:]; colon < 0 || number == "" || strings.Trim(number, "0123456789") != "" {
+		return owner + ":0"
+	}
+	return owner[:colon+1] + "0" + owner[colon+1:]
 }
 
 var exclusive = kind{

@@ -2,19 +2,17 @@ local left, mode, reads, writes = find(KEYS[1], ARGV[2], ARGV[3]);
 if (mode == 'write' and not writes) then
     return left;
 end;
-if (not reads and not writes) then
-    local wait = barred(KEYS[3], ARGV[4]);
-    if (wait > 0) then
-        return wait;
-    end;
-    if (mode and not isLock(KEYS[1])) then
-        redis.call('get', KEYS[1]);
-    end;
-end;
 local lease = tonumber(ARGV[1]);
-if (reads) then
-    prolong(KEYS[2], lease);
-else
+if (not reads or not prolong(KEYS[2], lease)) then
+    if (not writes) then
+        local wait = barred(KEYS[3], ARGV[4]);
+        if (wait > 0) then
+            return wait;
+        end;
+        if (mode and not isLock(KEYS[1])) then
+            redis.call('get', KEYS[1]);
+        end;
+    end;
     redis.call('hset', KEYS[1], 'mode', mode or 'read', ARGV[2], 1);
     redis.call('set', KEYS[2], '1', 'px', lease);
 end;

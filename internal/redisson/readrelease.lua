@@ -2,9 +2,12 @@ local _, mode = find(KEYS[1]);
 if (redis.call('hdel', KEYS[1], ARGV[2]) == 0) then
     return nil; -- which is no replica's answer: that refuses a HDEL
 end;
-redis.call('del', KEYS[3]);
+local released = nil;
+if (redis.call('del', KEYS[3]) == 1) then
+    released = 1; -- else it had ended
+end;
 if (mode == 'write') then
-    return 1; -- the owner's
+    return released; -- the owner's
 end;
 local left = readFor(KEYS[1]);
 if (left > 0) then
@@ -13,4 +16,4 @@ else
     redis.call('del', KEYS[1]);
     redis.call('publish', KEYS[2], ARGV[1]);
 end;
-return 1;
+return released;

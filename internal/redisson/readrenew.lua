@@ -1,16 +1,16 @@
 local lease = tonumber(ARGV[1]);
 local held = {};
 for i = 1, #KEYS / 2 do
-    local key, owner = KEYS[2 * i - 1], ARGV[i + 1];
-    local left, _, reads = find(key, owner);
-    if (reads) then
-        prolong(KEYS[2 * i], lease);
+    local key, timeout = KEYS[2 * i - 1], KEYS[2 * i];
+    local left, _, reads = find(key, ARGV[i + 1]);
+    if (reads and prolong(timeout, lease)) then
         if (left < lease) then
             redis.call('pexpire', key, lease);
         end;
         held[i] = 1;
     else
-        held[i] = redis.call('hdel', key, owner); -- 0, and no replica's: that refuses it
+        redis.call('del', timeout); -- or nothing: but it is no replica's no, as that refuses it
+        held[i] = 0;
     end;
 end;
 return held;

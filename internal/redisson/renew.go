@@ -25,8 +25,8 @@ const (
 // A batch is what RenewBatch was asked for.
 type batch struct {
 	*session
-	reqs   []backend.RenewRequest
-	kinds  []*kind // of each
+	reqs   []backend.RenewRequest // our own
+	kinds  []*kind                // of each
 	answer func(int, backend.RenewResult, error)
 }
 
@@ -34,7 +34,7 @@ type batch struct {
 // several nodes, too, but answer when the slowest has answered. Where there is only one server, most of
 // them share a script.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
-	b := &batch{s, prefixed(s.Prefix, reqs), make([]*kind, len(reqs)), answer}
+	b := &batch{s, slices.Clone(reqs), make([]*kind, len(reqs)), answer}
 	chosen := b.choose(ctx)
 	if !s.Cluster && len(chosen) > 1 {
 		chosen = b.together(ctx, chosen)
@@ -53,34 +53,26 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 	running.Wait()
 }
 
-// prefixed returns requests with a prefix before the names.
-func prefixed(prefix string, reqs []backend.RenewRequest) []backend.RenewRequest {
-	if prefix == "" {
-		return reqs
-	}
-	reqs = slices.Clone(reqs) // which are not ours
-	for i := range reqs {
-		reqs[i].Name = prefix + reqs[i].Name
-	}
-	return reqs
-}
-
-// choose returns the requests that can be sent, by their indexes. The others are answered.
+// choose returns the requests that can be sent, by their indexes, and makes them what is sent. The others are
+// answered.
 func (b *batch) choose(ctx context.Context) (chosen []int) {
 	var down error // of the only server
 	if !b.Cluster && len(b.reqs) > 0 {
-		down = b.Transport.Reach(ctx, b.reqs[0].Name)
+		down = b.Transport.Reach(ctx, b.Prefix+b.reqs[0].Name)
 	}
 	chosen = make([]int, 0, len(b.reqs))
-	for i, req := range b.reqs {
-		var err error
-		if b.kinds[i], err = b.check(ctx, req.Kind, req.Name, req.Owner); err == nil {
+	for i := range b.reqs {
+		req := &b.reqs[i]
+		req.Name = b.Prefix + req.Name
+		k, err := b.check(ctx, req.Kind, req.Name, req.Owner)
+		if err == nil {
 			err = down
 		}
 		if err != nil {
 			b.answer(i, backend.RenewResult{}, err)
 			continue
 		}
+		b.kinds[i], req.Owner = k, k.called(req.Owner)
 		chosen = append(chosen, i)
 	}
 	return chosen

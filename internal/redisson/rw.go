@@ -154,7 +154,8 @@ func (d Dialect) forceRW(name, message, mode string) Call {
 
 // LookRead asks about those who read. [ParseLookRW] reads its reply.
 func LookRead(req backend.LookRequest) Call {
-	return call(rwLookScript, 1, req.Name, reading, reader(req.Owner))
+	r := reader(req.Owner)
+	return call(rwLookScript, 2, req.Name, timeout(req.Name, r), reading, r)
 }
 
 // LookWrite asks about who writes. [ParseLookRW] reads its reply.

@@ -38,11 +38,12 @@ local function readFor(key)
     return longest;
 end;
 
--- prolong lets a reader's timeout key last for a lease at least. If it has ended a new one is made: as the
--- reader's field is still there nobody has written meanwhile. A server whose memory is full permits that
--- behind the PEXPIRE.
+-- prolong lets a reader's timeout key last for a lease at least. If it has ended already it returns false: the
+-- field of that reader stays, but reads no more.
 local function prolong(timeout, lease)
-    if (redis.call('pttl', timeout) < lease and redis.call('pexpire', timeout, lease) == 0) then
-        redis.call('set', timeout, '1', 'px', lease);
+    local left = redis.call('pttl', timeout);
+    if (left ~= -2 and left < lease) then
+        redis.call('pexpire', timeout, lease);
     end;
+    return left ~= -2;
 end;

@@ -413,27 +413,37 @@ func TestRWStates(t *testing.T) {
 			unread A = freed
 			published
 			state = n[dead:1 mode:read] 20, {n}:dead:rwlock_timeout:1 20`,
-		"a reader that seemed dead": `
+		"a reader that comes back too late": `
 			read late 10 = count 1
 			read A 30 = count 1
 			pass 15
-			reread late 10 = held
-			state = n[A:1 late:1 mode:read] 15, {n}:A:rwlock_timeout:1 15, {n}:late:rwlock_timeout:1 10
-			unread A = freed
-			state = n[late:1 mode:read] 10, {n}:late:rwlock_timeout:1 10
-			read A 30 = count 1
-			pass 15
+			whoreads late = count 0 for 15
+			reread late 10 = lost
+			state = n[A:1 late:1 mode:read] 15, {n}:A:rwlock_timeout:1 15
 			read late 20 = count 1
 			state = n[A:1 late:1 mode:read] 20, {n}:A:rwlock_timeout:1 15, {n}:late:rwlock_timeout:1 20
-			pass 16
+			whoreads late = count 1 for 20
 			unread A = freed
-			reread late 10 = held
-			pass 5
-			read A 30 = count 1
-			pass 15
+			read A 60 = count 1
+			pass 21
+			unread late = not held
+			state = n[A:1 mode:read] 39, {n}:A:rwlock_timeout:1 39
+			published
+			read late 10 = count 1
+			pass 11
 			unread A = freed
-			reread late 10 = lost
+			published = redisson_rwlock:{n} 0
+			unread late = not held
 			state`,
+		"a late reader is barred as a new one is": `
+			read late 10 = count 1
+			read A 30 = count 1
+			write W 10 0 40 = wait 30
+			read late 10 = count 1
+			pass 15
+			read late 10 = wait 25
+			unread A = freed
+			state = distsync_rwlock_notes:{n}[W:write:] 25`,
 		"readers are forced": `
 			noreads = was free
 			read A 10 = count 1

@@ -150,7 +150,7 @@ func FuzzKindCalls(f *testing.F) {
 		check("renew a write", RenewWrites(renew), []string{name}, []string{ms, wr})
 		check("force reads", d.ForceReleaseRead(force), []string{name, RWChannel(name)}, []string{"0", "read"})
 		check("force writes", d.ForceReleaseWrite(force), []string{name, RWChannel(name)}, []string{"1", "write"})
-		check("look for reads", LookRead(look), []string{name}, []string{"read", r})
+		check("look for reads", LookRead(look), []string{name, timeout(name, r)}, []string{"read", r})
 		check("look for writes", LookWrite(look), []string{name}, []string{"write", wr})
 	})
 }

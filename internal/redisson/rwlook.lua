@@ -1,5 +1,8 @@
 local left, mode, holds = find(KEYS[1], ARGV[2]);
-if (mode == ARGV[1] or mode == 'write' and redis.call('hlen', KEYS[1]) > 2) then
-    return {1, holds, left};
+if (mode ~= ARGV[1] and (mode ~= 'write' or redis.call('hlen', KEYS[1]) == 2)) then
+    return {0, false, -2};
 end;
-return {0, false, -2};
+if (KEYS[2] and redis.call('exists', KEYS[2]) == 0) then
+    holds = false; -- a read that has ended
+end;
+return {1, holds, left};

@@ -183,6 +183,9 @@ func (m *rwModel) take(x step) string {
 		if len(m.reads) == 0 {
 			return "free"
 		}
+		if !m.alive(x.owner) {
+			return fmt.Sprintf("count 0 for %d", m.left)
+		}
 		return fmt.Sprintf("count %d for %d", m.reads[x.owner], m.left)
 	case "whowrites":
 		if m.mode != "write" {
@@ -201,7 +204,7 @@ func (m *rwModel) read(x step) string {
 	switch {
 	case m.mode == "write" && m.writer != x.owner:
 		return fmt.Sprint("wait ", m.left)
-	case m.reads[x.owner] == 0 && m.writer != x.owner:
+	case !m.alive(x.owner) && m.writer != x.owner:
 		barred := 0
 		for _, n := range m.notes {
 			if n.since.before(moment{m.now - x.waited, m.steps}) {
@@ -213,7 +216,7 @@ func (m *rwModel) read(x step) string {
 		}
 	}
 	m.begin("read")
-	if m.reads[x.owner] == 0 {
+	if !m.alive(x.owner) {
 		delete(m.timeouts, timeoutOf(x.owner, 1)) // of a read that ended when Redisson renewed for less
 	}
 	m.reads[x.owner] = 1
@@ -269,6 +272,10 @@ func (m *rwModel) unread(owner string) string {
 	if m.reads[owner] == 0 {
 		return "not held"
 	}
+	said := "freed"
+	if !m.alive(owner) {
+		said = "not held"
+	}
 	delete(m.reads, owner)
 	delete(m.promises, owner)
 	delete(m.timeouts, timeoutOf(owner, 1))
@@ -278,7 +285,12 @@ func (m *rwModel) unread(owner string) string {
 			m.end("0")
 		}
 	}
-	return "freed"
+	return said
+}
+
+// alive says whether an owner reads: that its field is there, and its lease isn't over.
+func (m *rwModel) alive(owner string) bool {
+	return m.reads[owner] > 0 && m.timeouts[timeoutOf(owner, 1)] > 0
 }
 
 func (m *rwModel) unwrite(x step) string {
@@ -308,7 +320,7 @@ func (m *rwModel) unwrite(x step) string {
 
 func (m *rwModel) renew(x step) string {
 	reads := x.do == "reread"
-	if reads && m.reads[x.owner] == 0 || !reads && m.writesOf(x.owner) == 0 {
+	if reads && !m.alive(x.owner) || !reads && m.writesOf(x.owner) == 0 {
 		return "lost"
 	}
 	m.left = max(m.left, x.lease)

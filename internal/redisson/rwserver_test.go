@@ -59,10 +59,11 @@ func TestRWWithoutMemory(t *testing.T) {
 			read B 90 = count 1
 			read A 10 = count 1
 			pass 20`, `
-			reread A 10 = held
-			state = n[A:1 B:1 mode:read] 70, {n}:A:rwlock_timeout:1 10, {n}:B:rwlock_timeout:1 70
+			reread A 10 = lost
+			unread A = not held
+			state = n[B:1 mode:read] 70, {n}:B:rwlock_timeout:1 70
 			unread B = freed
-			state = n[A:1 mode:read] 10, {n}:A:rwlock_timeout:1 10`},
+			state`},
 		"a writer": {`
 			write A 30 = count 1
 			write A 30 = count 2

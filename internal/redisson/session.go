@@ -73,7 +73,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 		return nil, backend.UnknownKind(s.Store, kind)
 	}
 	if s.Cluster {
-		if err := checkSlots(name, k.keys(name, owner)...); err != nil {
+		if err := checkSlots(name, k.keys(name, k.called(owner))...); err != nil {
 			return nil, err
 		}
 	}
@@ -112,6 +112,7 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if err != nil {
 		return backend.AcquireResult{}, err
 	}
+	req.Owner = k.called(req.Owner)
 	sent := time.Now()
 	var res backend.AcquireResult
 	if s.Replicas.N > 0 || req.Reentry && k.count != nil {
@@ -182,6 +183,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	if err != nil {
 		return backend.ReleaseResult{}, err
 	}
+	req.Owner = k.called(req.Owner)
 	s.latest.isNot(req.Name)
 	var res backend.ReleaseResult
 	if !req.AskWaiting {
@@ -214,6 +216,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	if err != nil {
 		return backend.RenewResult{}, err
 	}
+	req.Owner = k.called(req.Owner)
 	res, err := parse(s.run(ctx, k.renew(req)), k.renewed)
 	if err != nil || res.Held || k.renewAgain == nil {
 		return res, err
@@ -241,6 +244,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if err != nil {
 		return backend.LookResult{}, err
 	}
+	req.Owner = k.called(req.Owner)
 	res, certain, err := k.looked(req, s.Transport.SendTogether(ctx, k.look(req)...))
 	if err != nil || certain {
 		return res, err

@@ -85,7 +85,7 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 			field, hash := Alice, []any{Alice, "1"}
 			switch {
 			case strings.HasSuffix(name, backend.Read.String()):
-				hash = []any{"mode", "read", Alice, "1"}
+				field, hash = aliceInside, []any{"mode", "read", aliceInside, "1"}
 			case strings.HasSuffix(name, backend.Write.String()):
 				field, hash = aliceWrites, []any{"mode", "write", aliceWrites, "1"}
 			}
@@ -95,6 +95,7 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 			client := connect(t, after.Addr)
 			client.HSet(ctx, "n", hash...)
 			client.PExpire(ctx, "n", Lease)
+			client.Set(ctx, aliceReads, "1", Lease) // if that is what she does
 
 			err := step(ctx, s)
 			WantKind(t, err, backend.Retry)

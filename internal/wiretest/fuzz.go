@@ -3,6 +3,7 @@ package wiretest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"math"
@@ -121,8 +122,9 @@ func answeredStep(ctx context.Context, s backend.Session, step byte, said Reply)
 			return "Look: held, against what the server said", err
 		}
 	}
-	// After a no it asks again, which may not get out any more. It has done nothing then.
-	no := step == 2 && said.null() || step == 3 && said.number(0, 0)
+	// After a no it asks again, which may not get out any more, or find that it is no lock. It has done nothing then.
+	no := step == 2 && said.null() || step == 3 && said.number(0, 0) ||
+		errors.Is(err, backend.ErrConflict) && (step < 2 && said.number(-1, math.MaxInt64) || step == 4 && said.number(1, 1))
 	if err != nil && !no && backend.KindOf(err) != backend.Unknown && said != "" && said[0] != '-' {
 		return "a reply that is no error counts as not carried out", err
 	}

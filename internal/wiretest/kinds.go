@@ -17,16 +17,19 @@ import (
 // allKinds are all kinds of lock.
 var allKinds = []backend.Kind{backend.Exclusive, backend.Fenced, backend.Read, backend.Write}
 
-// What the lock "n" consists of, if Alice or Bob has it for reading or writing.
+// What the lock "n" consists of, if Alice or Bob has it for reading or writing. There their numbers have a zero in
+// front.
 const (
 	lockChannel  = "redisson_lock__channel:{n}"
 	tokenKey     = "redisson_lock_token:{n}"
 	rwChannel    = "redisson_rwlock:{n}"
 	notesKey     = "distsync_rwlock_notes:{n}"
-	aliceReads   = "{n}:" + Alice + ":rwlock_timeout:1"
-	bobReads     = "{n}:" + Bob + ":rwlock_timeout:1"
-	aliceWrites  = Alice + ":write"
-	bobWrites    = Bob + ":write"
+	aliceInside  = "11111111-1111-1111-1111-111111111111:01"
+	bobInside    = "22222222-2222-2222-2222-222222222222:07"
+	aliceReads   = "{n}:" + aliceInside + ":rwlock_timeout:1"
+	bobReads     = "{n}:" + bobInside + ":rwlock_timeout:1"
+	aliceWrites  = aliceInside + ":write"
+	bobWrites    = bobInside + ":write"
 	waitedMicros = 1_000_000
 	placeMicros  = 3_000_000
 )
@@ -126,27 +129,27 @@ func (w wired) take(t *testing.T, s Session) {
 var rwOnWire = []wired{
 	{"write", acquires(backend.Write, Alice), "acquired 1", []any{2, "n", notesKey, 30000, aliceWrites, 0, 0}, ""},
 	{"write again", acquires(backend.Write, Alice, true), "acquired 2", []any{2, "n", notesKey, 30000, aliceWrites, 0, 0}, ""},
-	{"read under it", acquires(backend.Read, Alice), "acquired 1", []any{3, "n", aliceReads, notesKey, 30000, Alice, aliceWrites, 0}, ""},
-	{"another's read", acquires(backend.Read, Bob), "held", []any{3, "n", bobReads, notesKey, 30000, Bob, bobWrites, 0}, ""},
+	{"read under it", acquires(backend.Read, Alice), "acquired 1", []any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
+	{"another's read", acquires(backend.Read, Bob), "held", []any{3, "n", bobReads, notesKey, 30000, bobInside, bobWrites, 0}, ""},
 	{"another's write", acquires(backend.Write, Bob), "held", []any{2, "n", notesKey, 30000, bobWrites, 0, 0}, ""},
 	{"another waits", waits(Bob), "held", []any{2, "n", notesKey, 30000, bobWrites, waitedMicros, placeMicros}, ""},
 	{"renew a write", renews(backend.Write, Alice), "true", []any{1, "n", 30000, aliceWrites}, ""},
-	{"renew a read", renews(backend.Read, Alice), "true", []any{2, "n", aliceReads, 30000, Alice}, ""},
+	{"renew a read", renews(backend.Read, Alice), "true", []any{2, "n", aliceReads, 30000, aliceInside}, ""},
 	{"renew a write in a batch", renewsInBatch(backend.Write, Alice), "true", []any{1, "n", 30000, aliceWrites}, ""},
-	{"renew a read in a batch", renewsInBatch(backend.Read, Alice), "true", []any{2, "n", aliceReads, 30000, Alice}, ""},
+	{"renew a read in a batch", renewsInBatch(backend.Read, Alice), "true", []any{2, "n", aliceReads, 30000, aliceInside}, ""},
 	{"renew another's write", renews(backend.Write, Bob), "false", []any{1, "n", 30000, bobWrites}, ""},
-	{"renew another's read in a batch", renewsInBatch(backend.Read, Bob), "false", []any{2, "n", bobReads, 30000, Bob}, ""},
+	{"renew another's read in a batch", renewsInBatch(backend.Read, Bob), "false", []any{2, "n", bobReads, 30000, bobInside}, ""},
 	{"release one of two writes", releases(backend.Write, Alice), "holds left", []any{3, "n", rwChannel, notesKey, 1, 30000, aliceWrites}, ""},
 	{"release the last, and go on reading", releases(backend.Write, Alice), "freed", []any{3, "n", rwChannel, notesKey, 1, 30000, aliceWrites}, "1"},
 	{"release no write", releases(backend.Write, Alice), "not held", []any{3, "n", rwChannel, notesKey, 1, 30000, aliceWrites}, ""},
-	{"release the last read", releases(backend.Read, Alice), "freed", []any{3, "n", rwChannel, aliceReads, 0, Alice}, "0"},
-	{"release no read", releases(backend.Read, Alice), "not held", []any{3, "n", rwChannel, aliceReads, 0, Alice}, ""},
-	{"read while another waits", acquires(backend.Read, Alice), "held", []any{3, "n", aliceReads, notesKey, 30000, Alice, aliceWrites, 0}, ""},
+	{"release the last read", releases(backend.Read, Alice), "freed", []any{3, "n", rwChannel, aliceReads, 0, aliceInside}, "0"},
+	{"release no read", releases(backend.Read, Alice), "not held", []any{3, "n", rwChannel, aliceReads, 0, aliceInside}, ""},
+	{"read while another waits", acquires(backend.Read, Alice), "held", []any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
 	{"the other gives up", releases(backend.Write, Bob), "not held", []any{3, "n", rwChannel, notesKey, 1, 30000, bobWrites}, "1"},
-	{"read", acquires(backend.Read, Alice), "acquired 1", []any{3, "n", aliceReads, notesKey, 30000, Alice, aliceWrites, 0}, ""},
-	{"read again", acquires(backend.Read, Alice, true), "acquired 1", []any{3, "n", aliceReads, notesKey, 30000, Alice, aliceWrites, 0}, ""},
-	{"another reads, too", acquires(backend.Read, Bob), "acquired 1", []any{3, "n", bobReads, notesKey, 30000, Bob, bobWrites, 0}, ""},
-	{"release one of two reads", releases(backend.Read, Alice), "freed", []any{3, "n", rwChannel, aliceReads, 0, Alice}, ""},
+	{"read", acquires(backend.Read, Alice), "acquired 1", []any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
+	{"read again", acquires(backend.Read, Alice, true), "acquired 1", []any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
+	{"another reads, too", acquires(backend.Read, Bob), "acquired 1", []any{3, "n", bobReads, notesKey, 30000, bobInside, bobWrites, 0}, ""},
+	{"release one of two reads", releases(backend.Read, Alice), "freed", []any{3, "n", rwChannel, aliceReads, 0, aliceInside}, ""},
 	{"force a write while others read", forces(backend.Write), "false", []any{2, "n", rwChannel, 1, "write"}, ""},
 	{"force reads", forces(backend.Read), "true", []any{2, "n", rwChannel, 0, "read"}, "0"},
 	{"write again, later", acquires(backend.Write, Alice), "acquired 1", []any{2, "n", notesKey, 30000, aliceWrites, 0, 0}, ""},
@@ -238,11 +241,13 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 	t.Run("from a lock to its unlock", func(t *testing.T) {
 		c := locks(t, p.Server(t, server.Addr, Options{}))
 		rw, fenced := c.RWLocker("n"), c.FencedLocker("another")
-		for name, pair := range map[string]func(){
-			"read":   func() { rw.RLock(); rw.RUnlock() },
-			"write":  func() { rw.Lock(); rw.Unlock() },
-			"fenced": func() { fenced.Lock(); fenced.Unlock() },
-		} {
+		inside := 0
+		for name, l := range map[string]sync.Locker{"read": rw.RLocker(), "write": rw, "fenced": fenced} {
+			pair := func() {
+				l.Lock()
+				inside++
+				l.Unlock()
+			}
 			pair() // makes the scripts known
 			m := Watch(t, server.Addr)
 			pair()
@@ -375,6 +380,8 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 							"acquire": acquires(kind, Bob), "re-enter": acquires(kind, Bob, true), "release": releases(kind, Bob),
 							"renew": renews(kind, Bob), "renew in a batch": renewsInBatch(kind, Bob), "force-release": forces(kind),
 							"look": looks(kind, Bob), "look for nobody": looks(kind, ""),
+							"acquire one's own": acquires(kind, Alice), "release one's own": releases(kind, Alice), "look for one's own": looks(kind, Alice),
+							"renew one's own": renews(kind, Alice), "renew one's own in a batch": renewsInBatch(kind, Alice),
 						}
 						for what, step := range steps {
 							for _, s := range []Session{s, other} {

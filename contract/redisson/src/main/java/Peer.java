@@ -110,8 +110,6 @@ public final class Peer {
                 return lock.remainTimeToLive();
             case "lockAndGetToken/0":
                 return ((RFencedLock) lock).lockAndGetToken();
-            case "tryLockAndGetToken/1":
-                return ((RFencedLock) lock).tryLockAndGetToken(n[0], TimeUnit.MILLISECONDS);
             case "tryLockAndGetToken/2":
                 return ((RFencedLock) lock).tryLockAndGetToken(n[0], n[1], TimeUnit.MILLISECONDS);
             case "getToken/0":

@@ -1,0 +1,39 @@
+package redisson
+
+import (
+	"testing"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+func TestOwnersInside(t *testing.T) {
+	for owner, want := range map[string]string{
+		"id:7": "id:07", "id:07": "id:007", "a:b:12": "a:b:012",
+		"a": "a:0", "a:": "a::0", "7": "7:0", "a:7b": "a:7b:0", "a:0": "a:00", ":1": ":01",
+	} {
+		for _, k := range []backend.Kind{backend.Read, backend.Write} {
+			if got := kindOf(k).called(owner); got != want {
+				t.Errorf("%v: %q is called %q, want %q", k, owner, got, want)
+			}
+		}
+		for _, k := range []backend.Kind{backend.Exclusive, backend.Fenced} {
+			if got := kindOf(k).called(owner); got != owner {
+				t.Errorf("%v: %q is called %q", k, owner, got)
+			}
+		}
+	}
+	if got := kindOf(backend.Read).called(""); got != "" {
+		t.Errorf("nobody is called %q", got)
+	}
+}
+
+// No two owners are one in there.
+func FuzzOwnersInside(f *testing.F) {
+	f.Add("a", "a:0")
+	f.Add("a:1", "a:01")
+	f.Fuzz(func(t *testing.T, one, other string) {
+		if one != other && inside(one) == inside(other) {
+			t.Errorf("%q and %q are called %q", one, other, inside(one))
+		}
+	})
+}
