@@ -112,6 +112,9 @@ type block struct {
 
 func (b *block) add(who string, lines []string) {
 	text := strings.Join(lines, "\n")
+	if len(lines) == 0 {
+		text = "(nothing)"
+	}
 	if i := slices.Index(b.text, text); i >= 0 {
 		b.who[i] += ", " + who
 		return
@@ -500,5 +503,6 @@ func (n *narrator) plain(words []string) string {
 	line = newToken.ReplaceAllString(line, "$1 MICROSECONDS")
 	line = longer.ReplaceAllString(line, "$1 LEFT+600000")
 	line = shorter.ReplaceAllString(line, "$1 LEFT")
-	return latchTime.ReplaceAllString(line, "$1 LATCHTIME")
+	line = latchTime.ReplaceAllString(line, "$1 LATCHTIME")
+	return strings.TrimRight(line, " ") // who only looks may name nobody
 }
