@@ -238,7 +238,7 @@ func goReenters(t *testing.T, l *lab) {
 // javaForces is about a holder in Go that is told when it renews.
 func javaForces(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java := l.locker(l.client(t, dlock.WithLease(shortLease)), name), l.thread(t)
+	ours, java := l.locker(l.client(t, dlock.WithLease(2*shortLease)), name), l.thread(t)
 	wantNil(t, "lock", ours.LockContext(t.Context()))
 	locked := java.start("lock", name)
 	l.awaitThread(t, name, java)

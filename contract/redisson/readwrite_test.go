@@ -304,7 +304,7 @@ func readLeasesEnd(t *testing.T, l *lab) {
 // javaForcesReaders is about readers in Go that share a hold, and are told when it is renewed.
 func javaForcesReaders(t *testing.T, l *lab) {
 	name := lockName(t)
-	rw := l.client(t, dlock.WithLease(shortLease)).RWLocker(name)
+	rw := l.client(t, dlock.WithLease(2*shortLease)).RWLocker(name)
 	readers := []*dlock.Locker{rw.Reader().For(dlock.NewOwner()), rw.Reader().For(dlock.NewOwner())}
 	for _, r := range readers {
 		wantNil(t, "lock", r.LockContext(t.Context()))
@@ -375,7 +375,7 @@ func forcesOwnSide(t *testing.T, l *lab) {
 // when it looks again.
 func javaDowngrades(t *testing.T, l *lab) {
 	name := lockName(t)
-	client, java := l.client(t, dlock.WithLease(shortLease)), l.java.thread(t)
+	client, java := l.client(t, dlock.WithLease(2*shortLease)), l.java.thread(t)
 	java.want("locked", "write.lock", name)
 	java.want("locked", "read.lock", name)
 	l.wantHolds(t, name, map[string]string{"mode": "write", java.owner + ":write": "1", java.owner: "1"})

@@ -412,7 +412,8 @@ func (n *narrator) watch(lock string, do func(), enough func([]command) bool) (c
 		commands = n.place.monitor.about(lock)[before:]
 		return enough(commands)
 	})
-	return commands
+	n.place.monitor.sync() // of the last there may be more
+	return n.place.monitor.about(lock)[before:][:len(commands)]
 }
 
 // anything says that there is nothing to wait for, as what was done has been answered. It may be nothing: to
