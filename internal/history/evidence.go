@@ -52,6 +52,14 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	for _, s := range steps {
 		e.sort(s)
 	}
+	for key, n := range e.numbers {
+		if n.client < 0 { // a Read for those who shared a Write
+			key.reads = !key.reads
+			if beside := e.numbers[key]; beside != nil {
+				n.client = beside.client
+			}
+		}
+	}
 	for _, o := range ops {
 		if s := e.granter(o); s != nil {
 			e.granting[s] = true
@@ -232,17 +240,17 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 }
 
 // join notes what a Read shares that no request of its own brought about: something that its client
-// has. It isn't known what, where that has several.
+// has, for reading, or for writing. It isn't known what, where that has several.
 func (e *evidence) join(o *op, ops []*op) {
 	o.reentry, o.granted = perhaps, o.call
 	if o.result != yes {
 		return
 	}
 	for key, n := range e.numbers {
-		if !key.reads || key.name != o.name || n.client != o.client || !n.grantedBefore(o.ret) || n.releasedBefore(o.call) {
+		if key.name != o.name || n.client != o.client || !n.grantedBefore(o.ret) || n.releasedBefore(o.call) {
 			continue
 		}
-		o.joined = true
+		o.joined, o.lent = true, o.lent || !key.reads
 		o.granted, o.until = min(o.granted, n.granted), max(o.until, n.until)
 		o.shaken = o.shaken || n.shaken
 		o.doomed = o.doomed || slices.ContainsFunc(ops, n.struckBefore(o))
