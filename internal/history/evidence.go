@@ -141,6 +141,8 @@ func (e *evidence) follow(ops []*op) {
 		case o.kind == acquire && o.result == yes:
 			o.number = clients[client]
 			users[user] = o.number
+		case o.kind == unlock && o.result == yes && reads:
+			o.murky = !e.releases(o) // what others share stays
 		case o.kind == unlock && o.result == yes:
 			if n := users[user]; n != nil && !n.releasedIn(o) {
 				n.handed = append(n.handed, o.call)
@@ -157,6 +159,18 @@ func (n *number) releasedIn(o *op) bool {
 		others := s.op != nil && s.op.user != o.user // the step of an end of Do is that of its beginning
 		return s.kind == releaseStep && !others && o.call < s.call && s.call < o.ret
 	})
+}
+
+// releases says whether a call sent a release of anything.
+func (e *evidence) releases(o *op) bool {
+	for key, n := range e.numbers {
+		if key.name == o.name && slices.ContainsFunc(n.steps, func(s *step) bool {
+			return s.kind == releaseStep && s.op != nil && s.op.user == o.user && o.call < s.call && s.call < o.ret
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // struckBefore returns whether a call may have ended the number by force before o, which was handed

@@ -149,9 +149,10 @@ func (s *sides) noReaders(o *op) bool {
 	for user := range s.read {
 		r := &s.read[user]
 		switch {
+		case r.lent && o.kind != acquire: // the store may know it as a Write
 		case r.free(o):
 			*r = hold{}
-		case o.kind == acquire || !r.lent:
+		default:
 			return false
 		}
 	}
