@@ -683,7 +683,9 @@ func closeWithReaders(l *lab) {
 	l.as(backend.Read).wantHeld("a", "after Close")
 	l.release(h)
 	l.noError(rw.Reader().UnlockContext(ctx), "RUnlock after Close")
-	l.noError(rw.Reader().UnlockContext(l.ctx), "RUnlock after Close")
+	over, cancel := context.WithCancel(l.ctx)
+	cancel()
+	l.noError(rw.Reader().UnlockContext(over), "RUnlock after Close, with a context that is over")
 	l.eventually("nobody reads", func() bool { return !l.as(backend.Read).look("a", "").Held })
 }
 
