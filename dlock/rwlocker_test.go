@@ -377,6 +377,7 @@ func TestFencedLockers(t *testing.T) {
 			}
 			last = token
 			err = client.FencedLocker("x").Do(h.Context(), func(ctx context.Context) error {
+				ctx = WithOwner(ctx, NewOwner())
 				return client.Locker("y").Do(ctx, func(ctx context.Context) error {
 					if again, ok := Token(ctx); !ok || again != token {
 						t.Errorf("token of a re-entry: %d, %v; want %d", again, ok, token)
