@@ -342,9 +342,13 @@ func (e *evidence) over(n *number) (until time.Duration) {
 	return until
 }
 
-// releasedBefore says whether a release of the number had begun then.
+// releasedBefore says whether the last release of the number had begun then. One of a Write without an answer may have been
+// that of a re-entry.
 func (n *number) releasedBefore(at time.Duration) bool {
-	return slices.ContainsFunc(n.steps, func(s *step) bool { return s.kind == releaseStep && s.call < at })
+	return slices.ContainsFunc(n.steps, func(s *step) bool {
+		last := s.side == backend.Read || s.result == freed || s.result == refused
+		return s.kind == releaseStep && last && s.call < at
+	})
 }
 
 // grantedBefore says whether the number had been acquired then.
