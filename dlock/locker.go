@@ -193,7 +193,9 @@ func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, l.wrap("forceunlock", l.stepError(ctx, err))
 	}
-	c.struck(l, mine)
+	if res.Released || !rules[l.kind].shared { // readers whom nobody struck may be those under a write
+		c.struck(l, mine)
+	}
 	return res.Released, nil
 }
 
@@ -473,7 +475,11 @@ func (l *Locker) present(who caller) *hold {
 
 func (l *Locker) presentLocked(who caller) *hold {
 	if who.hold == nil || who.hold.kind != l.kind {
-		return l.client.currentLocked(l.client.objectLocked(l.kind, l.name), l.kind, who.party)
+		h := l.client.currentLocked(l.client.objectLocked(l.kind, l.name), l.kind, who.party)
+		if h != nil && h.offered {
+			return nil // its call has not returned, and may not take it
+		}
+		return h
 	}
 	if !l.client.checkLocked(who.hold) {
 		return nil
