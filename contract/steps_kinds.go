@@ -933,11 +933,11 @@ var conflictCases = []testCase{
 			for i, k := range kinds[1:] {
 				a.as(kinds[i]).acquires("lock", e.shortLease())
 				e.eventually(fmt.Sprintf("a %v lock after a %v one", k, kinds[i]), func() bool {
-					_, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: k, Name: "lock", Owner: b.owner, Lease: e.longLease()})
+					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: k, Name: "lock", Owner: b.owner, Lease: e.longLease()})
 					if err != nil && !errors.Is(err, backend.ErrConflict) {
 						e.Fatal(err)
 					}
-					return err == nil
+					return err == nil && res.Acquired // or it ended between the refusal and the look at what refused
 				})
 				b.as(k).has("lock", 1)
 				b.as(k).releases("lock", e.longLease(), backend.Freed)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/dlock"
 )
@@ -40,6 +41,21 @@ func chaos(l *lab) {
 	l.Logf("%d turns", turns.Load())
 	for _, p := range append(parties, l.direct()) {
 		l.isFree(p)
+		l.isFree(p.at("rw").as(backend.Write))
+	}
+}
+
+// sometimes returns the party at one of its locks: a fenced one, which it may use as a plain one, or a side of a read-write lock.
+func (p *party) sometimes(random *rand.Rand) *party {
+	switch random.IntN(6) {
+	case 0:
+		return p
+	case 1, 2:
+		return p.as(backend.Fenced)
+	case 3:
+		return p.at("rw").as(backend.Write)
+	default:
+		return p.at("rw").as(backend.Read)
 	}
 }
 
@@ -49,6 +65,7 @@ func rnd(r *rand.Rand, limit time.Duration) time.Duration {
 
 // tryTurn takes the lock in one of the ways there are, if it can.
 func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.Int64) {
+	p = p.sometimes(random)
 	ctx, cancel := context.WithTimeout(ctx, rnd(random, 2*p.lab.store.lease))
 	defer cancel()
 	var opts []dlock.AcquireOption
@@ -59,9 +76,12 @@ func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.In
 	// Whether a call fails depends on what has just struck.
 	_ = p.locker().Do(ctx, func(ctx context.Context) error {
 		turns.Add(1)
-		defer p.lab.watch(p.name, func() bool { return ctx.Err() == nil })()
+		defer p.watch(ctx)()
 		if again && p.locker().LockContext(ctx) == nil {
 			defer p.locker().UnlockContext(ctx)
+		}
+		if within := p.as(backend.Read); again && p.kind == backend.Write && within.locker().LockContext(ctx) == nil {
+			defer within.locker().UnlockContext(ctx)
 		}
 		if long {
 			<-ctx.Done()
@@ -73,7 +93,7 @@ func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.In
 // strike has something happen to a party, or to all.
 func (p *party) strike(random *rand.Rand) {
 	long := p.lab.store.lease * 5 / 4
-	requests := p.lab.store.requests[step(random.IntN(int(subscribe)+1))]
+	requests := p.sometimes(random).requests(step(random.IntN(int(subscribe) + 1)))
 	request := requests[random.IntN(len(requests))]
 	switch random.IntN(6) {
 	case 0:

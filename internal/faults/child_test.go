@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/testservers"
 )
@@ -27,42 +28,38 @@ const childOrder = "DISTSYNC_FAULTS_CHILD"
 //	err     asks the hold's context, at once
 //	unlock  gives it back; what Do says
 func runChild(order string) int {
-	if order, ok := strings.CutPrefix(order, writerPrefix); ok {
-		if err := runWriter(order); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+	for prefix, run := range map[string]func(string) error{writerPrefix: runWriter, pairsPrefix: runPairs} {
+		if order, ok := strings.CutPrefix(order, prefix); ok {
+			if err := run(order); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			return 0
 		}
-		return 0
 	}
 	var storeName, addr, lock string
 	var lease time.Duration
-	if _, err := fmt.Sscan(order, &storeName, &addr, &lease, &lock); err != nil {
+	var kind backend.Kind
+	if _, err := fmt.Sscan(order, &storeName, &addr, &lease, &lock, &kind); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	for _, s := range stores {
-		if s.name != storeName {
-			continue
-		}
-		b, closeClient, err := s.connect(addr)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer closeClient()
-		client := dlock.New(b, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
-		defer client.Close()
-		c := &child{client: client, lock: lock, holds: make(map[string]*childHold)}
-		c.obey()
-		return 0
+	b, closeClient, err := storeNamed(storeName).connect(addr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
-	return 1
+	defer closeClient()
+	client := dlock.New(b, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	defer client.Close()
+	c := &child{at: &party{client: client, name: lock, kind: kind}, holds: make(map[string]*childHold)}
+	c.obey()
+	return 0
 }
 
 type child struct {
-	client *dlock.Client
-	lock   string
-	holds  map[string]*childHold
+	at    *party
+	holds map[string]*childHold
 
 	mu sync.Mutex // writes
 }
@@ -96,7 +93,7 @@ func (c *child) obey() {
 func (c *child) begin(name string) *childHold {
 	h := &childHold{leave: make(chan struct{})}
 	go func() {
-		err := c.client.Locker(c.lock).Do(context.Background(), func(ctx context.Context) error {
+		err := c.at.locker().Do(context.Background(), func(ctx context.Context) error {
 			h.ctx = ctx // it is asked for after the answer only
 			c.say(name, "in")
 			<-h.leave
@@ -107,9 +104,13 @@ func (c *child) begin(name string) *childHold {
 	return h
 }
 
+// childLease is what a child renews its locks with.
+const childLease = 3 * time.Second
+
 // A process is a child, as its parent sees it.
 type process struct {
 	lab     *lab
+	kind    backend.Kind
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
 	exited  chan struct{}
@@ -121,14 +122,15 @@ type process struct {
 func (l *lab) process(addr string) *process {
 	l.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childOrder+"="+fmt.Sprintf("%s %s %d n", l.store.name, addr, 3*time.Second))
+	kind := l.nextKind()
+	cmd.Env = append(os.Environ(), childOrder+"="+fmt.Sprintf("%s %s %d %s %d", l.store.name, addr, childLease, l.lock, kind))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	must(l.T, err)
 	stdout, err := cmd.StdoutPipe()
 	must(l.T, err)
 	must(l.T, cmd.Start())
-	p := &process{lab: l, cmd: cmd, stdin: stdin, exited: make(chan struct{}), answers: make(map[string]chan string)}
+	p := &process{lab: l, kind: kind, cmd: cmd, stdin: stdin, exited: make(chan struct{}), answers: make(map[string]chan string)}
 	go func() {
 		defer close(p.exited)
 		lines := bufio.NewScanner(stdout)

@@ -62,7 +62,6 @@ func withClock(t *testing.T, s *store, options []dlock.Option) *lab {
 		},
 	}))
 	l.clock = c
-	l.clockIs(time.Hour)
 	return l
 }
 
@@ -81,6 +80,8 @@ func (l *lab) clockIs(ahead time.Duration) {
 // A clock that is off does no harm, nor does one that jumps back: what is held is renewed, and what
 // isn't lasts longer.
 func clockOff(l *lab) {
+	l.clock.set(time.Hour)
+	l.clockIs(time.Hour)
 	a, b := l.direct(), l.proxied(dlock.WithLease(long))
 	g := a.grab()
 	w := b.queue()
@@ -100,9 +101,22 @@ func clockOff(l *lab) {
 	w.let()
 }
 
+// Numbers grow whatever the clock does: the referee looks at them.
+func numbersGrow(l *lab) {
+	a, b := l.direct(), l.direct()
+	for _, ahead := range []time.Duration{time.Hour, 0, -time.Hour, 2 * time.Hour} {
+		l.clock.set(ahead)
+		l.clockIs(ahead)
+		l.isFree(a)
+		l.isFree(b)
+	}
+}
+
 // A clock that jumps ahead ends every lease: the next gets in before the holder is told.
 func clockJumpsAhead(l *lab) {
 	l.absent = true
+	l.clock.set(time.Hour)
+	l.clockIs(time.Hour)
 	a, b := l.direct(), l.direct()
 	g := a.grab()
 	w := b.reach()

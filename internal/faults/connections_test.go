@@ -17,7 +17,7 @@ func cutWhileWaiting(l *lab) {
 	g := a.grab()
 	w := b.queue()
 	for range 3 {
-		held, deliver := b.Hold(l.store.requests[subscribe][0])
+		held, deliver := b.Hold(b.requests(subscribe)[0])
 		b.Cut()
 		come(l.T, "the next subscription", held)
 		deliver()
@@ -32,7 +32,7 @@ func subscriptionCut(l *lab) {
 	a, b := l.direct(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
 	g := a.grab()
 	w := b.queue()
-	held, deliver := b.Hold(l.store.requests[subscribe][0])
+	held, deliver := b.Hold(b.requests(subscribe)[0])
 	if l.store.protocol == faults.RESP {
 		testservers.Until(l.T, "the subscription stands", func() bool {
 			return l.server.Do("CLIENT", "KILL", "TYPE", "pubsub") == "1"

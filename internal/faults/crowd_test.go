@@ -40,7 +40,7 @@ func cancellations(l *lab) {
 				} else {
 					cancel()
 				}
-				err := p.locker().Do(ctx, l.turn)
+				err := p.locker().Do(ctx, p.turn)
 				if err != nil && !errors.Is(err, context.Canceled) {
 					l.Error(err)
 				}
@@ -62,8 +62,8 @@ func cancellations(l *lab) {
 }
 
 // turn is a moment inside.
-func (l *lab) turn(ctx context.Context) error {
-	defer l.watch("n", func() bool { return ctx.Err() == nil })()
+func (p *party) turn(ctx context.Context) error {
+	defer p.watch(ctx)()
 	time.Sleep(time.Millisecond)
 	return nil
 }
@@ -77,7 +77,7 @@ func sameID(l *lab) {
 		for range goroutines {
 			all.Go(func() {
 				for range turns {
-					if err := p.locker().Do(l.Context(), l.turn); err != nil {
+					if err := p.locker().Do(l.Context(), p.turn); err != nil {
 						l.Error(err)
 					}
 				}

@@ -33,13 +33,19 @@ type lab struct {
 	server  *testservers.Server // the first
 	master  *testservers.Server // if there are sentinels; then the first is the replica
 	clock   *clock              // of the server, if the test has it
+
+	lock string // the name of the parties' lock
+
+	// kinds are those of the parties, in turn; none: all are of the plain kind.
+	kinds   []backend.Kind
+	parties int
 	referee
 }
 
 // newLab has servers see every request before, so that none meets a script unknown.
 func newLab(t *testing.T, s *store, options []dlock.Option, servers ...*testservers.Server) *lab {
 	t.Helper()
-	l := &lab{T: t, store: s, options: options, servers: servers, server: servers[0]}
+	l := &lab{T: t, store: s, options: options, servers: servers, server: servers[0], lock: "n"}
 	l.warm()
 	return l
 }
@@ -53,17 +59,22 @@ func (l *lab) warm() {
 	defer s.Close()
 	const name, owner, lease = "warm", "warm:1", 2 * time.Second
 	ctx := l.Context()
-	for range 2 {
-		_, err = s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: owner, Lease: lease})
+	for _, k := range l.warmed() {
+		for range 2 {
+			_, err = s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: name, Owner: owner, Lease: lease})
+			must(l.T, err)
+		}
+		_, err = s.Renew(ctx, backend.RenewRequest{Kind: k, Name: name, Owner: owner, Lease: lease})
 		must(l.T, err)
-	}
-	_, err = s.Renew(ctx, backend.RenewRequest{Name: name, Owner: owner, Lease: lease})
-	must(l.T, err)
-	for range 2 {
-		_, err = s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: owner, Lease: lease})
-		must(l.T, err)
+		for range 2 {
+			_, err = s.Release(ctx, backend.ReleaseRequest{Kind: k, Name: name, Owner: owner, Lease: lease})
+			must(l.T, err)
+		}
 	}
 }
+
+// warmed are the kinds of lock that a server has seen before: those of all parties.
+func (l *lab) warmed() []backend.Kind { return append([]backend.Kind{backend.Exclusive}, l.kinds...) }
 
 func (l *lab) addrs() (addrs []string) {
 	for _, s := range l.servers {
@@ -81,10 +92,32 @@ type party struct {
 	client *dlock.Client
 	*faults.Proxy
 	name string // of the lock
+	kind backend.Kind
 }
 
 // locker returns a Locker of its own.
-func (p *party) locker() *dlock.Locker { return p.client.Locker(p.name) }
+func (p *party) locker() *dlock.Locker {
+	switch p.kind {
+	case backend.Fenced:
+		return p.client.FencedLocker(p.name)
+	case backend.Read:
+		return p.client.RWLocker(p.name).Reader()
+	case backend.Write:
+		return p.client.RWLocker(p.name).Writer()
+	default:
+		return p.client.Locker(p.name)
+	}
+}
+
+// as returns the same party at a lock of another kind.
+func (p *party) as(k backend.Kind) *party {
+	other := *p
+	other.kind = k
+	return &other
+}
+
+// requests returns the requests of a step of the party's.
+func (p *party) requests(s step) []func(faults.Request) bool { return p.lab.store.requests(p.kind)[s] }
 
 // at returns the same party at another lock.
 func (p *party) at(name string) *party {
@@ -119,7 +152,27 @@ func (l *lab) connect(addrs []string, more ...dlock.Option) *party {
 	}, l.options...)
 	c := dlock.New(b, append(options, more...)...)
 	l.Cleanup(func() { c.Close() })
-	return &party{lab: l, client: c, name: "n"}
+	return &party{lab: l, client: c, name: l.lock, kind: l.nextKind()}
+}
+
+// nextKind returns the kind of the next party's locks.
+func (l *lab) nextKind() backend.Kind {
+	k := l.kindOf(l.parties)
+	l.parties++
+	return k
+}
+
+// kindOf returns the kind of the locks of the nth party.
+func (l *lab) kindOf(n int) backend.Kind {
+	if len(l.kinds) == 0 {
+		return backend.Exclusive
+	}
+	return l.kinds[n%len(l.kinds)]
+}
+
+// requests returns the requests of a step of the next party's.
+func (l *lab) requests(s step) []func(faults.Request) bool {
+	return l.store.requests(l.kindOf(l.parties))[s]
 }
 
 // A grip is a hold, or the wait for it.
@@ -141,7 +194,7 @@ func (p *party) reach(opts ...dlock.AcquireOption) *grip {
 	go func() {
 		g.done <- p.locker().Do(outer, func(ctx context.Context) error {
 			g.ctx = ctx
-			watched := p.lab.watch(p.name, func() bool { return ctx.Err() == nil })
+			watched := p.watch(ctx)
 			close(g.inside)
 			select {
 			case <-g.leave:
@@ -195,10 +248,10 @@ func (g *grip) believes() bool { return g.ctx.Err() == nil }
 // what listens may be kept for a while.
 func (p *party) queue() *grip {
 	p.lab.Helper()
-	held, deliver := p.Hold(p.lab.store.requests[subscribe][0])
+	held, deliver := p.Hold(p.requests(subscribe)[0])
 	g := p.reach()
 	come(p.lab.T, "the waiter's subscription", held)
-	looks, look := p.Hold(p.lab.store.looks)
+	looks, look := p.Hold(p.lab.store.looks(p.kind))
 	deliver()
 	come(p.lab.T, "the waiter's second attempt", looks)
 	look()
@@ -279,19 +332,42 @@ func (l *lab) isEmpty() {
 type referee struct {
 	mu      sync.Mutex
 	beliefs []*belief
-	absent  bool // what the store forgets, it lets another take
+	numbers map[string]uint64 // the last of each fenced lock
+	absent  bool              // what the store forgets, it lets another take
+}
+
+// watch has the referee look at a holder, whose number must be larger than all before.
+func (p *party) watch(ctx context.Context) (stop func()) {
+	stop = p.lab.look(p.name, p.kind == backend.Read, func() bool { return ctx.Err() == nil })
+	number, ok := dlock.Token(ctx)
+	r := &p.lab.referee
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case ok != (p.kind == backend.Fenced):
+		p.lab.Errorf("a hold of a lock that is %v has number %d", p.kind, number)
+	case ok && number <= r.numbers[p.name]:
+		p.lab.Errorf("number %d was given out after %d", number, r.numbers[p.name])
+	case ok:
+		if r.numbers == nil {
+			r.numbers = make(map[string]uint64)
+		}
+		r.numbers[p.name] = number
+	}
+	return stop
 }
 
 // A belief is a time throughout which a holder believed: losing is final, so that whoever believed
 // at its begin and at its end did in between.
 type belief struct {
 	lock       string
+	shared     bool // with others that are
 	begin, end time.Time
 }
 
-// watch looks at a holder all the time until it stops to believe, or is stopped.
-func (r *referee) watch(lock string, believes func() bool) (stop func()) {
-	b := &belief{lock: lock}
+// look looks at a holder all the time until it stops to believe, or is stopped.
+func (r *referee) look(lock string, shared bool, believes func() bool) (stop func()) {
+	b := &belief{lock: lock, shared: shared}
 	look := func() bool {
 		before := time.Now()
 		if !believes() {
@@ -340,7 +416,7 @@ func (l *lab) verdict() {
 			if b.end.Before(end) {
 				end = b.end
 			}
-			if a.lock == b.lock && end.After(begin) && !l.absent {
+			if a.lock == b.lock && !(a.shared && b.shared) && end.After(begin) && !l.absent {
 				l.Errorf("two believed that they have the lock, for %v at least", end.Sub(begin))
 			}
 		}

@@ -1,6 +1,10 @@
 package faults_test
 
-import "github.com/seed951563bd/distsync/dlock"
+import (
+	"fmt"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
 
 // A process is frozen for longer than its lease, while a second goroutine of it waits. The first
 // look after it wakes tells. What it then unlocks is nobody else's.
@@ -20,9 +24,9 @@ func processPaused(l *lab) {
 	if got := p.says("first"); got != "context canceled" {
 		l.Errorf("the first look after a pause: %s", got)
 	}
-	held, deliver := proxy.Hold(l.store.requests[release][0])
+	held, deliver := proxy.Hold(l.store.requests(p.kind)[release][0])
 	p.order("unlock", "first")
-	if got := p.says("first"); got != `dlock: unlock "n": lost` {
+	if got := p.says("first"); got != fmt.Sprintf("dlock: unlock %q: lost", l.lock) {
 		l.Errorf("the unlock after a pause: %s", got)
 	}
 	come(l.T, "the release", held)

@@ -12,7 +12,7 @@ import (
 // Leases are long where what is left of a request must be cleared up, and not just run out.
 
 func acquireReplyLost(l *lab) {
-	for _, request := range l.store.requests[acquire] {
+	for _, request := range l.requests(acquire) {
 		a, b := l.proxied(dlock.WithLease(long)), l.direct()
 		lost := a.LoseReply(request)
 		g := a.grab()
@@ -40,7 +40,7 @@ func grantReplyLost(l *lab) {
 }
 
 func reentryReplyLost(l *lab) {
-	for _, request := range l.store.requests[acquire] {
+	for _, request := range l.requests(acquire) {
 		a, b := l.proxied(dlock.WithLease(long)), l.direct()
 		g := a.grab()
 		lost := a.LoseReply(request)
@@ -65,7 +65,7 @@ func reentryReplyLost(l *lab) {
 }
 
 func partialReplyLost(l *lab) {
-	for _, request := range l.store.requests[partial] {
+	for _, request := range l.requests(partial) {
 		a, b := l.proxied(dlock.WithLease(long)), l.direct()
 		g := a.grab()
 		must(l.T, a.locker().LockContext(g.ctx))
@@ -82,7 +82,7 @@ func partialReplyLost(l *lab) {
 }
 
 func releaseReplyLost(l *lab) {
-	for _, request := range l.store.requests[release] {
+	for _, request := range l.requests(release) {
 		a, b := l.proxied(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
 		g := a.grab()
 		w := b.queue()
@@ -100,7 +100,7 @@ func releasesDropped(l *lab) {
 	g := a.grab()
 	must(l.T, a.locker().LockContext(g.ctx))
 	dropped := func(s step, unlock func() error) {
-		held, _ := a.Hold(l.store.requests[s][0])
+		held, _ := a.Hold(a.requests(s)[0])
 		done := make(chan error, 1)
 		go func() { done <- unlock() }()
 		come(l.T, "the release", held)
@@ -116,7 +116,7 @@ func releasesDropped(l *lab) {
 func renewalReplyLost(l *lab) {
 	a := l.proxied()
 	g := a.grab()
-	for _, request := range l.store.requests[renew] {
+	for _, request := range a.requests(renew) {
 		come(l.T, "the reply", a.LoseReply(request))
 	}
 	g.survives(time.Now())
@@ -128,7 +128,7 @@ func renewalReplyLost(l *lab) {
 func renewalHeldBack(l *lab) {
 	a := l.proxied(dlock.WithLease(3 * time.Second))
 	g := a.grab()
-	held, _ := a.Hold(l.store.requests[renew][0])
+	held, _ := a.Hold(a.requests(renew)[0])
 	come(l.T, "the request", held)
 	l.pass(time.Now().Add(3 * time.Second))
 	g.holds()
@@ -139,7 +139,7 @@ func renewalHeldBack(l *lab) {
 func acquireReplyLate(l *lab) {
 	a, b := l.proxied(), l.direct(dlock.WithLease(long))
 	l.isFree(a) // connects
-	held, deliver := a.Hold(l.store.requests[acquire][0])
+	held, deliver := a.Hold(a.requests(acquire)[0])
 	g := a.reach(dlock.Lease(steady))
 	come(l.T, "the request", held)
 	a.Block(faults.ToClient)
@@ -159,7 +159,7 @@ func acquireReplyLate(l *lab) {
 func renewalReplyLate(l *lab) {
 	a, b := l.proxied(), l.direct(dlock.WithLease(long))
 	g := a.grab()
-	held, deliver := a.Hold(l.store.requests[renew][0])
+	held, deliver := a.Hold(a.requests(renew)[0])
 	come(l.T, "the request", held)
 	a.Block(faults.ToClient)
 	deliver()
@@ -180,7 +180,7 @@ func lateAcquire(l *lab) {
 	for _, after := range []bool{false, true} {
 		a, b := l.proxied(dlock.WithLease(long)), l.direct(dlock.WithLease(long))
 		l.isFree(a)
-		held, deliver := a.Hold(l.store.requests[acquire][0])
+		held, deliver := a.Hold(a.requests(acquire)[0])
 		ctx, cancel := context.WithCancel(l.Context())
 		returned := make(chan error, 1)
 		go func() { returned <- a.locker().LockContext(ctx) }()
@@ -212,7 +212,7 @@ func firstWaiterGivesUp(l *lab) {
 	g := a.grab()
 	first := b.queue()
 	second := b.reach()
-	held, deliver := b.Hold(l.store.requests[acquire][0])
+	held, deliver := b.Hold(b.requests(acquire)[0])
 	g.let()
 	come(l.T, "the first waiter's attempt", held)
 	first.cancel()
@@ -228,7 +228,7 @@ func firstWaiterGivesUp(l *lab) {
 func lateRelease(l *lab) {
 	a, b := l.proxied(dlock.WithLease(long)), l.direct(dlock.WithLease(long))
 	g := a.grab()
-	held, deliver := a.Hold(l.store.requests[release][0])
+	held, deliver := a.Hold(a.requests(release)[0])
 	close(g.leave)
 	come(l.T, "the request", held)
 	_, err := b.locker().ForceUnlock(l.Context()) // at once: a request may have a deadline
@@ -245,7 +245,7 @@ func lateRelease(l *lab) {
 func lateRenewal(l *lab) {
 	a, b := l.proxied(), l.direct(dlock.WithLease(long))
 	g := a.grab()
-	held, deliver := a.Hold(l.store.requests[renew][0])
+	held, deliver := a.Hold(a.requests(renew)[0])
 	come(l.T, "the request", held)
 	close(g.leave)
 	w := b.grab()

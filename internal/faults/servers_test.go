@@ -51,6 +51,9 @@ func restartedEmpty(l *lab) {
 	g := a.grab()
 	w := b.reach()
 	l.server.Restart()
+	if l.store == etcdStore {
+		l.numbers = nil // they begin anew with its revisions
+	}
 	g.isLost()
 	w.in()
 	w.holds()
@@ -101,7 +104,7 @@ func keyDeleted(l *lab) {
 		if again {
 			must(l.T, a.locker().LockContext(g.ctx))
 		}
-		l.store.deleteKey(l.T, l.server.Addr, "n")
+		l.store.deleteKey(l.T, l.server.Addr, l.lock)
 		if again {
 			if err := a.locker().UnlockContext(g.ctx); !errors.Is(err, dlock.ErrLost) {
 				l.Errorf("a partial release of what is gone: %v", err)
@@ -120,7 +123,7 @@ func keyReplaced(l *lab) {
 	l.absent = true
 	a, b := l.direct(), l.direct()
 	g := a.grab()
-	l.store.deleteKey(l.T, l.server.Addr, "n")
+	l.store.deleteKey(l.T, l.server.Addr, l.lock)
 	w := b.grab()
 	g.isLost()
 	w.holds()
@@ -219,9 +222,9 @@ func failedOver(l *lab) {
 	a, b := l.direct(), l.direct()
 	g := a.grab()
 	w := b.reach()
-	testservers.Until(l.T, "the replica knows", func() bool { return l.server.Do("EXISTS", "n") == "1" })
+	testservers.Until(l.T, "the replica knows", func() bool { return l.server.Do("EXISTS", l.lock) == "1" })
 	l.server.Do("CONFIG", "SET", "replica-read-only", "no")
-	l.server.Do("DEL", "n")
+	l.server.Do("DEL", l.lock)
 	l.master.Kill()
 	w.in()
 	g.isLost()

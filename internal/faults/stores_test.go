@@ -34,10 +34,10 @@ type store struct {
 	start   func(t testing.TB) *testservers.Server
 	connect func(addrs ...string) (b backend.Backend, closeClient func(), err error)
 
-	// requests are the requests of each step, of which one at a time is lost or held back.
-	requests map[step][]func(faults.Request) bool
+	// requests are the requests of each step of a kind of lock, of which one at a time is lost or held back.
+	requests func(backend.Kind) map[step][]func(faults.Request) bool
 
-	looks func(faults.Request) bool // the last request of an attempt that finds the lock held
+	looks func(backend.Kind) func(faults.Request) bool // the last request of an attempt that finds the lock held
 
 	empty     func(t *testing.T, addr string) bool // nothing is stored
 	deleteKey func(t *testing.T, addr, name string)
@@ -69,23 +69,50 @@ func redisStore(name string, start func(testservers.TB, ...string) *testservers.
 		lease:    time.Second,
 		start:    func(t testing.TB) *testservers.Server { return start(t) },
 		connect:  connect,
-		requests: map[step][]func(faults.Request) bool{
-			acquire:   {runs(redisson.Acquire(backend.AcquireRequest{}).Script)},
-			partial:   {runs(redisson.Release(backend.ReleaseRequest{}).Script)},
-			release:   {runs(redisson.Release(backend.ReleaseRequest{}).Script)},
-			renew:     {runs(redisson.Renew(backend.RenewRequest{}).Script)},
-			subscribe: {func(r faults.Request) bool { return strings.EqualFold(r.Words[0], "subscribe") }},
-		},
-		looks: runs(redisson.Acquire(backend.AcquireRequest{}).Script),
+		requests: scripts,
+		looks:    func(k backend.Kind) func(faults.Request) bool { return scripts(k)[acquire][0] },
 		empty: func(t *testing.T, addr string) bool {
-			n, err := testservers.Do(addr, "DBSIZE")
+			keys, err := testservers.Do(addr, "EVAL", leftKeys, "0")
 			must(t, err)
-			return n == "0"
+			return keys == "0"
 		},
 		deleteKey: func(t *testing.T, addr, name string) {
 			_, err := testservers.Do(addr, "DEL", name)
 			must(t, err)
 		},
+	}
+}
+
+// leftKeys counts what is stored, but for the last numbers of fenced locks, which stay.
+const leftKeys = `
+local n = 0
+for _, key in ipairs(redis.call('keys', '*')) do
+	if string.sub(key, 1, 20) ~= 'redisson_lock_token:' then
+		n = n + 1
+	end
+end
+return tostring(n)`
+
+// scripts are the requests that run the scripts of a kind of lock.
+func scripts(k backend.Kind) map[step][]func(faults.Request) bool {
+	acquired, released := redisson.Acquire(backend.AcquireRequest{}), redisson.Release(backend.ReleaseRequest{})
+	renewed := redisson.Renew(backend.RenewRequest{})
+	switch none := make([]backend.RenewRequest, 1); k {
+	case backend.Fenced:
+		acquired = redisson.AcquireFenced(backend.AcquireRequest{})
+	case backend.Read:
+		acquired, released = redisson.AcquireRead(backend.AcquireRequest{}), redisson.Dialect{}.ReleaseRead(backend.ReleaseRequest{})
+		renewed = redisson.RenewReads(none)
+	case backend.Write:
+		acquired, released = redisson.AcquireWrite(backend.AcquireRequest{}), redisson.Dialect{}.ReleaseWrite(backend.ReleaseRequest{})
+		renewed = redisson.RenewWrites(none)
+	}
+	return map[step][]func(faults.Request) bool{
+		acquire:   {runs(acquired.Script)},
+		partial:   {runs(released.Script)},
+		release:   {runs(released.Script)},
+		renew:     {runs(renewed.Script)},
+		subscribe: {func(r faults.Request) bool { return strings.EqualFold(r.Words[0], "subscribe") }},
 	}
 }
 
@@ -126,14 +153,20 @@ var etcdStore = &store{
 	lease:    2 * time.Second, // no shorter one is kept
 	start:    func(t testing.TB) *testservers.Server { return testservers.Etcd(t) },
 	connect:  connectEtcd,
-	requests: map[step][]func(faults.Request) bool{
-		acquire:   {writes((*pb.RequestOp).GetRequestPut)},
-		partial:   {calls("Lease/LeaseKeepAlive"), writes((*pb.RequestOp).GetRequestPut)},
-		release:   {writes((*pb.RequestOp).GetRequestDeleteRange), calls("Lease/LeaseRevoke")},
-		renew:     {calls("Lease/LeaseKeepAlive"), calls("KV/Txn")},
-		subscribe: {calls("Watch/Watch")},
+	requests: func(k backend.Kind) map[step][]func(faults.Request) bool {
+		parts := []func(faults.Request) bool{calls("Lease/LeaseKeepAlive"), writes((*pb.RequestOp).GetRequestPut)}
+		if k == backend.Write {
+			parts = parts[1:] // it lasts no shorter than before, and so it is let alone
+		}
+		return map[step][]func(faults.Request) bool{
+			acquire:   {writes((*pb.RequestOp).GetRequestPut)},
+			partial:   parts,
+			release:   {writes((*pb.RequestOp).GetRequestDeleteRange), calls("Lease/LeaseRevoke")},
+			renew:     {calls("Lease/LeaseKeepAlive"), calls("KV/Txn")},
+			subscribe: {calls("Watch/Watch")},
+		}
 	},
-	looks: calls("Lease/LeaseTimeToLive"),
+	looks: func(backend.Kind) func(faults.Request) bool { return calls("Lease/LeaseTimeToLive") },
 	empty: func(t *testing.T, addr string) bool {
 		var keys, leases int
 		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
@@ -147,7 +180,7 @@ var etcdStore = &store{
 	},
 	deleteKey: func(t *testing.T, addr, name string) {
 		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
-			_, err := cli.Delete(ctx, etcdbackend.DefaultPrefix+name)
+			_, err := cli.Delete(ctx, etcdbackend.DefaultPrefix+name, clientv3.WithPrefix()) // with what readers hold
 			must(t, err)
 		})
 	},

@@ -52,6 +52,14 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	for _, s := range steps {
 		e.sort(s)
 	}
+	for key, n := range e.numbers {
+		if n.client < 0 { // a Read for those who shared a Write
+			key.reads = !key.reads
+			if beside := e.numbers[key]; beside != nil {
+				n.client = beside.client
+			}
+		}
+	}
 	for _, o := range ops {
 		if s := e.granter(o); s != nil {
 			e.granting[s] = true
@@ -133,6 +141,8 @@ func (e *evidence) follow(ops []*op) {
 		case o.kind == acquire && o.result == yes:
 			o.number = clients[client]
 			users[user] = o.number
+		case o.kind == unlock && o.result == yes && reads:
+			o.murky = !e.releases(o) // what others share stays
 		case o.kind == unlock && o.result == yes:
 			if n := users[user]; n != nil && !n.releasedIn(o) {
 				n.handed = append(n.handed, o.call)
@@ -149,6 +159,18 @@ func (n *number) releasedIn(o *op) bool {
 		others := s.op != nil && s.op.user != o.user // the step of an end of Do is that of its beginning
 		return s.kind == releaseStep && !others && o.call < s.call && s.call < o.ret
 	})
+}
+
+// releases says whether a call sent a release of anything.
+func (e *evidence) releases(o *op) bool {
+	for key, n := range e.numbers {
+		if key.name == o.name && slices.ContainsFunc(n.steps, func(s *step) bool {
+			return s.kind == releaseStep && s.op != nil && s.op.user == o.user && o.call < s.call && s.call < o.ret
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // struckBefore returns whether a call may have ended the number by force before o, which was handed
@@ -232,17 +254,17 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 }
 
 // join notes what a Read shares that no request of its own brought about: something that its client
-// has. It isn't known what, where that has several.
+// has, for reading, or for writing. It isn't known what, where that has several.
 func (e *evidence) join(o *op, ops []*op) {
 	o.reentry, o.granted = perhaps, o.call
 	if o.result != yes {
 		return
 	}
 	for key, n := range e.numbers {
-		if !key.reads || key.name != o.name || n.client != o.client || !n.grantedBefore(o.ret) || n.releasedBefore(o.call) {
+		if key.name != o.name || n.client != o.client || !n.grantedBefore(o.ret) || n.releasedBefore(o.call) {
 			continue
 		}
-		o.joined = true
+		o.joined, o.lent = true, o.lent || !key.reads
 		o.granted, o.until = min(o.granted, n.granted), max(o.until, n.until)
 		o.shaken = o.shaken || n.shaken
 		o.doomed = o.doomed || slices.ContainsFunc(ops, n.struckBefore(o))
@@ -320,9 +342,13 @@ func (e *evidence) over(n *number) (until time.Duration) {
 	return until
 }
 
-// releasedBefore says whether a release of the number had begun then.
+// releasedBefore says whether the last release of the number had begun then. One of a Write without an answer may have been
+// that of a re-entry.
 func (n *number) releasedBefore(at time.Duration) bool {
-	return slices.ContainsFunc(n.steps, func(s *step) bool { return s.kind == releaseStep && s.call < at })
+	return slices.ContainsFunc(n.steps, func(s *step) bool {
+		last := s.side == backend.Read || s.result == freed || s.result == refused
+		return s.kind == releaseStep && last && s.call < at
+	})
 }
 
 // grantedBefore says whether the number had been acquired then.

@@ -34,10 +34,13 @@ type hold struct {
 	fixed   time.Duration // what end is again when fewer than renewed are left
 	over    bool          // its holder knows that it has ended; the store may keep it until then
 	shaken  bool
+	lent    bool // a Read, of which the store may know as a Write
 }
 
 // begun returns the hold that a call has acquired.
-func begun(o *op) hold { return hold{count: 1, end: o.end, until: o.until, shaken: o.shaken} }
+func begun(o *op) hold {
+	return hold{count: 1, end: o.end, until: o.until, shaken: o.shaken, lent: o.lent}
+}
 
 // mayHaveEnded says whether the hold may have ended by itself when o ends.
 func (h *hold) mayHaveEnded(o *op) bool { return h.over || o.ret >= h.end }

@@ -84,6 +84,7 @@ type op struct {
 	shaken   bool          // a hold whose requests have not all been answered
 	murky    bool          // an unlock that perhaps can't know who freed the lock, since a release was lost on its way
 	joined   bool          // a Read that shares what its client has
+	lent     bool          // and perhaps that is a Write
 	barred   bool          // a writer's note may have kept it from reading
 	forgets  bool          // a loss of data, which takes the last number with it
 }

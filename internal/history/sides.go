@@ -2,13 +2,14 @@ package history
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/seed951563bd/distsync/backend"
 )
 
 // A sides is the state of a read-write lock. What is read is in the store without a word of those who
 // share it, so every Read that was granted and not released is a ghost, too, which "locked" and "held by
-// another" are explained by.
+// another" are explained by. Readers of a client may share what it has for writing: then the store knows of a Write.
 type sides struct {
 	write  state
 	read   [maxUsers + 1]hold // of each user, from 1
@@ -51,7 +52,10 @@ func (s *sides) nextRead(o *op) bool {
 		}
 		return ok
 	case isLocked:
-		return o.result == yes && o.ghost || o.result == no && s.noReaders(o)
+		if o.result == yes {
+			return o.ghost || s.anyLent(o)
+		}
+		return s.noReaders(o)
 	default: // forceUnlock
 		return s.forcesReads(o)
 	}
@@ -64,8 +68,9 @@ func (s *sides) nextWrite(o *op) bool {
 	case forceUnlock:
 		writer := s.write.holder
 		ok := s.write.forces(o)
-		if writer != 0 && o.result != no {
+		if o.result != no {
 			s.strikeRead(writer) // what he reads beside it
+			s.strikeLent(o)
 		}
 		return ok
 	case wipe:
@@ -139,15 +144,36 @@ func (s *sides) writes(o *op) bool {
 	}
 }
 
-// noReaders says whether nobody may be reading, and ends what may have ended.
+// noReaders says whether nobody may be reading, as the store or its users see it, and ends what may have ended.
 func (s *sides) noReaders(o *op) bool {
 	for user := range s.read {
-		if !s.read[user].free(o) {
+		r := &s.read[user]
+		switch {
+		case r.lent && o.kind != acquire: // the store may know it as a Write
+		case r.free(o):
+			*r = hold{}
+		default:
 			return false
 		}
 	}
-	s.read = [maxUsers + 1]hold{}
 	return true
+}
+
+// anyLent says whether anybody may read what the store knows as a Write.
+func (s *sides) anyLent(o *op) bool {
+	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
+}
+
+// strikeLent ends by force what readers may share of a Write, if they still do.
+func (s *sides) strikeLent(o *op) {
+	for user := range s.read {
+		if r := &s.read[user]; r.lent {
+			before := *r
+			s.strikeRead(user)
+			*r = before
+			r.end = o.call
+		}
+	}
 }
 
 // endsRead ends the Read for the user, who has heard of it.

@@ -130,6 +130,26 @@ var sharedPasts = []judged{
 		add(acquire, 1, 5*sec, 6*sec, yes, shared), "no order"},
 	{"what nobody was granted is shared", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, failed, reads).asked(refused).add(acquire, 1, 3*sec, 4*sec, yes, shared), "no order"},
+	{"readers share what was written", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(unlock, 0, 3*sec, 4*sec, yes, writes).add(acquire, 1, 3*sec, 4*sec, yes, shared).
+		add(isLocked, 2, 5*sec, 6*sec, no, reads).add(isLocked, 2, 5*sec, 6*sec, yes, writes).add(isLocked, 1, 5*sec, 6*sec, yes, reads).
+		add(forceUnlock, 2, 7*sec, 8*sec, no, reads).add(check, 1, 9*sec, 10*sec, yes, reads).
+		add(unlock, 1, 11*sec, 12*sec, yes, reads).inherited(freed, 0), ""},
+	{"readers share what was written twice", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(acquire, 0, 3*sec, 4*sec, yes, writes, twice).
+		add(unlock, 0, 5*sec, 6*sec, yes, writes, twice).inherited(granted, 0).
+		add(unlock, 0, 7*sec, 8*sec, yes, writes).add(acquire, 1, 7*sec, 8*sec, yes, shared), ""},
+	{"what readers share of a write is forced", Rules{}, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(unlock, 0, 3*sec, 4*sec, yes, writes).add(acquire, 1, 3*sec, 4*sec, yes, shared).
+		add(forceUnlock, 2, 5*sec, 6*sec, yes, writes).add(acquire, 2, 7*sec, 8*sec, yes, writes).
+		add(unlock, 1, 9*sec, 10*sec, lost, reads), ""},
+	{"readers share what somebody writes", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(acquire, 1, 3*sec, 4*sec, yes, shared), "no order"},
+	{"readers share what another client has written", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(unlock, 0, 3*sec, 4*sec, yes, writes).add(acquire, 2, 3*sec, 4*sec, yes, shared), "no order"},
+	{"somebody writes beside readers who share what was written", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(unlock, 0, 3*sec, 4*sec, yes, writes).add(acquire, 1, 3*sec, 4*sec, yes, shared).
+		add(acquire, 2, 5*sec, 6*sec, yes, writes), "no order"},
 	{"what is shared may have been about to end", Rules{}, new(past).
 		add(acquire, 0, 1*sec, 1500*ms, yes, reads, short).add(acquire, 1, 1900*ms, 1950*ms, yes, shared).
 		add(acquire, 2, 2100*ms, 2200*ms, yes, writes).add(unlock, 1, 3*sec, 4*sec, lost, reads), ""},
