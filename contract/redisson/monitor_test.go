@@ -29,9 +29,9 @@ func (c command) mentions(word string) bool {
 }
 
 // refused says whether it is an attempt to get a lock that another had: it asks for how long that is,
-// and doesn't count itself.
+// and has no owner more or less.
 func (c command) refused() bool {
-	return c.does("pttl") && !c.does("hincrby") && !c.does("hset")
+	return c.does("pttl") && !c.does("hincrby") && !c.does("hset") && !c.does("hdel")
 }
 
 // does says whether it is a script that does something with its first key.

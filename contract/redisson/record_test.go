@@ -339,12 +339,13 @@ func (n *narrator) tellOfTwo() {
 	n.record("lock", func() { holder.lock()() }, anything)
 	n.record("re-entry", func() { holder.lock()() }, anything)
 	var woken func()
-	n.record("another waits", func() { woken = waiter.lock() }, waiting)
+	waits := n.watch(c.name, func() { woken = waiter.lock() }, func(cs []command) bool { return waiting(cs) > 0 })
+	n.story["another waits"] = n.lines(waits[:waiting(waits)])
 	for question, ask := range holder.ask {
 		n.record(question, ask, anything)
 	}
 	n.record("unlock, one hold left", holder.unlock, settled)
-	end := n.watch(c.name, func() { holder.unlock(); woken() }, unsubscribed)
+	end := n.withoutLooks(n.watch(c.name, func() { holder.unlock(); woken() }, unsubscribed))
 	isHolders := func(c command) bool { return c.mentions(n.cast.holder.owner) || c.mentions(latch) }
 	isWaiters := func(c command) bool { return !isHolders(c) }
 	n.story["unlock"] = n.lines(slices.DeleteFunc(slices.Clone(end), isWaiters))
@@ -400,13 +401,21 @@ type narrator struct {
 // record tells, as a step, what watch sees of the lock of two.
 func (n *narrator) record(step string, do func(), enough func([]command) bool) {
 	n.t.Helper()
-	n.story[step] = n.lines(n.watch(n.cast.name, do, enough))
+	n.story[step] = n.lines(n.withoutLooks(n.watch(n.cast.name, do, enough)))
+}
+
+// withoutLooks leaves out that a waiting writer of ours looks again, which it does each second.
+func (n *narrator) withoutLooks(commands []command) []command {
+	return slices.DeleteFunc(commands, func(c command) bool { return c.refused() && c.mentions(n.cast.waiter.owner) })
 }
 
 // watch does something and returns the commands about a lock that are sent meanwhile: all, and
 // enough.
 func (n *narrator) watch(lock string, do func(), enough func([]command) bool) (commands []command) {
 	n.t.Helper()
+	testservers.Until(n.t, "what was locked before lasts for a whole lease no longer", func() bool {
+		return n.place.left(n.t, lock) != recordLease && n.place.left(n.t, lock+"/shared") != recordLease
+	})
 	n.place.monitor.sync()
 	before := len(n.place.monitor.about(lock))
 	do()
@@ -434,10 +443,18 @@ func twice(commands []command) bool {
 	return carriedOut >= 2
 }
 
-// waiting says whether somebody has subscribed and then tried in vain.
-func waiting(commands []command) bool {
-	i := slices.IndexFunc(commands, func(c command) bool { return c.is("subscribe") || c.is("ssubscribe") })
-	return i >= 0 && slices.ContainsFunc(commands[i:], command.refused)
+// waiting returns how many commands it took somebody to subscribe and then try in vain, or 0.
+func waiting(commands []command) int {
+	subscribed := false
+	for i, c := range commands {
+		switch {
+		case c.is("subscribe"), c.is("ssubscribe"):
+			subscribed = true
+		case subscribed && c.refused():
+			return i + 1
+		}
+	}
+	return 0
 }
 
 // unsubscribed says whether somebody has unsubscribed, and nothing else is to come.
