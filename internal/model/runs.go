@@ -159,6 +159,7 @@ func runs() []run {
 		shares("a writer reads, a pair of goroutines is one owner", underPair),
 		shares("a writer reads, hand-over", underHand),
 		shares("a write is lent", lent),
+		shares("a write is lent to two", with(lentOnce, func(m *Shares) { m.Parties[0], m.Requests, m.Answered = 3, 1, true })),
 		shares("a write is lent once, no request is later than its lease", lentPunctual),
 		shares("a write is lent once, ForceUnlock", lentForced),
 
@@ -181,7 +182,7 @@ func runs() []run {
 		big(shares("a write is lent, ForceUnlock", with(lentForced, func(m *Shares) { m.Writers[0], m.HandOvers = 2, 2 }))),
 		big(shares("a write is lent once, ForceUnlock, unanswered", lentStruck, "T1")),
 		big(shares("a write is lent once, renewals take time", lentRenewed)),
-		big(shares("a write is lent to two", with(lentOnce, func(m *Shares) {
+		big(shares("a write is lent to two, and handed back", with(lent, func(m *Shares) {
 			m.Parties[0], m.Requests, m.Answered = 3, 1, true
 		}))),
 		big(notes("a writer and two readers", note)),
