@@ -23,6 +23,51 @@
 //	ForceRelease                                 free; waiters are woken if it was held
 //	the lease runs out                           free; nobody need be woken
 //
+// That is a plain lock, [Exclusive], and all that a store must have.
+//
+// # Kinds of lock
+//
+// A store may know other kinds, and says in its [Limits] which: so one that was written before a kind was
+// thought of, or can't have it, goes on as it is. Every request names its kind. One that isn't declared is
+// refused with [UnknownKind], and then whoever wants such a lock is told at once.
+//
+// A [Fenced] lock is an Exclusive one that is numbered: the table above is its own, too, and both are one lock
+// under one name. What it has beside is a number for each name that survives the lock:
+//
+//	Acquire: free                                the number grows, and is the hold's Token
+//	Acquire: held by the same owner              Token is that of the hold
+//	everything else                              the number stays, also when the lease runs out
+//
+// A read-write lock has the sides [Read] and [Write]. Per name the store keeps who reads, each with an end of
+// its own, and at most one owner who writes, with count and end; and for each owner who waits to write a note: since
+// when, and when it ends (see [AcquireRequest].Waited and Place). Ends only move up: a lease that is shorter than
+// what is left changes nothing. "Older" is a note that isn't over, of somebody who has waited for longer than the
+// request says that it has:
+//
+//	Acquire Read:  the owner reads, or writes     reads; whatever others wait for
+//	Acquire Read:  another writes                 unchanged; says how long that lasts
+//	Acquire Read:  nobody writes, an older note   unchanged; says what is left of the note, and not zero
+//	Acquire Read:  nobody writes, no older note   reads, beside others
+//	Acquire Write: the owner's                    count + 1
+//	Acquire Write: free                           writes, count 1; the owner's note is gone
+//	Acquire Write: another writes, anybody reads  with Place, the owner's note is left or prolonged; says how long they last
+//	Release Read:  the owner's                    gone; if it was the last, and nobody writes, waiters are woken
+//	Release Write: the owner's, count > 1         count - 1
+//	Release Write: the owner's, count = 1         gone, what the owner reads stays; all waiters are woken
+//	Release Write: not the owner's                the owner's note is gone, and if there was one all waiters are woken
+//	Renew:         the owner's                    expires no sooner than after the lease
+//	ForceRelease Read:  nobody writes             nobody reads; waiters are woken if somebody did
+//	ForceRelease Write: somebody writes           free, with what that owner reads; all waiters are woken
+//	everything else                               unchanged
+//
+// "Anybody reads" includes the owner that wants to write: nobody gets from reading to writing. A reader whose lease
+// has run out may be found reading while others do, if the store has one end for all beside their own; but the last
+// of them who leaves must not leave it behind, and it must keep nobody out who would get in otherwise. All
+// waiters are woken with [WakeAll], since they may all be readers; else [WakeOne] will do.
+//
+// A name that holds one of the two locks is no lock to a step of the other, but [ErrConflict], until it is free. No
+// owner is the same in both: a step may take what it finds for another's. A note is no hold.
+//
 // # Leases and clocks
 //
 // A lease is judged by one clock, that of the store, and counted from the moment at which the step was

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // The test binary is what measures, too: see launch.

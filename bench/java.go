@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // redissonName is the contender whose processes are Java programs, Party in contract/redisson.

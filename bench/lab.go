@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // A store is a server that locks are kept in, or none.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/redisson"
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 var workload10 = workload{

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // A usage is what a server has done so far.

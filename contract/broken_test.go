@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/backend"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -219,5 +221,9 @@ func TestWhole(t *testing.T) {
 	h := Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, "").store() }, Virtual: true}
 	t.Run("steps", func(t *testing.T) { runSteps(t, h) })
 	t.Run("model", func(t *testing.T) { runModel(t, h) })
-	t.Run("locker", func(t *testing.T) { runCases(t, h, fragileLockerCases) })
+	t.Run("locker", func(t *testing.T) {
+		runCases(t, h, fragileLockerCases)
+		runKind(t, h, backend.Fenced, fragileLockerCases)
+		runKind(t, h, backend.Write, fragileLockerCases)
+	})
 }

@@ -14,12 +14,16 @@
 //	}
 //
 // What a store can be made to do beside, such as losing its data or its connections, the fields of
-// [Store] say; cases that need what is not there are skipped, and say so.
+// [Store] say; cases that need what is not there are skipped, and say so. Which kinds of lock it knows beside plain
+// ones it declares itself, in [backend.Limits]: cases for the others are skipped, but for one that
+// looks whether the store refuses them.
 //
 // The suite has these parts. "steps" checks each step of a session on its own, sentence by sentence
 // of the comments in package backend. "model" runs random steps by several owners and compares every
-// answer with a plain model of a lock. "locker" checks that what users get, a dlock.Locker, keeps
-// its promises on this store. "histories" lets random users of several clients loose, with faults of
+// answer with a plain model of what a name can hold. "locker" checks that what users get, a dlock.Locker, keeps
+// its promises on this store. Cases about a lock that one has alone are run for plain locks, and again for each
+// other kind that is one, "as fenced" and "as write"; those that hold for a reader, too, "as read". What sets a
+// kind apart has cases of its own. "histories" lets random users of several clients loose, with faults of
 // all kinds in between, and looks for an order of their calls in which one lock could have given
 // these answers. Where there is none, the history is written into a folder whose path is printed, or
 // into the artifacts of go test -artifacts; DISTSYNC_HISTORY_SEED repeats it.
@@ -131,6 +135,8 @@ func runWithoutHandover(t *testing.T, h Harness) {
 	h.clientOptions = []dlock.Option{dlock.WithHandover(0)}
 	if h.Virtual {
 		runCases(t, h, lockerCases)
+		runCases(t, h, kindLockerCases)
+		runKind(t, h, backend.Write, lockerCases)
 		return
 	}
 	runCases(t, h, waitCases)

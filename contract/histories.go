@@ -8,7 +8,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/history"
+	"github.com/seed951563bd/distsync/internal/test/history"
 )
 
 const historyRule = "whatever clients do at once, and whatever fails, their answers are those of one lock for each name, of whatever kind"

@@ -82,7 +82,7 @@ func readersAndWriters(l *lab) {
 
 func plainReads(l *lab) {
 	rw := l.process().RWLocker("a")
-	if rw.Name() != "a" || rw.Reader() != rw.Reader() || rw.Writer() != rw.Writer() || rw.RLocker() != rw.Reader() {
+	if r, w := rw.Reader(), rw.Writer(); rw.Name() != "a" || r != rw.Reader() || w != rw.Writer() || r != rw.RLocker() {
 		l.Error("the sides of an RWLocker aren't always the same Lockers")
 	}
 	const goroutines = 5
@@ -552,8 +552,7 @@ func lostRead(l *lab) {
 	l.wantError(h.Release(l.ctx), "Release", dlock.ErrLost)
 	l.lock(rw.Writer())
 	l.unlock(rw.Writer())
-	rw.RLock()
-	rw.RUnlock()
+	pass(rw.RLocker())
 }
 
 func readerLeaves(l *lab) {
@@ -684,7 +683,9 @@ func closeWithReaders(l *lab) {
 	l.as(backend.Read).wantHeld("a", "after Close")
 	l.release(h)
 	l.noError(rw.Reader().UnlockContext(ctx), "RUnlock after Close")
-	l.noError(rw.Reader().UnlockContext(l.ctx), "RUnlock after Close")
+	over, cancel := context.WithCancel(l.ctx)
+	cancel()
+	l.noError(rw.Reader().UnlockContext(over), "RUnlock after Close, with a context that is over")
 	l.eventually("nobody reads", func() bool { return !l.as(backend.Read).look("a", "").Held })
 }
 

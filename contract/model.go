@@ -311,10 +311,13 @@ func (r *modelRun) do(s modelStep) (got answer, err error) {
 }
 
 func (r *modelRun) ask(s modelStep) (got answer, err error) {
-	ctx, session, name := r.e.ctx, r.sessions[s.owner], r.prefix+s.name
+	ctx, session, name, owner := r.e.ctx, r.sessions[s.owner], r.prefix+s.name, s.owner
+	if !lengthens(s.kind) {
+		owner += ", alone" // no owner is the same in both kinds of lock that a name can be
+	}
 	switch s.op {
 	case opAcquire, opReenter:
-		req := backend.AcquireRequest{Kind: s.kind, Name: name, Owner: s.owner, Lease: s.lease, Waited: s.waited, Place: s.place}
+		req := backend.AcquireRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Waited: s.waited, Place: s.place}
 		if s.op == opReenter {
 			req.Reentry, req.Waited, req.Place = true, 0, 0
 		}
@@ -327,10 +330,10 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 		}
 		return answer{text: "acquired", token: res.Token}, err
 	case opRelease:
-		res, err := session.Release(ctx, backend.ReleaseRequest{Kind: s.kind, Name: name, Owner: s.owner, Lease: s.lease})
+		res, err := session.Release(ctx, backend.ReleaseRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease})
 		return answer{text: res.Outcome.String()}, err
 	case opRenew:
-		res, err := session.Renew(ctx, backend.RenewRequest{Kind: s.kind, Name: name, Owner: s.owner, Lease: s.lease})
+		res, err := session.Renew(ctx, backend.RenewRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease})
 		if !res.Held {
 			return answer{text: "not held"}, err
 		}
@@ -342,7 +345,7 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 		}
 		return answer{text: "released"}, err
 	default: // opLook
-		res, err := session.Look(ctx, backend.LookRequest{Kind: s.kind, Name: name, Owner: s.owner})
+		res, err := session.Look(ctx, backend.LookRequest{Kind: s.kind, Name: name, Owner: owner})
 		switch {
 		case res == backend.LookResult{}:
 			return answer{text: "free"}, err

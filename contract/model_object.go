@@ -150,7 +150,11 @@ func (t moment) left(x ending) *[2]time.Duration {
 // apply returns what the object may answer to a step, as modelRun.do words it, and what it is afterwards.
 func (o object) apply(s modelStep, t moment) []outcome {
 	if readWrite := lengthens(s.kind); !o.free() && readWrite != (o.reads() || o.alone.kind == backend.Write) {
-		return []outcome{{text: otherKind, next: o}}
+		all := []outcome{{text: otherKind, next: o}}
+		if t.mayBeOver(o.holds()) && (s.op == opAcquire || s.op == opReenter) {
+			all = append(all, outcome{text: heldByOther, next: o}) // it ended before it was looked at
+		}
+		return all
 	}
 	i := slices.Index(modelOwners[:], s.owner)
 	var all []outcome
@@ -218,7 +222,9 @@ func (o object) acquire(s modelStep, i int, t moment) []outcome {
 	h := &w.next.alone
 	if !mine {
 		*h = hold{kind: s.kind, owner: s.owner}
-		w.next.notes[i] = note{}
+		if s.kind == backend.Write {
+			w.next.notes[i] = note{}
+		}
 	}
 	h.count++
 	h.last(s.lease, t)

@@ -518,9 +518,15 @@ func (c *Client) confirm(ctx context.Context, cl *claim) {
 
 // confirmed asks once, and says whether it is clear now.
 func (c *Client) confirmed(ctx context.Context, cl *claim) bool {
-	res, err := step(ctx, c, backend.Session.Look, cl.lookRequest())
+	c.mu.Lock()
+	req := cl.lookRequest()
+	c.unlock()
+	res, err := step(ctx, c, backend.Session.Look, req)
 	c.mu.Lock()
 	defer c.unlock()
+	if cl.kind != req.Kind {
+		return false // it has been downgraded, and what was asked about given back
+	}
 	if err == nil && res.Count == 0 {
 		c.loseClaimLocked(cl, ErrLost)
 	}

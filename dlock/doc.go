@@ -53,9 +53,16 @@
 // By default a Locker is like a mutex variable: one hold at a time, a second Lock waits, any
 // goroutine may unlock. To re-enter a lock that you hold, say who you are: [WithOwner] and
 // [NewOwner] make everything that is done with a context one party; [Locker.For] does it for code
-// that takes a sync.Locker; and the context of a Do re-enters that lock. Of what a context says the
-// innermost counts, an owner or the hold of a Do of this lock. [WithGoroutineOwners] is
+// that takes a sync.Locker; and the context of a [Hold], such as Do passes to fn, re-enters that lock. Of what a context says the
+// innermost counts, an owner or a hold of this lock. [WithGoroutineOwners] is
 // for code that was written for locks owned by threads.
+//
+// # Kinds of lock
+//
+// [Client.RWLocker] makes read-write locks, whose two sides are Lockers: any number of readers or one writer.
+// [Client.FencedLocker] makes locks whose acquisitions are numbered, so that a resource can refuse a holder that was
+// paused for longer than its lease: [Token]. [Locker.Acquire] is Do for code that can't be one function, and returns a
+// [Hold]. Locks of different kinds should have different names; where a store can tell that they haven't, that is [ErrConflict].
 //
 // # When things go wrong
 //

@@ -364,3 +364,99 @@ func ExampleErrHeld() {
 	// 200 shipped
 	// 423 somebody else is at it
 }
+
+// Any number of readers, or one writer; and who writes may read as well.
+func ExampleClient_RWLocker() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	rw, ctx := client.RWLocker("lock:prices"), context.Background()
+	price := 1
+
+	rw.RLock()
+	rw.RLock() // another reader, in this process or another
+	ok, err := rw.Writer().TryLock(ctx)
+	fmt.Println("writing meanwhile:", ok, err)
+	rw.RUnlock()
+	rw.RUnlock()
+
+	err = rw.Writer().Do(ctx, func(ctx context.Context) error {
+		price = 2
+		return rw.Reader().Do(ctx, func(context.Context) error { // within the write
+			fmt.Println("the price is", price)
+			return nil
+		})
+	})
+	fmt.Println(err)
+	// Output:
+	// writing meanwhile: false <nil>
+	// the price is 2
+	// <nil>
+}
+
+// A party that reads and wants to write must give up reading first.
+func ExampleRWLocker_upgrade() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	rw := client.RWLocker("lock:prices")
+
+	err := rw.Reader().Do(context.Background(), func(ctx context.Context) error {
+		return rw.Writer().LockContext(ctx)
+	})
+	fmt.Println(errors.Is(err, dlock.ErrUpgrade))
+	// Output: true
+}
+
+// A resource that remembers the largest token refuses whoever comes with a smaller one.
+func ExampleClient_FencedLocker() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	l, ctx := client.FencedLocker("lock:account:7"), context.Background()
+
+	var largest uint64 // what the resource remembers
+	write := func(ctx context.Context) bool {
+		token, ok := dlock.Token(ctx)
+		if !ok || token < largest {
+			return false
+		}
+		largest = token
+		return true
+	}
+	paused, err := l.Acquire(ctx, dlock.Lease(time.Millisecond)) // and then it doesn't run for a while
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = l.Do(ctx, func(ctx context.Context) error {
+		fmt.Println("the next one writes:", write(ctx))
+		return nil
+	})
+	fmt.Println(err)
+	fmt.Println("the one that was paused writes:", write(paused.Context()))
+	fmt.Println("its release:", errors.Is(paused.Release(ctx), dlock.ErrLost))
+	// Output:
+	// the next one writes: true
+	// <nil>
+	// the one that was paused writes: false
+	// its release: true
+}
+
+// What is acquired in one function is released in another.
+func ExampleLocker_Acquire() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	ctx := context.Background()
+
+	h, err := client.Locker("lock:orders:42").Acquire(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ship := func(ctx context.Context) { fmt.Println("shipping:", ctx.Err()) }
+	ship(h.Context())
+	fmt.Println(h.Release(ctx))
+	fmt.Println(h.Context().Err(), errors.Is(h.Release(ctx), dlock.ErrNotHeld))
+	// Output:
+	// shipping: <nil>
+	// <nil>
+	// context canceled true
+}

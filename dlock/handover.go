@@ -136,46 +136,87 @@ func (c *Client) downgrade(cl *claim) {
 	read := &claim{object: cl.object, kind: backend.Read, owner: cl.owner, lease: cl.lease, more: new(more)}
 	var tries backoff
 	for {
-		c.mu.Lock()
-		sent, lease, over := c.now(), c.stored(cl.lease), cl.dead
-		read.sending(sent, lease)
-		c.unlock()
-		if over && !read.unsure {
-			return // its last reader has left
+		sent, ok := c.mayDowngrade(cl, read)
+		if !ok {
+			return
 		}
-		res, err := step(c.ctx, c, backend.Session.Acquire, read.acquireRequest(lease, false))
-		if c.downgraded(cl, read, sent, res, err) || !c.pause(c.ctx, tries.next(firstBackoff, longestPause(cl.lease))) {
+		res, err := step(c.ctx, c, backend.Session.Acquire, read.acquireRequest(c.stored(cl.lease), false))
+		written, done := c.downgraded(cl, read, sent, res, err)
+		if written != nil {
+			c.giveBackWrite(cl, written)
+		}
+		if done || !c.pause(c.ctx, tries.next(firstBackoff, longestPause(cl.lease))) {
 			return
 		}
 	}
 }
 
-// downgraded notes the answer to the read that a downgrade has asked for, and says whether that was all.
-func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireResult, err error) (done bool) {
+// mayDowngrade says whether readers still share what they were lent.
+func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	read.unsure = read.unsure || err != nil && backend.KindOf(err) == backend.Unknown
-	switch {
-	case cl.dead:
-		if read.unsure || err == nil && res.Acquired {
+	if cl.dead {
+		if read.unsure {
 			c.takeBackLocked(read)
 		}
-		return true
-	case err != nil:
-		return false
-	case !res.Acquired:
-		c.loseClaimLocked(cl, ErrLost) // else the store would have granted it
-		return true
+		return 0, false
 	}
-	written := &claim{object: cl.object, kind: cl.kind, owner: cl.owner, lease: cl.lease, horizon: cl.horizon, unsure: cl.unsure}
-	cl.kind = backend.Read
-	cl.horizon = read.horizon
-	cl.extend(sent, cl.lease)
+	sent = c.now()
+	read.sending(sent, c.stored(cl.lease))
+	return sent, true
+}
+
+// downgraded notes the answer to the read that a downgrade has asked for, and says whether that was all. If it was
+// granted, what is left of the write is to be given back.
+func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireResult, err error) (written *claim, done bool) {
+	c.mu.Lock()
+	defer c.unlock()
+	granted := err == nil && res.Acquired
+	read.unsure = read.unsure || err != nil && backend.KindOf(err) == backend.Unknown
+	now, until := c.now(), sent+promised(cl.lease)
+	switch {
+	case c.closed:
+		return nil, true
+	case cl.dead, now >= cl.until(), err == nil && !granted: // else the store would have granted it
+		c.loseClaimLocked(cl, ErrLost)
+		if read.unsure || granted {
+			c.takeBackLocked(read)
+		}
+		return nil, true
+	case !granted:
+		return nil, false
+	case now >= until:
+		read.unsure = true
+		return nil, false
+	}
+	written = &claim{object: cl.object, kind: cl.kind, owner: cl.owner, lease: cl.lease, horizon: cl.horizon, unsure: cl.unsure}
+	cl.kind, cl.unsure, cl.horizon = read.kind, read.unsure, read.horizon
+	cl.deadline.Store(int64(until)) // the write may have been promised for longer
+	c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
 	if r := cl.object.reading; r != nil && r.lent == cl {
 		r.lent = nil
 	}
-	c.takeBackLocked(written)
-	return true
+	return written, true
+}
+
+// giveBackWrite releases the write of a claim that is one for reading now. If there is none any more it was lost, perhaps before
+// the read was granted, and somebody else may have written in between.
+func (c *Client) giveBackWrite(cl, written *claim) {
+	lease := c.stored(written.lease)
+	sent := c.now()
+	res, err := step(c.ctx, c, backend.Session.Release, written.releaseRequest(lease, false))
+	c.mu.Lock()
+	defer c.unlock()
+	written.sending(sent, lease)
+	switch {
+	case err == nil && res.Outcome == backend.NotHeld:
+		c.loseClaimLocked(cl, ErrLost)
+	case err == nil && res.Outcome == backend.Freed:
+		c.wakeLocked(cl)
+	}
+	if written.unsure || err != nil || res.Outcome == backend.Left {
+		c.takeBackLocked(written)
+	}
 }
 
 // take accepts the hold that a waiter was handed.

@@ -424,21 +424,44 @@ func (l *Locker) held(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	who := l.caller(ctx)
-	h := l.present(who)
+	for {
+		h, req := l.asked(who)
+		if h == nil {
+			return 0, nil
+		}
+		res, err := l.lookFor(ctx, req)
+		if n, ok := l.counted(who, h, req.Kind, res); ok || err != nil {
+			return n, err
+		}
+	}
+}
+
+// asked returns the valid hold of a caller, or nil, and how to ask the store about it.
+func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
+	l.client.mu.Lock()
+	defer l.client.unlock()
+	h := l.presentLocked(who)
 	if h == nil {
-		return 0, nil
+		return nil, backend.LookRequest{}
 	}
-	res, err := l.lookFor(ctx, h.claim.lookRequest())
-	if err != nil || res.Count == 0 {
-		return 0, err
-	}
+	return h, h.claim.lookRequest()
+}
+
+// counted returns what a caller has, if the store has been asked about what its hold still rests on.
+func (l *Locker) counted(who caller, h *hold, kind backend.Kind, res backend.LookResult) (n int, ok bool) {
 	c := l.client
 	c.mu.Lock()
 	defer c.unlock()
-	if l.presentLocked(who) != h {
-		return 0, nil
+	switch {
+	case l.presentLocked(who) != h:
+		return 0, true
+	case h.claim.kind != kind:
+		return 0, false // it was downgraded meanwhile
+	case res.Count == 0:
+		return 0, true
+	default:
+		return c.objectLocked(l.kind, l.name).calls(h), true
 	}
-	return c.objectLocked(l.kind, l.name).calls(h), nil
 }
 
 // present returns the valid hold of a caller, or nil.

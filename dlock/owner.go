@@ -26,7 +26,7 @@ func NewOwner() Owner { return Owner{owners.Add(1)} }
 // wraps whole requests unless each request really is one party.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	o.mustBeSomebody("WithOwner")
-	return context.WithValue(ctx, identityKey{}, &identity{party: o})
+	return context.WithValue(ctx, identityKey{}, &identity{party: o, outer: identityOf(ctx)})
 }
 
 func (o Owner) mustBeSomebody(where string) {

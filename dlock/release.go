@@ -367,6 +367,8 @@ func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
 	if !last {
 		return nil
 	}
+	ctx, cancel := c.releaseContext(ctx, h, true)
+	defer cancel()
 	if inner != nil {
 		c.releaseOnce(ctx, inner, c.stored(inner.lease), false)
 	}

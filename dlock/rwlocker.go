@@ -12,7 +12,8 @@ import (
 //
 // Readers of one client share what the store grants to one of them. Who comes within the hand-over time (see
 // [WithHandover]) joins without a word to the store, unless a writer of the same client waits; later ones ask
-// the store, so that writers elsewhere get their turn. If the hold is lost, each who shares it is told.
+// the store, so that writers elsewhere get their turn. If the hold is lost, each who shares it is told. For as long as that a
+// lock also passes from a writer to the readers of its client who wait, and back: readers elsewhere find it held by a writer meanwhile.
 //
 // A reader that came after a waiting writer doesn't get in before it, but for those who join. So writers aren't starved, and
 // two reads of different parties that wait for each other around a waiting writer stand still, as with

@@ -377,6 +377,7 @@ func TestFencedLockers(t *testing.T) {
 			}
 			last = token
 			err = client.FencedLocker("x").Do(h.Context(), func(ctx context.Context) error {
+				ctx = WithOwner(ctx, NewOwner())
 				return client.Locker("y").Do(ctx, func(ctx context.Context) error {
 					if again, ok := Token(ctx); !ok || again != token {
 						t.Errorf("token of a re-entry: %d, %v; want %d", again, ok, token)
@@ -891,5 +892,99 @@ func TestALentWriteIsLost(t *testing.T) {
 		}
 		time.Sleep(lossMemory * DefaultLease)
 		empty(t, c)
+	})
+}
+
+// lending makes a client lend what it has claimed for writing to one reader, and returns what the reader got and, through
+// b.acquire, lets the test answer the downgrade.
+func lending(t *testing.T, b *scripted, opts ...Option) (c *Client, h *Hold) {
+	t.Helper()
+	c = New(b, append([]Option{quiet()}, opts...)...)
+	t.Cleanup(func() { c.Close() })
+	rw := c.RWLocker("x")
+	rw.Lock()
+	reading := make(chan *Hold)
+	go func() {
+		h, err := rw.Reader().Acquire(t.Context())
+		must(t, err)
+		reading <- h
+	}()
+	synctest.Wait()
+	rw.Unlock()
+	return c, <-reading
+}
+
+// A downgrade is answered late: what is relied on counts from when it was asked for, and not from a renewal of the write since.
+func TestADowngradeThatIsAnsweredLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		var silent atomic.Bool
+		b.renew = func(_ backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+			if silent.Load() {
+				return backend.RenewResult{}, errors.New("no answer")
+			}
+			return do()
+		}
+		_, h := lending(t, b)
+		b.acquire = func(_ backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			b.acquire = nil
+			res, err := do()
+			time.Sleep(DefaultLease / 2) // the write is renewed meanwhile
+			silent.Store(true)
+			return res, err
+		}
+		began := time.Now()
+		<-h.Lost()
+		if held := time.Since(began); held > DefaultLease+DefaultHandover {
+			t.Errorf("it was relied on for %v after the store was asked for a lease of %v", held, DefaultLease)
+		}
+	})
+}
+
+// An attempt to downgrade has no answer, the next one has; the first is carried out when all have left.
+func TestADowngradeThatIsCarriedOutTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		c, h := lending(t, b)
+		var late backend.AcquireRequest
+		b.acquire = func(req backend.AcquireRequest, _ func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			b.acquire, late = nil, req
+			return backend.AcquireResult{}, errors.New("no answer")
+		}
+		time.Sleep(time.Second)
+		must(t, h.Release(t.Context()))
+		res, err := b.Backend.Open().Acquire(context.Background(), late)
+		if !res.Acquired || err != nil {
+			t.Fatalf("the late attempt: %+v, %v", res, err)
+		}
+		time.Sleep(DefaultLease / 2)
+		if ok, err := c.RWLocker("x").Writer().TryLock(t.Context()); !ok || err != nil {
+			t.Errorf("writing after half a lease: %v, %v", ok, err)
+		}
+	})
+}
+
+// The lock is forced while it is lent, and somebody else writes before it is downgraded: its readers are told.
+func TestADowngradeOfWhatWasForced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		_, h := lending(t, b)
+		other := New(b.Backend, quiet())
+		defer other.Close()
+		theirs := other.RWLocker("x").Writer()
+		if ok, err := theirs.ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatalf("ForceUnlock = %v, %v", ok, err)
+		}
+		mustTry(t, theirs)
+		theirs.Unlock()
+		time.Sleep(time.Second)
+		select {
+		case <-h.Lost():
+		default:
+			t.Error("another has written since, and the reader isn't told")
+		}
+		if err := h.Release(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("Release = %v", err)
+		}
 	})
 }

@@ -360,12 +360,6 @@ func (c *Client) dissolveLocked(q *queue) {
 	}
 }
 
-func (c *Client) wake(cl *claim) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.wakeLocked(cl)
-}
-
 // wakeLocked lets whoever is next for what was claimed try.
 func (c *Client) wakeLocked(cl *claim) {
 	if q := c.queueLocked(cl); q != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
-	"github.com/seed951563bd/distsync/internal/testservers"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
 func TestNewPanicsOnNil(t *testing.T) {

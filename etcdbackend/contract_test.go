@@ -19,8 +19,8 @@ import (
 	"github.com/seed951563bd/distsync/contract"
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
-	"github.com/seed951563bd/distsync/internal/testservers"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
 // contractParts are patterns for go test -run, which together match the whole suite. Most cases wait for leases,

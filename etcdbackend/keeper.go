@@ -96,9 +96,7 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 		return
 	}
 	if k.closed() {
-		for _, a := range asks {
-			a.answer(0, errClosed)
-		}
+		k.abandon(asks, errClosed)
 		return
 	}
 	k.mu.Lock()

@@ -164,3 +164,16 @@ func TestAbandonedMessages(t *testing.T) {
 		}
 	})
 }
+
+// What is asked of a keeper that is closed is answered once, whether or not somebody gives up just then.
+func TestClosedKeeperAnswersOnce(t *testing.T) {
+	k := newKeeper(newStreamer())
+	k.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		if _, err := k.keepAlive(ctx, 7, 30); err == nil {
+			t.Error("a closed keeper has kept a lease alive")
+		}
+	}
+}

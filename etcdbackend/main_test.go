@@ -11,7 +11,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/etcdbackend"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -31,13 +31,14 @@ func (s *session) leaveNote(ctx context.Context, a *attempt, req backend.Acquire
 		return false, at, err
 	}
 	now := time.Now()
-	if since := now.Add(-req.Waited); note.free() || since.Before(note.since) {
+	switch since := now.Add(-req.Waited); {
+	case note.free():
+		note.owner, note.since, note.first = req.Owner, since, req.Waited
+	case since.Before(note.since):
+		note.first += note.since.Sub(since)
 		note.since = since
 	}
-	note.lease, note.owner, note.waited = l.id, req.Owner, now.Sub(note.since)
-	if note.free() {
-		note.first = note.waited
-	}
+	note.lease, note.waited = l.id, now.Sub(note.since)
 	res, err := insist(ctx, patience(a.ttl), s.store.kv.Txn, &pb.TxnRequest{
 		Compare: s.stillOut(a.id, at),
 		Success: []*pb.RequestOp{s.store.put(id, note)},

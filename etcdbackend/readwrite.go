@@ -112,6 +112,14 @@ func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
 	}
 }
 
+// mistaken is conflicts for an attempt that has found no key, where it took the hold to have one: it wasn't read.
+func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
+	if !key.free() || a.seen == nil {
+		return nil
+	}
+	return s.conflicts(ctx, a.id, a.ttl)
+}
+
 // readsIn returns an error if a lock that was to be had alone is being read.
 func readsIn(res *pb.TxnResponse) error {
 	if res == nil || len(res.Responses) < 2 {
@@ -169,13 +177,14 @@ func (s *session) acquireWrite(ctx context.Context, req backend.AcquireRequest) 
 
 // others returns the leases of the holds that keep an owner from writing.
 func (at scene) others(owner string) (leases []int64) {
-	switch {
-	case at.write.free():
-		for _, r := range at.reads {
-			leases = append(leases, r.lease)
+	if !at.write.free() {
+		if at.write.owner == owner {
+			return nil
 		}
-	case at.write.owner != owner:
 		leases = append(leases, at.write.lease)
+	}
+	for _, r := range at.reads {
+		leases = append(leases, r.lease) // also that of the writer, who may keep it
 	}
 	return leases
 }

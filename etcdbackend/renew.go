@@ -162,6 +162,7 @@ func (b *batch) rewrite(r int, key record, ttl int64) {
 		var err error
 		for err == nil {
 			if key.free() || key.owner != a.id.owner {
+				err = b.mistaken(b.ctx, a, key)
 				break
 			}
 			var done bool

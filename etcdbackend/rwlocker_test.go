@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/etcdbackend"
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // A pair is what a read-write lock guards. The race detector sees to it, too.

@@ -148,7 +148,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 			if err = s.giveBack(ctx, id, 0, ttl); err != nil {
 				return backend.ReleaseResult{}, notDone(err)
 			}
-			return backend.ReleaseResult{Outcome: backend.NotHeld}, nil
+			return backend.ReleaseResult{Outcome: backend.NotHeld}, s.mistaken(ctx, a, key)
 		case key.count > 1:
 			next := key
 			next.count--
@@ -212,7 +212,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	key, err := s.read(ctx, id, 0)
 	for err == nil {
 		if key.free() {
-			return backend.ForceReleaseResult{}, nil
+			return backend.ForceReleaseResult{}, s.mistaken(ctx, a, key)
 		}
 		id.owner = key.owner
 		lease := key.lease
@@ -270,7 +270,7 @@ func (s *session) remaining(ctx context.Context, id holdID, key record) (time.Du
 	}
 	left, _, err := s.store.remaining(ctx, key.lease)
 	if err == nil && left < 0 {
-		key, err = s.store.read(ctx, id, 0)
+		key, err = s.read(ctx, id, 0)
 	}
 	return lasts(left), key, err
 }

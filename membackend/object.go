@@ -117,7 +117,9 @@ func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.Acqu
 	}
 	if h.count == 0 {
 		*h = hold{kind: req.Kind, owner: req.Owner}
-		delete(o.notes, req.Owner)
+		if req.Kind == backend.Write {
+			delete(o.notes, req.Owner)
+		}
 	}
 	h.count++
 	h.last(now.Add(req.Lease))

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/testservers"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
 func connectCluster(t testing.TB, nodes []*testservers.Server, change ...func(*redis.ClusterOptions)) *redis.ClusterClient {

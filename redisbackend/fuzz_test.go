@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 

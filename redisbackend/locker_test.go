@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/testservers"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 

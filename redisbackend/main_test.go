@@ -9,8 +9,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/testservers"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 

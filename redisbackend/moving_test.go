@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/testservers"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
 // dialects are the ways to publish.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract/faults"
-	"github.com/seed951563bd/distsync/internal/testservers"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 

@@ -3,8 +3,8 @@ package redisbackend_test
 import (
 	"testing"
 
-	"github.com/seed951563bd/distsync/internal/testservers"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
 func TestWaiting(t *testing.T) { wiretest.Waiting(t, this, testservers.Redis(t)) }

@@ -13,7 +13,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/seed951563bd/distsync/internal/wiretest"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...) }

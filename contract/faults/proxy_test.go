@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/seed951563bd/distsync/contract/faults"
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 func newProxy(t *testing.T, server string, protocol faults.Protocol) *faults.Proxy {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // A testCase is what a version of Redisson and one of our backends do together.
@@ -238,7 +238,7 @@ func goReenters(t *testing.T, l *lab) {
 // javaForces is about a holder in Go that is told when it renews.
 func javaForces(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java := l.locker(l.client(t, dlock.WithLease(shortLease)), name), l.thread(t)
+	ours, java := l.locker(l.client(t, dlock.WithLease(2*shortLease)), name), l.thread(t)
 	wantNil(t, "lock", ours.LockContext(t.Context()))
 	locked := java.start("lock", name)
 	l.awaitThread(t, name, java)

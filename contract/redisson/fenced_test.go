@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // fencedCases are about the numbers of fenced locks. What is about the lock itself is among exclusiveCases.

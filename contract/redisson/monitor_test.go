@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // A command is what a server was told, as MONITOR shows it.

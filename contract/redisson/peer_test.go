@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // classpaths has a function for each version that returns the class path of the Java program.

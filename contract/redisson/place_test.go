@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // wantHolds compares the hash that is a lock with the owners and their counts. An owner of ours is known

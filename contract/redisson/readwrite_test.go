@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // readWriteCases are about both sides of a read-write lock. What is about writers alone is among
@@ -304,7 +304,7 @@ func readLeasesEnd(t *testing.T, l *lab) {
 // javaForcesReaders is about readers in Go that share a hold, and are told when it is renewed.
 func javaForcesReaders(t *testing.T, l *lab) {
 	name := lockName(t)
-	rw := l.client(t, dlock.WithLease(shortLease)).RWLocker(name)
+	rw := l.client(t, dlock.WithLease(2*shortLease)).RWLocker(name)
 	readers := []*dlock.Locker{rw.Reader().For(dlock.NewOwner()), rw.Reader().For(dlock.NewOwner())}
 	for _, r := range readers {
 		wantNil(t, "lock", r.LockContext(t.Context()))
@@ -375,7 +375,7 @@ func forcesOwnSide(t *testing.T, l *lab) {
 // when it looks again.
 func javaDowngrades(t *testing.T, l *lab) {
 	name := lockName(t)
-	client, java := l.client(t, dlock.WithLease(shortLease)), l.java.thread(t)
+	client, java := l.client(t, dlock.WithLease(2*shortLease)), l.java.thread(t)
 	java.want("locked", "write.lock", name)
 	java.want("locked", "read.lock", name)
 	l.wantHolds(t, name, map[string]string{"mode": "write", java.owner + ":write": "1", java.owner: "1"})

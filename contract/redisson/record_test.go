@@ -15,7 +15,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 var update = flag.Bool("update", false, "write what is recorded into docs/redisson.md")
@@ -112,6 +112,9 @@ type block struct {
 
 func (b *block) add(who string, lines []string) {
 	text := strings.Join(lines, "\n")
+	if len(lines) == 0 {
+		text = "(nothing)"
+	}
 	if i := slices.Index(b.text, text); i >= 0 {
 		b.who[i] += ", " + who
 		return
@@ -412,7 +415,8 @@ func (n *narrator) watch(lock string, do func(), enough func([]command) bool) (c
 		commands = n.place.monitor.about(lock)[before:]
 		return enough(commands)
 	})
-	return commands
+	n.place.monitor.sync() // of the last there may be more
+	return n.place.monitor.about(lock)[before:][:len(commands)]
 }
 
 // anything says that there is nothing to wait for, as what was done has been answered. It may be nothing: to
@@ -499,5 +503,6 @@ func (n *narrator) plain(words []string) string {
 	line = newToken.ReplaceAllString(line, "$1 MICROSECONDS")
 	line = longer.ReplaceAllString(line, "$1 LEFT+600000")
 	line = shorter.ReplaceAllString(line, "$1 LEFT")
-	return latchTime.ReplaceAllString(line, "$1 LATCHTIME")
+	line = latchTime.ReplaceAllString(line, "$1 LATCHTIME")
+	return strings.TrimRight(line, " ") // who only looks may name nobody
 }

@@ -178,7 +178,7 @@ const (
 // There is no retrying here and no logging; the core does both.
 func (s dirSession) step(ctx context.Context, kind backend.Kind, name string, do func(l *lockFile, now time.Time) change) error {
 	if kind != backend.Exclusive {
-		return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("unknown kind of lock: %d", kind)}
+		return backend.UnknownKind("a directory", kind)
 	}
 	unlock, err := s.guard()
 	if err != nil {

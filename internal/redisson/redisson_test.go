@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 func TestChannel(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/testservers"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 // unit is what leases, and time that passes, are whole multiples of in these tests. However slow the machine

@@ -1,0 +1,124 @@
+package faults_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// chaos has two crowds contend while the faults of the other rows strike at random, one upon
+// another. A call may fail; nobody may ever believe beside another, and afterwards everything must
+// be well.
+func chaos(l *lab) {
+	const goroutines = 3
+	random := seed(l.T)
+	parties := []*party{l.proxied(l.short()), l.proxied(l.short())}
+	ctx, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	var turns atomic.Int64
+	for _, p := range parties {
+		for range goroutines {
+			mine := rand.New(rand.NewPCG(random.Uint64(), 0))
+			all.Go(func() {
+				for ctx.Err() == nil {
+					p.tryTurn(ctx, mine, &turns)
+				}
+			})
+		}
+	}
+	for begin := time.Now(); time.Since(begin) < 5*time.Second; {
+		parties[random.IntN(len(parties))].strike(random)
+		l.pass(time.Now().Add(rnd(random, 100*time.Millisecond)))
+	}
+	stop()
+	all.Wait()
+	l.Logf("%d turns", turns.Load())
+	for _, p := range append(parties, l.direct()) {
+		l.isFree(p)
+		l.isFree(p.at("rw").as(backend.Write))
+	}
+}
+
+// sometimes returns the party at one of its locks: a fenced one, which it may use as a plain one, or a side of a read-write lock.
+func (p *party) sometimes(random *rand.Rand) *party {
+	switch random.IntN(6) {
+	case 0:
+		return p
+	case 1, 2:
+		return p.as(backend.Fenced)
+	case 3:
+		return p.at("rw").as(backend.Write)
+	default:
+		return p.at("rw").as(backend.Read)
+	}
+}
+
+func rnd(r *rand.Rand, limit time.Duration) time.Duration {
+	return time.Duration(r.Int64N(int64(limit)))
+}
+
+// tryTurn takes the lock in one of the ways there are, if it can.
+func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.Int64) {
+	p = p.sometimes(random)
+	ctx, cancel := context.WithTimeout(ctx, rnd(random, 2*p.lab.store.lease))
+	defer cancel()
+	var opts []dlock.AcquireOption
+	if random.IntN(4) == 0 {
+		opts = append(opts, dlock.Lease(p.lab.store.lease))
+	}
+	again, long := random.IntN(4) == 0, random.IntN(8) == 0
+	// Whether a call fails depends on what has just struck.
+	_ = p.locker().Do(ctx, func(ctx context.Context) error {
+		turns.Add(1)
+		defer p.watch(ctx)()
+		if again && p.locker().LockContext(ctx) == nil {
+			defer p.locker().UnlockContext(ctx)
+		}
+		if within := p.as(backend.Read); again && p.kind == backend.Write && within.locker().LockContext(ctx) == nil {
+			defer within.locker().UnlockContext(ctx)
+		}
+		if long {
+			<-ctx.Done()
+		}
+		return nil
+	}, opts...)
+}
+
+// strike has something happen to a party, or to all.
+func (p *party) strike(random *rand.Rand) {
+	long := p.lab.store.lease * 5 / 4
+	requests := p.sometimes(random).requests(step(random.IntN(int(subscribe) + 1)))
+	request := requests[random.IntN(len(requests))]
+	switch random.IntN(6) {
+	case 0:
+		p.Cut()
+	case 1:
+		p.LoseReply(request)
+	case 2:
+		_, deliver := p.Hold(request)
+		p.lab.pass(time.Now().Add(rnd(random, long)))
+		deliver()
+	case 3:
+		d := faults.ToServer + faults.Direction(random.IntN(int(faults.Both)))
+		p.Block(d)
+		p.lab.pass(time.Now().Add(rnd(random, long)))
+		if random.IntN(2) == 0 {
+			p.Cut()
+		}
+		p.Unblock(d)
+	case 4:
+		p.SetDelay(rnd(random, 50*time.Millisecond))
+		p.lab.pass(time.Now().Add(rnd(random, long)))
+		p.SetDelay(0)
+	case 5:
+		p.lab.server.Stop()
+		p.lab.pass(time.Now().Add(rnd(random, long)))
+		p.lab.server.Cont()
+	}
+}

@@ -1,0 +1,431 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+const (
+	// long is a lease that nobody waits for: who gets in sooner was told, or has found out.
+	long = 5 * time.Minute
+
+	// steady is a lease that is waited for, and that a hold must outlive on a busy machine, too.
+	// Parties have it by default.
+	steady = 6 * time.Second
+)
+
+// A lab is a server, some clients of it, and somebody who watches them.
+type lab struct {
+	*testing.T
+	store   *store
+	options []dlock.Option // of the variant
+	servers []*testservers.Server
+	server  *testservers.Server // the first
+	master  *testservers.Server // if there are sentinels; then the first is the replica
+	clock   *clock              // of the server, if the test has it
+
+	lock string // the name of the parties' lock
+
+	// kinds are those of the parties, in turn; none: all are of the plain kind.
+	kinds   []backend.Kind
+	parties int
+	referee
+}
+
+// newLab has servers see every request before, so that none meets a script unknown.
+func newLab(t *testing.T, s *store, options []dlock.Option, servers ...*testservers.Server) *lab {
+	t.Helper()
+	l := &lab{T: t, store: s, options: options, servers: servers, server: servers[0], lock: "n"}
+	l.warm()
+	return l
+}
+
+func (l *lab) warm() {
+	l.Helper()
+	b, closeClient, err := l.store.connect(l.addrs()...)
+	must(l.T, err)
+	defer closeClient()
+	s := b.Open()
+	defer s.Close()
+	const name, owner, lease = "warm", "warm:1", 2 * time.Second
+	ctx := l.Context()
+	for _, k := range l.warmed() {
+		for range 2 {
+			_, err = s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: name, Owner: owner, Lease: lease})
+			must(l.T, err)
+		}
+		_, err = s.Renew(ctx, backend.RenewRequest{Kind: k, Name: name, Owner: owner, Lease: lease})
+		must(l.T, err)
+		for range 2 {
+			_, err = s.Release(ctx, backend.ReleaseRequest{Kind: k, Name: name, Owner: owner, Lease: lease})
+			must(l.T, err)
+		}
+	}
+}
+
+// warmed are the kinds of lock that a server has seen before: those of all parties.
+func (l *lab) warmed() []backend.Kind { return append([]backend.Kind{backend.Exclusive}, l.kinds...) }
+
+func (l *lab) addrs() (addrs []string) {
+	for _, s := range l.servers {
+		addrs = append(addrs, s.Addr)
+	}
+	return addrs
+}
+
+// short is a lease that soon runs out.
+func (l *lab) short() dlock.Option { return dlock.WithLease(l.store.lease) }
+
+// A party is a client, perhaps behind a proxy of its own.
+type party struct {
+	lab    *lab
+	client *dlock.Client
+	*faults.Proxy
+	name string // of the lock
+	kind backend.Kind
+}
+
+// locker returns a Locker of its own.
+func (p *party) locker() *dlock.Locker {
+	switch p.kind {
+	case backend.Fenced:
+		return p.client.FencedLocker(p.name)
+	case backend.Read:
+		return p.client.RWLocker(p.name).Reader()
+	case backend.Write:
+		return p.client.RWLocker(p.name).Writer()
+	default:
+		return p.client.Locker(p.name)
+	}
+}
+
+// as returns the same party at a lock of another kind.
+func (p *party) as(k backend.Kind) *party {
+	other := *p
+	other.kind = k
+	return &other
+}
+
+// requests returns the requests of a step of the party's.
+func (p *party) requests(s step) []func(faults.Request) bool { return p.lab.store.requests(p.kind)[s] }
+
+// at returns the same party at another lock.
+func (p *party) at(name string) *party {
+	other := *p
+	other.name = name
+	return &other
+}
+
+// direct returns a party that is connected to the servers.
+func (l *lab) direct(more ...dlock.Option) *party {
+	l.Helper()
+	return l.connect(l.addrs(), more...)
+}
+
+// proxied returns a party that is connected through a proxy.
+func (l *lab) proxied(more ...dlock.Option) *party {
+	l.Helper()
+	proxy := newProxy(l.T, l.server.Addr, l.store.protocol)
+	p := l.connect([]string{proxy.Addr()}, more...)
+	p.Proxy = proxy
+	return p
+}
+
+func (l *lab) connect(addrs []string, more ...dlock.Option) *party {
+	l.Helper()
+	b, closeClient, err := l.store.connect(addrs...)
+	must(l.T, err)
+	l.Cleanup(closeClient)
+	options := append([]dlock.Option{
+		dlock.WithLease(steady),
+		dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))),
+	}, l.options...)
+	c := dlock.New(b, append(options, more...)...)
+	l.Cleanup(func() { c.Close() })
+	return &party{lab: l, client: c, name: l.lock, kind: l.nextKind()}
+}
+
+// nextKind returns the kind of the next party's locks.
+func (l *lab) nextKind() backend.Kind {
+	k := l.kindOf(l.parties)
+	l.parties++
+	return k
+}
+
+// kindOf returns the kind of the locks of the nth party.
+func (l *lab) kindOf(n int) backend.Kind {
+	if len(l.kinds) == 0 {
+		return backend.Exclusive
+	}
+	return l.kinds[n%len(l.kinds)]
+}
+
+// requests returns the requests of a step of the next party's.
+func (l *lab) requests(s step) []func(faults.Request) bool {
+	return l.store.requests(l.kindOf(l.parties))[s]
+}
+
+// A grip is a hold, or the wait for it.
+type grip struct {
+	*party
+	ctx    context.Context // of the hold, after it was granted
+	inside chan struct{}   // closed then
+	leave  chan struct{}
+	done   chan error // the end of Do
+	cancel context.CancelFunc
+}
+
+// reach begins to wait for the lock.
+func (p *party) reach(opts ...dlock.AcquireOption) *grip {
+	g := &grip{party: p, inside: make(chan struct{}), leave: make(chan struct{}), done: make(chan error, 1)}
+	outer, cancel := context.WithCancel(context.Background())
+	g.cancel = cancel
+	p.lab.Cleanup(cancel)
+	go func() {
+		g.done <- p.locker().Do(outer, func(ctx context.Context) error {
+			g.ctx = ctx
+			watched := p.watch(ctx)
+			close(g.inside)
+			select {
+			case <-g.leave:
+			case <-outer.Done():
+			}
+			watched()
+			return nil
+		}, opts...)
+	}()
+	return g
+}
+
+// grab waits until it has the lock.
+func (p *party) grab(opts ...dlock.AcquireOption) *grip {
+	p.lab.Helper()
+	g := p.reach(opts...)
+	g.in()
+	return g
+}
+
+// in waits until the lock is granted.
+func (g *grip) in() {
+	g.lab.Helper()
+	select {
+	case <-g.inside:
+	case err := <-g.done:
+		g.lab.Fatalf("not granted: %v", err)
+	case <-time.After(testservers.Patience):
+		g.lab.Fatal("never granted")
+	}
+}
+
+// release gives the lock back, and returns what Do says.
+func (g *grip) release() error {
+	g.lab.Helper()
+	close(g.leave)
+	return come(g.lab.T, "the end of Do", g.done)
+}
+
+// let gives the lock back, which must work.
+func (g *grip) let() {
+	g.lab.Helper()
+	must(g.lab.T, g.release())
+}
+
+// believes says whether the holder is told nothing.
+func (g *grip) believes() bool { return g.ctx.Err() == nil }
+
+// queue begins to wait for what another has, and returns when a party that has a proxy has nothing
+// more to ask: it is told of releases, and has looked once more. It must not have waited before:
+// what listens may be kept for a while.
+func (p *party) queue() *grip {
+	p.lab.Helper()
+	held, deliver := p.Hold(p.requests(subscribe)[0])
+	g := p.reach()
+	come(p.lab.T, "the waiter's subscription", held)
+	looks, look := p.Hold(p.lab.store.looks(p.kind))
+	deliver()
+	come(p.lab.T, "the waiter's second attempt", looks)
+	look()
+	p.Settle()
+	return g
+}
+
+// isLost waits until the holder is told, and releases, which must say so.
+func (g *grip) isLost() {
+	g.lab.Helper()
+	g.told()
+	if err := g.release(); !errors.Is(err, dlock.ErrLost) {
+		g.lab.Errorf("the end of a lost hold: %v", err)
+	}
+}
+
+// told waits until the holder is told.
+func (g *grip) told() {
+	g.lab.Helper()
+	come(g.lab.T, "the end of the holder's context", g.ctx.Done())
+	if cause := context.Cause(g.ctx); !errors.Is(cause, dlock.ErrLost) {
+		g.lab.Errorf("the holder's context ends with cause %v", cause)
+	}
+}
+
+// survives waits until the lease, a steady one, must have been renewed since some moment.
+func (g *grip) survives(since time.Time) {
+	g.lab.Helper()
+	g.lab.pass(since.Add(steady * 5 / 4))
+	g.holds()
+}
+
+// holds says that the holder believes, and the store, too.
+func (g *grip) holds() {
+	g.lab.Helper()
+	ctx, cancel := context.WithTimeout(g.ctx, testservers.Patience)
+	defer cancel()
+	if held, err := g.locker().IsHeld(ctx); !held || err != nil || !g.believes() {
+		g.lab.Errorf("the hold isn't one any more: %v, %v, %v", held, err, context.Cause(g.ctx))
+	}
+}
+
+// pass waits for a moment.
+func (l *lab) pass(moment time.Time) { time.Sleep(time.Until(moment)) }
+
+// isFree takes the lock and gives it back.
+func (l *lab) isFree(p *party) {
+	l.Helper()
+	p.grab().let()
+}
+
+// isTaken says that somebody else has the lock.
+func (l *lab) isTaken(p *party) {
+	l.Helper()
+	other := p.locker()
+	ok, err := other.TryLock(l.Context())
+	must(l.T, err)
+	if ok {
+		l.Error("somebody else has got in")
+		other.Unlock()
+	}
+}
+
+// isEmpty waits until nothing of ours is in the store any more.
+func (l *lab) isEmpty() {
+	l.Helper()
+	testservers.Until(l.T, "the store is empty", func() bool {
+		for _, s := range l.servers {
+			if !l.store.empty(l.T, s.Addr) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A referee watches who believes to have the lock, and when.
+type referee struct {
+	mu      sync.Mutex
+	beliefs []*belief
+	numbers map[string]uint64 // the last of each fenced lock
+	absent  bool              // what the store forgets, it lets another take
+}
+
+// watch has the referee look at a holder, whose number must be larger than all before.
+func (p *party) watch(ctx context.Context) (stop func()) {
+	stop = p.lab.look(p.name, p.kind == backend.Read, func() bool { return ctx.Err() == nil })
+	number, ok := dlock.Token(ctx)
+	r := &p.lab.referee
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case ok != (p.kind == backend.Fenced):
+		p.lab.Errorf("a hold of a lock that is %v has number %d", p.kind, number)
+	case ok && number <= r.numbers[p.name]:
+		p.lab.Errorf("number %d was given out after %d", number, r.numbers[p.name])
+	case ok:
+		if r.numbers == nil {
+			r.numbers = make(map[string]uint64)
+		}
+		r.numbers[p.name] = number
+	}
+	return stop
+}
+
+// A belief is a time throughout which a holder believed: losing is final, so that whoever believed
+// at its begin and at its end did in between.
+type belief struct {
+	lock       string
+	shared     bool // with others that are
+	begin, end time.Time
+}
+
+// look looks at a holder all the time until it stops to believe, or is stopped.
+func (r *referee) look(lock string, shared bool, believes func() bool) (stop func()) {
+	b := &belief{lock: lock, shared: shared}
+	look := func() bool {
+		before := time.Now()
+		if !believes() {
+			return false
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if b.begin.IsZero() {
+			b.begin = time.Now() // the look was before this moment
+		}
+		if before.After(b.begin) {
+			b.end = before // and this one was after that
+		}
+		return true
+	}
+	over, done := make(chan struct{}), make(chan struct{})
+	look()
+	go func() {
+		defer close(done)
+		for look() {
+			select {
+			case <-over:
+				look()
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.beliefs = append(r.beliefs, b)
+	return func() {
+		close(over)
+		<-done
+	}
+}
+
+// verdict says whether two ever believed at the same time. All holders are gone.
+func (l *lab) verdict() {
+	l.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, a := range l.beliefs {
+		for _, b := range l.beliefs[:i] {
+			begin, end := later(a.begin, b.begin), a.end
+			if b.end.Before(end) {
+				end = b.end
+			}
+			if a.lock == b.lock && !(a.shared && b.shared) && end.After(begin) && !l.absent {
+				l.Errorf("two believed that they have the lock, for %v at least", end.Sub(begin))
+			}
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

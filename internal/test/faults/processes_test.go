@@ -1,0 +1,79 @@
+package faults_test
+
+import (
+	"fmt"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A process is frozen for longer than its lease, while a second goroutine of it waits. The first
+// look after it wakes tells. What it then unlocks is nobody else's.
+func processPaused(l *lab) {
+	proxy := newProxy(l.T, l.server.Addr, l.store.protocol)
+	p, b := l.process(proxy.Addr()), l.direct(dlock.WithLease(long))
+	p.lock("first")
+	p.order("err", "first")
+	if got := p.says("first"); got != "<nil>" {
+		l.Errorf("the context of a hold says %s", got)
+	}
+	p.order("lock", "second")
+	p.stop()
+	g := b.grab()
+	p.order("err", "first") // is read as soon as it wakes
+	p.cont()
+	if got := p.says("first"); got != "context canceled" {
+		l.Errorf("the first look after a pause: %s", got)
+	}
+	held, deliver := proxy.Hold(l.store.requests(p.kind)[release][0])
+	p.order("unlock", "first")
+	if got := p.says("first"); got != fmt.Sprintf("dlock: unlock %q: lost", l.lock) {
+		l.Errorf("the unlock after a pause: %s", got)
+	}
+	come(l.T, "the release", held)
+	deliver()
+	proxy.Settle()
+	g.holds()
+	select {
+	case got := <-p.of("second"):
+		l.Errorf("the goroutine that waits says %s while another has the lock", got)
+	default:
+	}
+	g.let()
+	if got := p.says("second"); got != "in" {
+		l.Errorf("the goroutine that waited: %s", got)
+	}
+	p.order("unlock", "second")
+	if got := p.says("second"); got != "<nil>" {
+		l.Errorf("the unlock of the goroutine that waited: %s", got)
+	}
+}
+
+// A holder is killed. Whoever waits, even with a long lease, gets in when the dead one's is over.
+func holderKilled(l *lab) {
+	p, b := l.process(l.server.Addr), l.proxied(dlock.WithLease(long))
+	p.lock("first")
+	w := b.queue()
+	p.kill()
+	w.in()
+	w.let()
+}
+
+// A waiter is killed while it waits, and while it may be given the lock.
+func waiterKilled(l *lab) {
+	for _, first := range []bool{true, false} {
+		p := l.process(l.server.Addr)
+		a, b := l.direct(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
+		g := a.grab()
+		p.order("lock", "first")
+		w := b.queue()
+		if first {
+			p.kill()
+			g.let()
+		} else {
+			g.let()
+			p.kill()
+		}
+		w.in()
+		w.let()
+	}
+}

@@ -1,0 +1,262 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// Leases are long where what is left of a request must be cleared up, and not just run out.
+
+func acquireReplyLost(l *lab) {
+	for _, request := range l.requests(acquire) {
+		a, b := l.proxied(dlock.WithLease(long)), l.direct()
+		lost := a.LoseReply(request)
+		g := a.grab()
+		come(l.T, "the reply", lost)
+		l.isTaken(b)
+		g.let()
+		l.isFree(b)
+
+		lost = a.LoseReply(request)
+		if ok, err := a.locker().TryLock(l.Context()); ok || err == nil {
+			l.Errorf("TryLock without an answer: %v, %v", ok, err)
+		}
+		come(l.T, "the reply", lost)
+		l.isFree(b)
+	}
+}
+
+// A grant that nobody knows of runs out.
+func grantReplyLost(l *lab) {
+	a := l.proxied(l.short())
+	lost := a.LoseReply(calls("Lease/LeaseGrant"))
+	g := a.grab()
+	come(l.T, "the reply", lost)
+	g.let()
+}
+
+func reentryReplyLost(l *lab) {
+	for _, request := range l.requests(acquire) {
+		a, b := l.proxied(dlock.WithLease(long)), l.direct()
+		g := a.grab()
+		lost := a.LoseReply(request)
+		must(l.T, a.locker().LockContext(g.ctx))
+		come(l.T, "the reply", lost)
+		l.isTaken(b)
+		must(l.T, a.locker().UnlockContext(g.ctx))
+		l.isTaken(b)
+
+		lost = a.LoseReply(request)
+		if ok, err := a.locker().TryLock(g.ctx); ok || err == nil {
+			l.Errorf("TryLock without an answer: %v, %v", ok, err)
+		}
+		come(l.T, "the reply", lost)
+		if !g.believes() {
+			l.Error("the hold is lost with a re-entry")
+		}
+		l.isTaken(b)
+		g.let()
+		l.isFree(b)
+	}
+}
+
+func partialReplyLost(l *lab) {
+	for _, request := range l.requests(partial) {
+		a, b := l.proxied(dlock.WithLease(long)), l.direct()
+		g := a.grab()
+		must(l.T, a.locker().LockContext(g.ctx))
+		lost := a.LoseReply(request)
+		must(l.T, a.locker().UnlockContext(g.ctx))
+		come(l.T, "the reply", lost)
+		if !g.believes() {
+			l.Error("the hold is lost with a partial release")
+		}
+		l.isTaken(b)
+		g.let()
+		l.isFree(b)
+	}
+}
+
+func releaseReplyLost(l *lab) {
+	for _, request := range l.requests(release) {
+		a, b := l.proxied(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
+		g := a.grab()
+		w := b.queue()
+		lost := a.LoseReply(request)
+		g.let()
+		come(l.T, "the reply", lost)
+		w.in()
+		w.let()
+	}
+}
+
+// Releases are lost on their way: one of several, and the last.
+func releasesDropped(l *lab) {
+	a, b := l.proxied(dlock.WithLease(long)), l.direct()
+	g := a.grab()
+	must(l.T, a.locker().LockContext(g.ctx))
+	dropped := func(s step, unlock func() error) {
+		held, _ := a.Hold(a.requests(s)[0])
+		done := make(chan error, 1)
+		go func() { done <- unlock() }()
+		come(l.T, "the release", held)
+		a.Cut()
+		must(l.T, come(l.T, "the end of the release", done))
+	}
+	dropped(partial, func() error { return a.locker().UnlockContext(g.ctx) })
+	l.isTaken(b)
+	dropped(release, g.release)
+	l.isFree(b)
+}
+
+func renewalReplyLost(l *lab) {
+	a := l.proxied()
+	g := a.grab()
+	for _, request := range a.requests(renew) {
+		come(l.T, "the reply", a.LoseReply(request))
+	}
+	g.survives(time.Now())
+	g.let()
+}
+
+// A connection falls silent with a renewal. Another is made while there is still time, on another
+// connection: go-redis has several, and by itself it would notice too late.
+func renewalHeldBack(l *lab) {
+	a := l.proxied(dlock.WithLease(3 * time.Second))
+	g := a.grab()
+	held, _ := a.Hold(a.requests(renew)[0])
+	come(l.T, "the request", held)
+	l.pass(time.Now().Add(3 * time.Second))
+	g.holds()
+	g.let()
+}
+
+// The lease counts from before the request was sent, and not from when its reply came.
+func acquireReplyLate(l *lab) {
+	a, b := l.proxied(), l.direct(dlock.WithLease(long))
+	l.isFree(a) // connects
+	held, deliver := a.Hold(a.requests(acquire)[0])
+	g := a.reach(dlock.Lease(steady))
+	come(l.T, "the request", held)
+	a.Block(faults.ToClient)
+	deliver()
+	a.Settle()
+	w := b.reach()
+	l.pass(time.Now().Add(steady / 3))
+	a.Unblock(faults.ToClient)
+	g.in()
+	w.in()
+	l.pass(time.Now().Add(steady / 2)) // if the holder's clock began with the reply, it isn't told yet
+	w.let()
+	g.isLost()
+}
+
+// The same is so of a renewal, after which nothing comes any more.
+func renewalReplyLate(l *lab) {
+	a, b := l.proxied(), l.direct(dlock.WithLease(long))
+	g := a.grab()
+	held, deliver := a.Hold(a.requests(renew)[0])
+	come(l.T, "the request", held)
+	a.Block(faults.ToClient)
+	deliver()
+	a.Settle()
+	a.Block(faults.ToServer)
+	w := b.reach()
+	l.pass(time.Now().Add(steady / 3))
+	a.Unblock(faults.ToClient)
+	w.in()
+	l.pass(time.Now().Add(steady / 2))
+	w.let()
+	g.isLost()
+}
+
+// An acquisition that nobody waits for any more is carried out while another has the lock, and
+// after that.
+func lateAcquire(l *lab) {
+	for _, after := range []bool{false, true} {
+		a, b := l.proxied(dlock.WithLease(long)), l.direct(dlock.WithLease(long))
+		l.isFree(a)
+		held, deliver := a.Hold(a.requests(acquire)[0])
+		ctx, cancel := context.WithCancel(l.Context())
+		returned := make(chan error, 1)
+		go func() { returned <- a.locker().LockContext(ctx) }()
+		come(l.T, "the request", held)
+		cancel()
+		if err := come(l.T, "the end of the wait", returned); !errors.Is(err, context.Canceled) {
+			l.Errorf("a cancelled wait: %v", err)
+		}
+		g := b.grab()
+		if after {
+			g.let()
+			deliver()
+			a.Settle()
+		} else {
+			deliver()
+			a.Settle()
+			g.holds()
+			g.let()
+		}
+		l.isFree(b)
+		l.isEmpty() // and not only once A's lease has run out
+	}
+}
+
+// The first waiter of a client gives up while its attempt, for which it was woken, is under way. The
+// second is not woken by anybody else.
+func firstWaiterGivesUp(l *lab) {
+	a, b := l.direct(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
+	g := a.grab()
+	first := b.queue()
+	second := b.reach()
+	held, deliver := b.Hold(b.requests(acquire)[0])
+	g.let()
+	come(l.T, "the first waiter's attempt", held)
+	first.cancel()
+	if err := come(l.T, "the end of the wait", first.done); !errors.Is(err, context.Canceled) {
+		l.Errorf("a cancelled wait: %v", err)
+	}
+	deliver()
+	second.in()
+	second.let()
+}
+
+// A release is carried out when its lock is another's by now.
+func lateRelease(l *lab) {
+	a, b := l.proxied(dlock.WithLease(long)), l.direct(dlock.WithLease(long))
+	g := a.grab()
+	held, deliver := a.Hold(a.requests(release)[0])
+	close(g.leave)
+	come(l.T, "the request", held)
+	_, err := b.locker().ForceUnlock(l.Context()) // at once: a request may have a deadline
+	must(l.T, err)
+	w := b.grab()
+	deliver()
+	a.Settle()
+	w.holds()
+	come(l.T, "the end of Do", g.done) // whatever it says
+	w.let()
+}
+
+// A renewal is carried out when its lock is another's by now. It would shorten the lease.
+func lateRenewal(l *lab) {
+	a, b := l.proxied(), l.direct(dlock.WithLease(long))
+	g := a.grab()
+	held, deliver := a.Hold(a.requests(renew)[0])
+	come(l.T, "the request", held)
+	close(g.leave)
+	w := b.grab()
+	deliver()
+	a.Settle()
+	w.holds()
+	ttl, err := w.locker().TTL(l.Context())
+	must(l.T, err)
+	if ttl < long/2 {
+		l.Errorf("the next holder's lease is %v", ttl)
+	}
+	come(l.T, "the end of Do", g.done) // whatever it says
+	w.let()
+}

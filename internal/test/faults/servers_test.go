@@ -1,0 +1,233 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+func hungBriefly(l *lab) {
+	a, b := l.direct(), l.direct()
+	g := a.grab()
+	w := b.reach()
+	l.server.Stop()
+	stopped := time.Now()
+	l.pass(stopped.Add(steady / 2))
+	l.server.Cont()
+	g.survives(stopped)
+	g.let()
+	w.in()
+	w.let()
+}
+
+// Nobody answers for longer than a lease: the holder's own clock tells.
+func hungForLong(l *lab) {
+	a, b := l.direct(l.short()), l.direct(dlock.WithLease(long))
+	g := a.grab()
+	w := b.reach()
+	l.server.Stop()
+	l.pass(time.Now().Add(l.store.lease))
+	if g.believes() {
+		l.Error("a holder believes for a lease after the last answer")
+	}
+	g.told()
+	l.server.Cont()
+	w.in()
+	g.isLost()
+	w.holds()
+	w.let()
+}
+
+// A server that forgets lets the next in before the holder is told.
+func restartedEmpty(l *lab) {
+	l.absent = true
+	a, b := l.direct(), l.direct()
+	g := a.grab()
+	w := b.reach()
+	l.server.Restart()
+	if l.store == etcdStore {
+		l.numbers = nil // they begin anew with its revisions
+	}
+	g.isLost()
+	w.in()
+	w.holds()
+	w.let()
+}
+
+func withData(t *testing.T, s *store, options []dlock.Option) *lab {
+	return newLab(t, s, options, testservers.EtcdCluster(t, 1)...)
+}
+
+func restartedWithData(l *lab) {
+	a, b := l.direct(), l.direct()
+	g := a.grab()
+	w := b.reach()
+	killed := time.Now()
+	l.server.Restart()
+	g.survives(killed)
+	l.isTaken(b)
+	g.let()
+	w.in()
+	w.let()
+}
+
+func scriptsFlushed(l *lab) {
+	a, b := l.proxied(), l.proxied()
+	flush := func() { l.server.Do("SCRIPT", "FLUSH") }
+	flush()
+	g := a.grab()
+	w := b.queue()
+	flush()
+	g.survives(time.Now())
+	flush()
+	must(l.T, a.locker().LockContext(g.ctx))
+	flush()
+	must(l.T, a.locker().UnlockContext(g.ctx))
+	l.isTaken(l.direct())
+	flush()
+	g.let()
+	w.in()
+	w.let()
+}
+
+// Somebody deletes the key of a lock that is about to be re-entered, or released once of twice.
+func keyDeleted(l *lab) {
+	for _, again := range []bool{false, true} {
+		a, b := l.direct(dlock.WithLease(long)), l.direct()
+		g := a.grab()
+		if again {
+			must(l.T, a.locker().LockContext(g.ctx))
+		}
+		l.store.deleteKey(l.T, l.server.Addr, l.lock)
+		if again {
+			if err := a.locker().UnlockContext(g.ctx); !errors.Is(err, dlock.ErrLost) {
+				l.Errorf("a partial release of what is gone: %v", err)
+			}
+		} else if err := a.locker().LockContext(g.ctx); !errors.Is(err, dlock.ErrLost) {
+			l.Errorf("a re-entry of what is gone: %v", err)
+		}
+		g.isLost()
+		l.isFree(b)
+		l.isEmpty()
+	}
+}
+
+// Somebody deletes the key, and another locks: the holder is told when it next renews.
+func keyReplaced(l *lab) {
+	l.absent = true
+	a, b := l.direct(), l.direct()
+	g := a.grab()
+	l.store.deleteKey(l.T, l.server.Addr, l.lock)
+	w := b.grab()
+	g.isLost()
+	w.holds()
+	w.let()
+}
+
+func threeNodes(t *testing.T, s *store, options []dlock.Option) *lab {
+	var nodes []*testservers.Server
+	switch s.name {
+	case "redis":
+		nodes = testservers.RedisCluster(t, 3)
+	case "valkey":
+		nodes = testservers.ValkeyCluster(t, 3)
+	default:
+		nodes = testservers.EtcdCluster(t, 3)
+	}
+	return newLab(t, s, options, nodes...)
+}
+
+// One node of a cluster hangs for longer than a lease. That costs the locks on it, and no others.
+func nodeHangs(l *lab) {
+	a, b := l.direct(), l.direct()
+	var grips []*grip
+	for _, node := range l.servers {
+		grips = append(grips, a.at(nameOn(l.T, node)).grab())
+	}
+	struck := grips[0]
+	w := b.at(struck.name).reach()
+	l.server.Stop()
+	stopped := time.Now()
+	for _, g := range grips[1:] {
+		g.survives(stopped)
+	}
+	if struck.believes() {
+		l.Error("a holder believes for a lease after the last answer")
+	}
+	l.server.Cont()
+	struck.isLost()
+	w.in()
+	w.let()
+	for _, g := range grips[1:] {
+		g.let()
+	}
+}
+
+// nameOn returns a name whose slot a node has.
+func nameOn(t *testing.T, node *testservers.Server) string {
+	for i := range 100 {
+		name := fmt.Sprint("lock", i)
+		if _, err := testservers.Do(node.Addr, "EXISTS", name); err == nil {
+			return name
+		}
+	}
+	t.Fatal("a node has no slots")
+	return ""
+}
+
+// One member of three hangs for longer than a lease, and then dies. That costs nothing.
+func memberGone(l *lab) {
+	a, b := l.direct(), l.direct()
+	g := a.grab()
+	w := b.reach()
+	for _, strike := range []func(){l.server.Stop, l.server.Kill} {
+		strike()
+		l.pass(time.Now().Add(steady * 5 / 4))
+		if !g.believes() { // a question might be sent to the member that hangs, and wait for ever
+			l.Errorf("the hold is lost: %v", context.Cause(g.ctx))
+		}
+	}
+	g.let()
+	w.in()
+	w.let()
+	l.server.Restart()
+}
+
+// withSentinels starts a master with one replica, which takes over when the master dies.
+func withSentinels(t *testing.T, s *store, options []dlock.Option) *lab {
+	start, connect := testservers.RedisSentinel, connectRedisSentinel
+	if s.name == "valkey" {
+		start, connect = testservers.ValkeySentinel, connectValkeySentinel
+	}
+	sentinel := start(t, 1, time.Second)
+	follow := *s
+	follow.connect = func(...string) (backend.Backend, func(), error) {
+		return connect(sentinel.Name, sentinel.SentinelAddrs())
+	}
+	l := newLab(t, &follow, options, sentinel.Replicas[0])
+	l.master = sentinel.Master
+	return l
+}
+
+// A replica that doesn't know of the lock becomes the master. (It knew, and is made to forget: an
+// acquisition that hasn't reached the replica before the master dies looks the same.)
+func failedOver(l *lab) {
+	l.absent = true
+	a, b := l.direct(), l.direct()
+	g := a.grab()
+	w := b.reach()
+	testservers.Until(l.T, "the replica knows", func() bool { return l.server.Do("EXISTS", l.lock) == "1" })
+	l.server.Do("CONFIG", "SET", "replica-read-only", "no")
+	l.server.Do("DEL", l.lock)
+	l.master.Kill()
+	w.in()
+	g.isLost()
+	w.holds()
+	w.let()
+}

@@ -1,0 +1,220 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/valkey-io/valkey-go"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/etcdbackend"
+	"github.com/seed951563bd/distsync/internal/redisson"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/redisbackend"
+	"github.com/seed951563bd/distsync/valkeybackend"
+)
+
+// A store is a column of the table: a kind of server, and the client that locks speak to it
+// through.
+type store struct {
+	name     string
+	protocol faults.Protocol
+	lease    time.Duration // short
+
+	start   func(t testing.TB) *testservers.Server
+	connect func(addrs ...string) (b backend.Backend, closeClient func(), err error)
+
+	// requests are the requests of each step of a kind of lock, of which one at a time is lost or held back.
+	requests func(backend.Kind) map[step][]func(faults.Request) bool
+
+	looks func(backend.Kind) func(faults.Request) bool // the last request of an attempt that finds the lock held
+
+	empty     func(t *testing.T, addr string) bool // nothing is stored
+	deleteKey func(t *testing.T, addr, name string)
+}
+
+// A step is one of a backend's.
+type step int
+
+const (
+	acquire step = iota // also a re-entry
+	partial             // a release of one of several holds
+	release             // of the last
+	renew
+	subscribe
+)
+
+var stores = []*store{
+	redisStore("redis", testservers.Redis, connectRedis),
+	redisStore("valkey", testservers.Valkey, connectValkey),
+	etcdStore,
+}
+
+type connector = func(addrs ...string) (backend.Backend, func(), error)
+
+func redisStore(name string, start func(testservers.TB, ...string) *testservers.Server, connect connector) *store {
+	return &store{
+		name:     name,
+		protocol: faults.RESP,
+		lease:    time.Second,
+		start:    func(t testing.TB) *testservers.Server { return start(t) },
+		connect:  connect,
+		requests: scripts,
+		looks:    func(k backend.Kind) func(faults.Request) bool { return scripts(k)[acquire][0] },
+		empty: func(t *testing.T, addr string) bool {
+			keys, err := testservers.Do(addr, "EVAL", leftKeys, "0")
+			must(t, err)
+			return keys == "0"
+		},
+		deleteKey: func(t *testing.T, addr, name string) {
+			_, err := testservers.Do(addr, "DEL", name)
+			must(t, err)
+		},
+	}
+}
+
+// leftKeys counts what is stored, but for the last numbers of fenced locks, which stay.
+const leftKeys = `
+local n = 0
+for _, key in ipairs(redis.call('keys', '*')) do
+	if string.sub(key, 1, 20) ~= 'redisson_lock_token:' then
+		n = n + 1
+	end
+end
+return tostring(n)`
+
+// scripts are the requests that run the scripts of a kind of lock.
+func scripts(k backend.Kind) map[step][]func(faults.Request) bool {
+	acquired, released := redisson.Acquire(backend.AcquireRequest{}), redisson.Release(backend.ReleaseRequest{})
+	renewed := redisson.Renew(backend.RenewRequest{})
+	switch none := make([]backend.RenewRequest, 1); k {
+	case backend.Fenced:
+		acquired = redisson.AcquireFenced(backend.AcquireRequest{})
+	case backend.Read:
+		acquired, released = redisson.AcquireRead(backend.AcquireRequest{}), redisson.Dialect{}.ReleaseRead(backend.ReleaseRequest{})
+		renewed = redisson.RenewReads(none)
+	case backend.Write:
+		acquired, released = redisson.AcquireWrite(backend.AcquireRequest{}), redisson.Dialect{}.ReleaseWrite(backend.ReleaseRequest{})
+		renewed = redisson.RenewWrites(none)
+	}
+	return map[step][]func(faults.Request) bool{
+		acquire:   {runs(acquired.Script)},
+		partial:   {runs(released.Script)},
+		release:   {runs(released.Script)},
+		renew:     {runs(renewed.Script)},
+		subscribe: {func(r faults.Request) bool { return strings.EqualFold(r.Words[0], "subscribe") }},
+	}
+}
+
+// runs says whether a request runs a script.
+func runs(s redisson.Script) func(faults.Request) bool {
+	return func(r faults.Request) bool { return len(r.Words) > 1 && (r.Words[1] == s.SHA1 || r.Words[1] == s.Text) }
+}
+
+func connectRedis(addrs ...string) (backend.Backend, func(), error) {
+	rdb := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: addrs})
+	return redisbackend.New(rdb), func() { rdb.Close() }, nil
+}
+
+func connectValkey(addrs ...string) (backend.Backend, func(), error) {
+	vk, err := valkey.NewClient(valkey.ClientOption{InitAddress: addrs, ForceSingleClient: len(addrs) == 1})
+	if err != nil {
+		return nil, nil, err
+	}
+	return valkeybackend.New(vk), vk.Close, nil
+}
+
+func connectRedisSentinel(master string, sentinels []string) (backend.Backend, func(), error) {
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: master, SentinelAddrs: sentinels})
+	return redisbackend.New(rdb), func() { rdb.Close() }, nil
+}
+
+func connectValkeySentinel(master string, sentinels []string) (backend.Backend, func(), error) {
+	vk, err := valkey.NewClient(valkey.ClientOption{InitAddress: sentinels, Sentinel: valkey.SentinelOption{MasterSet: master}})
+	if err != nil {
+		return nil, nil, err
+	}
+	return valkeybackend.New(vk), vk.Close, nil
+}
+
+var etcdStore = &store{
+	name:     "etcd",
+	protocol: faults.HTTP2,
+	lease:    2 * time.Second, // no shorter one is kept
+	start:    func(t testing.TB) *testservers.Server { return testservers.Etcd(t) },
+	connect:  connectEtcd,
+	requests: func(k backend.Kind) map[step][]func(faults.Request) bool {
+		parts := []func(faults.Request) bool{calls("Lease/LeaseKeepAlive"), writes((*pb.RequestOp).GetRequestPut)}
+		if k == backend.Write {
+			parts = parts[1:] // it lasts no shorter than before, and so it is let alone
+		}
+		return map[step][]func(faults.Request) bool{
+			acquire:   {writes((*pb.RequestOp).GetRequestPut)},
+			partial:   parts,
+			release:   {writes((*pb.RequestOp).GetRequestDeleteRange), calls("Lease/LeaseRevoke")},
+			renew:     {calls("Lease/LeaseKeepAlive"), calls("KV/Txn")},
+			subscribe: {calls("Watch/Watch")},
+		}
+	},
+	looks: func(backend.Kind) func(faults.Request) bool { return calls("Lease/LeaseTimeToLive") },
+	empty: func(t *testing.T, addr string) bool {
+		var keys, leases int
+		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
+			held, err := cli.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithCountOnly())
+			must(t, err)
+			granted, err := cli.Leases(ctx)
+			must(t, err)
+			keys, leases = int(held.Count), len(granted.Leases)
+		})
+		return keys == 0 && leases == 0
+	},
+	deleteKey: func(t *testing.T, addr, name string) {
+		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
+			_, err := cli.Delete(ctx, etcdbackend.DefaultPrefix+name, clientv3.WithPrefix()) // with what readers hold
+			must(t, err)
+		})
+	},
+}
+
+func connectEtcd(addrs ...string) (backend.Backend, func(), error) {
+	cli, err := clientv3.New(clientv3.Config{Endpoints: addrs, Logger: zap.NewNop()})
+	if err != nil {
+		return nil, nil, err
+	}
+	return etcdbackend.New(cli), func() { cli.Close() }, nil
+}
+
+func withEtcd(t *testing.T, addr string, do func(context.Context, *clientv3.Client)) {
+	t.Helper()
+	cli, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()})
+	must(t, err)
+	defer cli.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), testservers.Patience)
+	defer cancel()
+	do(ctx, cli)
+}
+
+func calls(method string) func(faults.Request) bool {
+	return func(r faults.Request) bool { return r.Method == "/etcdserverpb."+method }
+}
+
+// writes says whether a request is a transaction that begins with such a write.
+func writes[Op any](op func(*pb.RequestOp) *Op) func(faults.Request) bool {
+	return func(r faults.Request) bool {
+		var txn pb.TxnRequest
+		if r.Method != "/etcdserverpb.KV/Txn" || proto.Unmarshal(bytes.Clone(r.Message), protoadapt.MessageV2Of(&txn)) != nil {
+			return false
+		}
+		return len(txn.Success) > 0 && op(txn.Success[0]) != nil
+	}
+}

@@ -1,0 +1,83 @@
+package faults_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// writerPrefix makes a child's order one to be a writer.
+const writerPrefix = "writer "
+
+// writer starts a process that takes a fenced lock, checks that it has it, and says as which number. When it is told
+// to write it sends that, with the number and without a further look; and at last it says what Do says.
+func (l *lab) writer() *process {
+	l.Helper()
+	s := *l.store
+	s.name = writerPrefix + s.name
+	return (&lab{T: l.T, store: &s, lock: l.lock, kinds: fenced}).process(l.server.Addr)
+}
+
+func runWriter(order string) error {
+	var storeName, addr, lock string
+	var lease time.Duration
+	var kind backend.Kind
+	if _, err := fmt.Sscan(order, &storeName, &addr, &lease, &lock, &kind); err != nil {
+		return err
+	}
+	b, closeClient, err := storeNamed(storeName).connect(addr)
+	if err != nil {
+		return err
+	}
+	defer closeClient()
+	c := dlock.New(b, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	defer c.Close()
+	say := func(what any) { fmt.Println("it", what) }
+	p := &party{client: c, name: lock, kind: kind}
+	say(p.locker().Do(context.Background(), func(ctx context.Context) error {
+		number, _ := dlock.Token(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		say(number)
+		if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+			return err
+		}
+		say(number)
+		return nil
+	}))
+	return nil
+}
+
+// storeNamed returns the store of that name.
+func storeNamed(name string) *store {
+	for _, s := range stores {
+		if s.name == name {
+			return s
+		}
+	}
+	panic("no store is called " + name)
+}
+
+// A file is what a lock protects. It may look at the numbers of those who write.
+type file struct {
+	looks  bool
+	newest uint64
+	text   string
+}
+
+// write says whether it wrote.
+func (f *file) write(number uint64, text string) bool {
+	if f.looks && number < f.newest {
+		return false
+	}
+	f.newest, f.text = number, text
+	return true
+}

@@ -1,0 +1,369 @@
+package history
+
+import (
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A lock is what is known of one, between two calls.
+type lock interface {
+	// next returns whether the lock could answer the call as it did, and what it is then.
+	next(o *op) (bool, lock)
+	String() string
+}
+
+// untouched returns the lock that nobody has called before o.
+func untouched(o *op) lock {
+	if o.shares() {
+		return sides{}
+	}
+	return state{}
+}
+
+// A hold is what is known of one. That of nobody is zero.
+type hold struct {
+	count   int32
+	renewed int32         // the count from which on it is renewed, where it was not from the start
+	end     time.Duration // until when it cannot end by itself
+	until   time.Duration // when it is over at the latest
+	fixed   time.Duration // what end is again when fewer than renewed are left
+	over    bool          // its holder knows that it has ended; the store may keep it until then
+	shaken  bool
+	lent    bool // a Read, of which the store may know as a Write
+}
+
+// begun returns the hold that a call has acquired.
+func begun(o *op) hold {
+	return hold{count: 1, end: o.end, until: o.until, shaken: o.shaken, lent: o.lent}
+}
+
+// mayHaveEnded says whether the hold may have ended by itself when o ends.
+func (h *hold) mayHaveEnded(o *op) bool { return h.over || o.ret >= h.end }
+
+// held says whether the lock may be found to be held so.
+func (h *hold) held(o *op) bool { return h.count > 0 && o.call <= h.until }
+
+// free says whether nobody may hold the lock so.
+func (h *hold) free(o *op) bool { return h.count == 0 || h.mayHaveEnded(o) }
+
+// valid says whether the hold is one of which its holder doesn't know that it had ended.
+func (h *hold) valid(o *op) bool { return h.held(o) && !h.over }
+
+// reenter counts one hold more.
+func (h *hold) reenter(o *op) {
+	h.count++
+	if o.prolongs == forever && h.end != forever {
+		h.renewed, h.fixed = h.count, h.end
+	}
+	h.end = max(h.end, o.prolongs)
+	h.until = max(h.until, o.until)
+}
+
+// leave counts one hold less.
+func (h *hold) leave() {
+	if h.count--; h.count == 0 {
+		*h = hold{}
+	} else if h.count < h.renewed {
+		h.end, h.renewed = h.fixed, 0
+	}
+}
+
+// strike ends the hold by force, and returns until when its holder may rely on it.
+func (h *hold) strike(before time.Duration) time.Duration {
+	until := before
+	if h.count > 0 && !h.over {
+		until = h.until
+		if h.shaken {
+			until = forever
+		}
+	}
+	*h = hold{}
+	return until
+}
+
+// unlocks says whether an unlock of this hold could be answered so, and carries it out. Its holder is
+// deluded if somebody else may have ended it by force.
+func (h *hold) unlocks(o *op, deluded bool) bool {
+	if o.held == 0 {
+		return o.result == notHeld
+	}
+	switch o.result {
+	case yes:
+		if !h.valid(o) {
+			return deluded && o.murky
+		}
+		h.leave()
+		return true
+	case lost:
+		return h.free(o)
+	case notHeld:
+		return false
+	default: // it goes on in the background
+		if h.count > 1 {
+			h.leave()
+		}
+		return true
+	}
+}
+
+// ended says whether the holder has heard in an unlock that the hold is over.
+func (h *hold) ended(o *op) bool {
+	return o.held > 0 && (o.result == lost || o.result == failed && h.count <= 1)
+}
+
+// answers says whether the holder may be told so of this hold.
+func (h *hold) answers(o *op, deluded bool) bool {
+	switch {
+	case o.result == yes && deluded:
+		return true
+	case o.result == yes:
+		return h.valid(o) && (o.kind != holdCount || o.count == int(h.count))
+	default:
+		return h.free(o)
+	}
+}
+
+// String describes the hold of a user.
+func (h *hold) String() string {
+	text := fmt.Sprintf("%d times", h.count)
+	switch {
+	case h.over:
+		text += ", over"
+	case h.end != forever:
+		text += fmt.Sprintf(", until %v at least", h.end.Round(time.Microsecond))
+	}
+	return text
+}
+
+// struck is, for each user, until when he may rely on a hold that somebody else has ended by force.
+type struck [maxUsers + 1]time.Duration
+
+// maxUsers is how many users there may be. States are compared as a whole, so the number is fixed.
+const maxUsers = 16
+
+// deluded says whether the user may still rely on a hold that was struck.
+func (s *struck) deluded(o *op) bool { return o.call <= s[o.user+1] }
+
+// othersDeluded says whether another may.
+func (s *struck) othersDeluded(o *op) bool {
+	for i, until := range s {
+		if i != o.user+1 && o.call <= until {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *struck) String() (text string) {
+	for user, until := range s {
+		if until > 0 {
+			text += fmt.Sprintf("; user %d was struck", user-1)
+		}
+	}
+	return text
+}
+
+// A state is that of a lock which one user holds at a time.
+type state struct {
+	holder int // the user who holds it, from 1; 0: nobody
+	hold
+	token  uint64 // the number of the last acquisition that has one
+	struck struck
+}
+
+// his returns the hold if it is that of the user, and else one of nobody.
+func (s *state) his(o *op) *hold {
+	if s.holder == o.user+1 {
+		return &s.hold
+	}
+	return new(hold)
+}
+
+// ends ends the hold for the user, who has heard of it.
+func (s *state) ends(o *op) {
+	if s.holder == o.user+1 {
+		s.over = true
+	}
+	s.struck[o.user+1] = 0
+}
+
+// frees makes the lock free.
+func (s *state) frees() { s.holder, s.hold = 0, hold{} }
+
+// strike ends the hold by force.
+func (s *state) strike() {
+	if s.holder != 0 {
+		s.struck[s.holder] = s.hold.strike(s.struck[s.holder])
+	}
+	s.frees()
+}
+
+// next implements [lock].
+func (s state) next(o *op) (bool, lock) {
+	ok := true
+	switch o.kind {
+	case acquire:
+		ok = s.acquires(o)
+	case unlock:
+		ok = s.unlocks(o)
+	case check, isHeld, holdCount:
+		ok = s.answers(o)
+	case isLocked:
+		if o.result == yes {
+			return s.held(o) || o.ghost, s
+		}
+		ok = s.free(o)
+		s.frees()
+	case forceUnlock:
+		ok = s.forces(o)
+	default: // wipe
+		s.strike()
+		if o.forgets {
+			s.token = 0
+		}
+	}
+	return ok, s
+}
+
+func (s *state) acquires(o *op) bool {
+	switch {
+	case o.result == conflict:
+		return false // nobody uses one name for locks of other kinds
+	case o.result == no:
+		// A client knows its own holds without asking, also one that was struck.
+		others := s.holder != o.user+1 || s.over // or one of his own that he has given up
+		return s.held(o) && others || o.ghost || s.struck.othersDeluded(o)
+	case o.result == lost:
+		ok := s.his(o).free(o)
+		s.ends(o)
+		return ok
+	case o.reentry != fresh && s.his(o).valid(o):
+		s.reenter(o)
+		return o.granter == nil || o.side != backend.Fenced || o.granter.token == s.token
+	case o.reentry == again:
+		// The store has lost the hold, which the call can't know while another has no answer.
+		return s.struck.deluded(o) && o.shaken
+	case o.side == backend.Fenced && o.granter == nil:
+		return false // each acquisition has its own number, so none is handed on
+	case o.doomed:
+		s.struck[o.user+1] = o.until
+		return true
+	default:
+		ok := s.free(o)
+		if o.side == backend.Fenced {
+			ok = ok && o.granter.token > s.token
+			s.token = o.granter.token
+		}
+		s.holder, s.hold = o.user+1, begun(o)
+		s.struck[o.user+1] = 0
+		return ok
+	}
+}
+
+func (s *state) unlocks(o *op) bool {
+	his := s.his(o)
+	ends := his.ended(o)
+	ok := his.unlocks(o, s.struck.deluded(o))
+	if ends {
+		s.ends(o)
+	}
+	if s.count == 0 {
+		s.holder = 0
+	}
+	return ok
+}
+
+func (s *state) answers(o *op) bool {
+	ok := s.his(o).answers(o, s.struck.deluded(o))
+	if o.result != yes && (o.kind == check || s.holder == o.user+1) {
+		s.ends(o)
+	}
+	return ok
+}
+
+func (s *state) forces(o *op) bool {
+	switch {
+	case o.result == failed:
+	case o.result == yes && !s.held(o) && !o.ghost, o.result == no && !s.free(o):
+		return false
+	}
+	s.strike()
+	return true
+}
+
+// String describes the state.
+func (s state) String() string {
+	text := "free"
+	if s.holder != 0 {
+		text = fmt.Sprintf("held by user %d, %v", s.holder-1, &s.hold)
+	}
+	return text + s.struck.String()
+}
+
+var seed = maphash.MakeSeed()
+
+// model is the lock's, for porcupine.
+var model = porcupine.Model{
+	Partition: byName,
+	Init:      func() any { return nil }, // what it is the first call tells
+	Step: func(before, input, _ any) (bool, any) {
+		o := input.(*op)
+		l, ok := before.(lock)
+		if !ok {
+			l = untouched(o)
+		}
+		ok, l = l.next(o)
+		return ok, l
+	},
+	Hash:              func(s any) uint64 { return maphash.Comparable(seed, s) },
+	DescribeOperation: func(input, _ any) string { return input.(*op).String() },
+	DescribeState:     func(s any) string { return fmt.Sprint(s) },
+	DescribeOperationMetadata: func(details any) string {
+		text, _ := details.(string)
+		return text
+	},
+}
+
+// byName tells the calls for different locks apart.
+func byName(all []porcupine.Operation) (parts [][]porcupine.Operation) {
+	place := make(map[string]int)
+	for _, x := range all {
+		name := x.Input.(*op).name
+		i, ok := place[name]
+		if !ok {
+			i = len(parts)
+			place[name] = i
+			parts = append(parts, nil)
+		}
+		parts[i] = append(parts[i], x)
+	}
+	return parts
+}
+
+// String describes a call and its answer.
+func (o *op) String() string {
+	answer := [...]string{"yes", "no", "lost", "not held", "no upgrade", "another kind of lock", "an error"}[o.result]
+	switch {
+	case o.kind == wipe:
+		return o.text
+	case o.kind == holdCount && o.result == yes:
+		answer = fmt.Sprint(o.count)
+	case o.kind == acquire && o.result == yes && o.reentry == again:
+		answer = "re-entered"
+	case o.kind == acquire && o.result == yes:
+		answer = "acquired"
+	case o.kind == acquire && o.result == no:
+		answer = "held by another"
+	case o.kind == unlock && o.result == yes:
+		answer = "unlocked"
+	}
+	if o.token != 0 {
+		answer += fmt.Sprintf(" as number %d", o.token)
+	}
+	return fmt.Sprintf("%v: %s → %s", o.side, o.text, answer)
+}

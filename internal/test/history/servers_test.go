@@ -1,0 +1,211 @@
+package history_test
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/valkey-io/valkey-go"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/etcdbackend"
+	"github.com/seed951563bd/distsync/internal/test/history"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/redisbackend"
+	"github.com/seed951563bd/distsync/valkeybackend"
+)
+
+// A site is a server, the clients' ways to it, and what can be done to either.
+type site struct {
+	*testing.T
+	server  *testservers.Server // nil: the store is in this process
+	proxies []*faults.Proxy     // one for each client
+	step    func(faults.Request) bool
+	scripts bool // the server has a cache of scripts
+	lasting bool // numbers are told by the server's clock, too
+	connect func(addr string) backend.Backend
+	lease   time.Duration
+}
+
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	s := &site{T: t, server: testservers.Redis(t), step: isScript, scripts: true, lasting: true, lease: time.Second}
+	s.connect = func(addr string) backend.Backend {
+		rdb := redis.NewClient(&redis.Options{
+			Addr: addr, DialTimeout: impatience, ReadTimeout: impatience, WriteTimeout: impatience,
+		})
+		t.Cleanup(func() { rdb.Close() })
+		return redisbackend.New(rdb)
+	}
+	s.run(faults.RESP)
+}
+
+func TestValkey(t *testing.T) {
+	t.Parallel()
+	s := &site{T: t, server: testservers.Valkey(t), step: isScript, scripts: true, lasting: true, lease: time.Second}
+	s.connect = func(addr string) backend.Backend {
+		opts := valkey.ClientOption{InitAddress: []string{addr}, DisableCache: true, ConnWriteTimeout: impatience}
+		opts.Dialer.Timeout = impatience
+		var vk valkey.Client
+		testservers.Until(t, "a client is connected", func() (ok bool) { // it wants that at once
+			c, err := valkey.NewClient(opts)
+			if c != nil {
+				t.Cleanup(c.Close)
+			}
+			vk = c
+			return err == nil
+		})
+		return valkeybackend.New(vk)
+	}
+	s.run(faults.RESP)
+}
+
+func TestEtcd(t *testing.T) {
+	t.Parallel()
+	s := &site{T: t, server: testservers.Etcd(t), step: isTransaction, lease: 2 * time.Second}
+	s.connect = func(addr string) backend.Backend {
+		cli, err := clientv3.New(clientv3.Config{
+			Endpoints: []string{addr}, Logger: zap.NewNop(), DialTimeout: impatience,
+			DialKeepAliveTime: time.Second, DialKeepAliveTimeout: impatience,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cli.Close() })
+		return etcdbackend.New(cli)
+	}
+	s.run(faults.HTTP2)
+}
+
+// TestMemory has no network to suffer from. Its clients suffer from those who force the lock.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	store := membackend.New()
+	s := &site{T: t, connect: func(string) backend.Backend { return store }, lease: 200 * time.Millisecond}
+	s.run(0)
+}
+
+// impatience is when a client gives up waiting for the server. Calls don't wait for that.
+const impatience = 700 * time.Millisecond
+
+func isScript(r faults.Request) bool {
+	return len(r.Words) > 0 && strings.HasPrefix(strings.ToLower(r.Words[0]), "eval")
+}
+
+func isTransaction(r faults.Request) bool { return strings.HasSuffix(r.Method, "/Txn") }
+
+const sites = 4 // where there is a client
+
+// run lets random users of some clients loose while the ways to the server break, and checks what
+// they saw. Now and then they turn to other locks: what a request without an answer may have left behind explains
+// too much of one lock after a while.
+func (s *site) run(protocol faults.Protocol) {
+	seed := history.Seed(s)
+	r := history.New()
+	var clients []*dlock.Client
+	var limits backend.Limits
+	for range sites {
+		addr := ""
+		if s.server != nil {
+			p, err := faults.NewProxy(s.server.Addr, protocol)
+			if err != nil {
+				s.Fatal(err)
+			}
+			s.Cleanup(func() { p.Close() })
+			s.proxies = append(s.proxies, p)
+			addr = p.Addr()
+		}
+		b := s.connect(addr)
+		limits = b.Limits()
+		c := dlock.New(r.Watch(b), dlock.WithLease(s.lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+		s.Cleanup(func() { c.Close() })
+		clients = append(clients, c)
+	}
+	locks := [][]history.Lock{{{Name: "a"}, {Name: "b"}}, {{Name: "c"}, {Name: "d"}}, {{Name: "e"}, {Name: "f"}}}
+	if kinds := limits.Kinds; kinds.Has(backend.Fenced) && kinds.Has(backend.Write) {
+		locks[1][0].Kind, locks[1][1].Kind, locks[2][1].Kind = backend.Write, backend.Fenced, backend.Write
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range locks {
+			history.Workload{
+				Seed: seed + uint64(i), Locks: locks[i], Users: 3, Lease: s.lease, Pace: 250 * time.Millisecond,
+				Rounds: 50, Length: time.Second, Forces: s.server == nil,
+			}.Run(s.Context(), r, clients)
+		}
+	}()
+	if s.server == nil {
+		<-done
+	} else {
+		s.harm(r, rand.New(rand.NewPCG(seed, 1)), done)
+	}
+	for _, lock := range slices.Concat(locks...) {
+		for _, l := range lock.Lockers(clients[0]) {
+			testservers.Until(s, lock.Name+" is free", func() bool {
+				locked, err := l.IsLocked(s.Context())
+				return err == nil && !locked
+			})
+		}
+	}
+	s.Logf("%d calls", r.Count())
+	r.Verify(s, seed, history.Rules{Late: time.Minute, Blink: limits.LeaseStep, Lasting: s.lasting})
+}
+
+// harm breaks the ways to the server, and the server, until done is closed; then all is well.
+func (s *site) harm(r *history.Recorder, dice *rand.Rand, done <-chan struct{}) {
+	pause := func(most time.Duration) bool {
+		select {
+		case <-done:
+			return false
+		case <-time.After(time.Duration(dice.Int64N(int64(most)))):
+			return true
+		}
+	}
+	restartAt := 3 + dice.IntN(10)
+	for i := 0; pause(250 * time.Millisecond); i++ {
+		p := s.proxies[dice.IntN(len(s.proxies))]
+		if i == restartAt {
+			r.Wipe("the server is restarted, empty", s.server.Restart)
+			continue
+		}
+		switch dice.IntN(8) {
+		case 0:
+			p.Cut()
+		case 1, 2:
+			p.LoseReply(s.step)
+		case 3:
+			p.Block(faults.ToServer | faults.ToClient)
+			pause(s.lease)
+			if dice.IntN(2) == 0 {
+				p.Cut()
+			}
+			p.Unblock(faults.ToServer | faults.ToClient)
+		case 4:
+			p.Block(faults.ToClient)
+			pause(s.lease)
+			p.Unblock(faults.ToClient)
+		case 5:
+			_, deliver := p.Hold(s.step)
+			pause(s.lease)
+			deliver()
+		case 6:
+			s.server.Stop()
+			pause(s.lease / 2)
+			s.server.Cont()
+		default:
+			if s.scripts {
+				s.server.Do("SCRIPT", "FLUSH")
+			}
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A sides is the state of a read-write lock. What is read is in the store without a word of those who
+// share it, so every Read that was granted and not released is a ghost, too, which "locked" and "held by
+// another" are explained by. Readers of a client may share what it has for writing: then the store knows of a Write.
+type sides struct {
+	write  state
+	read   [maxUsers + 1]hold // of each user, from 1
+	struck struck             // readers; the writers who were struck are in write
+}
+
+// shares says whether a call is for a side of a read-write lock.
+func (o *op) shares() bool { return o.side == backend.Read || o.side == backend.Write }
+
+// next implements [lock].
+func (s sides) next(o *op) (bool, lock) {
+	if o.side == backend.Read {
+		ok := s.nextRead(o)
+		return ok, s
+	}
+	ok := s.nextWrite(o)
+	return ok, s
+}
+
+func (s *sides) nextRead(o *op) bool {
+	his, deluded := &s.read[o.user+1], s.struck.deluded(o)
+	switch o.kind {
+	case acquire:
+		return s.reads(o, his, deluded)
+	case unlock:
+		ends := his.ended(o)
+		ok := his.unlocks(o, deluded)
+		if ends {
+			s.endsRead(o)
+		}
+		return ok
+	case check, isHeld, holdCount:
+		ok := his.answers(o, deluded)
+		switch {
+		case o.result == yes:
+		case o.kind == check, !deluded:
+			s.endsRead(o)
+		default: // the store has told, and his clock hasn't yet
+			*his = hold{}
+		}
+		return ok
+	case isLocked:
+		if o.result == yes {
+			return o.ghost || s.anyLent(o)
+		}
+		return s.noReaders(o)
+	default: // forceUnlock
+		return s.forcesReads(o)
+	}
+}
+
+func (s *sides) nextWrite(o *op) bool {
+	switch o.kind {
+	case acquire:
+		return s.writes(o)
+	case forceUnlock:
+		writer := s.write.holder
+		ok := s.write.forces(o)
+		if o.result != no {
+			s.strikeRead(writer) // what he reads beside it
+			s.strikeLent(o)
+		}
+		return ok
+	case wipe:
+		s.write.strike()
+		s.strikeReads()
+		return true
+	default: // it is about the write alone
+		ok, l := s.write.next(o)
+		s.write = l.(state)
+		return ok
+	}
+}
+
+// reads acquires a Read.
+func (s *sides) reads(o *op, his *hold, deluded bool) bool {
+	own := s.write.his(o)
+	switch {
+	case o.result == conflict:
+		return false
+	case o.result == no:
+		others := s.write.held(o) && (own.count == 0 || own.over)
+		return others || o.ghost || o.barred || s.write.struck.othersDeluded(o)
+	case o.result == lost: // the Read, or the Write that it is or would have been in
+		read, written := his.count > 0 && his.free(o), own.count > 0 && own.free(o)
+		switch {
+		case read && !written:
+			s.endsRead(o)
+		case written && !read:
+			s.write.ends(o)
+		}
+		return read || written || his.count+own.count == 0
+	case o.reentry != fresh && his.valid(o):
+		if his.reenter(o); own.count > 0 {
+			his.end = min(his.end, own.end)
+		}
+		return true
+	case o.reentry == again:
+		return deluded // to acquire it once more repairs it, and whether it was lost nobody can tell
+	case o.granter == nil && o.held > 0 && deluded:
+		return true // a re-entry, which the store isn't asked about
+	case o.granter == nil && !o.joined:
+		return false // there was nothing to share
+	case o.doomed:
+		s.struck[o.user+1] = o.until
+		if *his = begun(o); s.write.free(o) { // it shares what was struck, or else what wasn't
+			his.end = o.call
+		}
+		return true
+	}
+	within := own.valid(o)
+	ok := within || s.write.free(o)
+	*his = begun(o)
+	if within { // it is over when that is lost, until that is given back
+		his.end = min(his.end, own.end)
+	} else {
+		s.write.frees()
+	}
+	s.struck[o.user+1] = 0
+	return ok
+}
+
+// writes acquires a Write.
+func (s *sides) writes(o *op) bool {
+	switch {
+	case o.result == upgrade:
+		return o.reads > 0 && s.write.his(o).free(o)
+	case o.result != yes || o.reentry != fresh && s.write.his(o).valid(o) || o.reentry == again || o.doomed:
+		return s.write.acquires(o)
+	default:
+		return s.noReaders(o) && s.write.acquires(o)
+	}
+}
+
+// noReaders says whether nobody may be reading, as the store or its users see it, and ends what may have ended.
+func (s *sides) noReaders(o *op) bool {
+	for user := range s.read {
+		r := &s.read[user]
+		switch {
+		case r.lent && o.kind != acquire: // the store may know it as a Write
+		case r.free(o):
+			*r = hold{}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// anyLent says whether anybody may read what the store knows as a Write.
+func (s *sides) anyLent(o *op) bool {
+	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
+}
+
+// strikeLent ends by force what readers may share of a Write, if they still do.
+func (s *sides) strikeLent(o *op) {
+	for user := range s.read {
+		if r := &s.read[user]; r.lent {
+			before := *r
+			s.strikeRead(user)
+			*r = before
+			r.end = o.call
+		}
+	}
+}
+
+// endsRead ends the Read for the user, who has heard of it.
+func (s *sides) endsRead(o *op) {
+	if his := &s.read[o.user+1]; his.count > 0 {
+		his.over = true
+	}
+	s.struck[o.user+1] = 0
+}
+
+// forcesReads frees what is read, which does nothing while somebody writes.
+func (s *sides) forcesReads(o *op) bool {
+	switch o.result {
+	case yes:
+		if !s.write.free(o) || !o.ghost {
+			return false
+		}
+	case no:
+		return s.write.held(o) || s.noReaders(o)
+	}
+	s.strikeReads()
+	return true
+}
+
+func (s *sides) strikeReads() {
+	for user := range s.read {
+		s.strikeRead(user)
+	}
+}
+
+func (s *sides) strikeRead(user int) {
+	s.struck[user] = s.read[user].strike(s.struck[user])
+}
+
+// String describes the state.
+func (s sides) String() string {
+	text := "not written"
+	if s.write.holder != 0 {
+		text = "written: " + s.write.String()
+	}
+	for user := range s.read {
+		if r := &s.read[user]; r.count > 0 {
+			text += fmt.Sprintf("; read by user %d, %v", user-1, r)
+		}
+	}
+	return text + s.struck.String()
+}

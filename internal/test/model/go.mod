@@ -1,0 +1,3 @@
+module github.com/seed951563bd/distsync/internal/test/model
+
+go 1.26.0

@@ -1,0 +1,152 @@
+package testservers
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// etcdModule is the module whose tool is the etcd server, in this repository.
+const etcdModule = "internal/test/etcdserver"
+
+// etcdProgram returns the path of an etcd server: that on the PATH or else one that the go command
+// builds of the modules that this machine has already, which takes a minute for the first time. Nothing
+// is downloaded by a test.
+var etcdProgram = sync.OnceValues(func() (string, error) {
+	if path, err := exec.LookPath("etcd"); err == nil {
+		return path, nil
+	}
+	dir, err := moduleFolder(etcdModule)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "-C", dir, "tool", "-n", "go.etcd.io/etcd/server/v3")
+	cmd.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-mod=readonly", "GOWORK=off")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("etcd is not installed, and cannot be built; `go -C %s tool -n go.etcd.io/etcd/server/v3` downloads and builds it", etcdModule)
+	}
+	return strings.TrimSpace(string(out)), nil
+})
+
+// moduleFolder returns the path of a folder of this repository, in which some package is tested.
+func moduleFolder(name string) (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
+			return path, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", fmt.Errorf("etcd is not installed, and there is no %s to build it of", name)
+		}
+		dir = up
+	}
+}
+
+func etcdPath(t TB) string {
+	t.Helper()
+	path, err := etcdProgram()
+	switch {
+	case err == nil:
+	case required():
+		t.Fatalf("%v; DISTSYNC_REQUIRE_SERVERS=1 asks for it", err)
+	default:
+		t.Skip(err)
+	}
+	return path
+}
+
+// Etcd starts an etcd of one member, with further arguments as on its command line.
+func Etcd(t TB, args ...string) *Server {
+	t.Helper()
+	path := etcdPath(t)
+	t.TempDir() // made before the server, so that it is removed after the server is gone
+	return Start(t, Spec{
+		Program: path,
+		Args: func(port int, dir string) []string {
+			peer := etcdURL(FreePort(t))
+			return append(etcdArgs("single", port, peer, dir), append([]string{"--initial-cluster", "single=" + peer}, args...)...)
+		},
+		Ready: etcdReady,
+	})
+}
+
+// EtcdCluster starts an etcd of n members. Restart starts a member with the data it had.
+func EtcdCluster(t TB, n int, args ...string) []*Server {
+	t.Helper()
+	path := etcdPath(t)
+	members := make([]*Server, n)
+	names := make([]string, n)
+	peers := make([]string, n)
+	var all []string
+	for i := range members {
+		names[i], peers[i] = fmt.Sprint("member", i), etcdURL(FreePort(t))
+		all = append(all, names[i]+"="+peers[i])
+	}
+	for i := range members {
+		dir, port := t.TempDir(), FreePort(t)
+		s := &Server{t: t, path: path, port: port, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
+		s.spec = Spec{
+			Program: path,
+			Args: func(port int, _ string) []string {
+				return append(etcdArgs(names[i], port, peers[i], dir), append([]string{"--initial-cluster", strings.Join(all, ",")}, args...)...)
+			},
+			Ready: etcdReady,
+		}
+		t.Cleanup(s.Kill)
+		members[i] = s
+	}
+	errs := make([]error, n)
+	var starting sync.WaitGroup // none is ready before most are there
+	for i, s := range members {
+		starting.Go(func() { errs[i] = s.start() })
+	}
+	starting.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return members
+}
+
+func etcdURL(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }
+
+func etcdArgs(name string, port int, peer, dir string) []string {
+	return []string{
+		"--name", name, "--data-dir", filepath.Join(dir, "etcd"), "--log-level", "error",
+		// Processes are killed here, machines are not.
+		"--unsafe-no-fsync",
+		"--listen-client-urls", etcdURL(port), "--advertise-client-urls", etcdURL(port),
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+	}
+}
+
+var etcdHealth = &http.Client{
+	Timeout:   time.Second,
+	Transport: &http.Transport{DisableKeepAlives: true}, // leaves no goroutine
+}
+
+func etcdReady(addr string) error {
+	res, err := etcdHealth.Get("http://" + addr + "/health")
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("etcd: health: %s", res.Status)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package wiretest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+// Addrs returns the addresses of servers.
+func Addrs(nodes []*testservers.Server) (addrs []string) {
+	for _, node := range nodes {
+		addrs = append(addrs, node.Addr)
+	}
+	return addrs
+}
+
+// Owners returns the node that has the name's slot, and one that has not.
+func Owners(t testing.TB, nodes []*testservers.Server, name string) (has, hasNot *testservers.Server) {
+	t.Helper()
+	for _, node := range nodes {
+		// A node that does not have the slot says MOVED.
+		if _, err := testservers.Do(node.Addr, "EXISTS", name); err == nil {
+			has = node
+		} else {
+			hasNot = node
+		}
+	}
+	if has == nil || hasNot == nil {
+		t.Fatal("nobody has the slot, or everybody")
+	}
+	return has, hasNot
+}
+
+// A Move is that of a name's slot from one node of a cluster to another, in steps.
+type Move struct {
+	From, To *testservers.Server
+
+	nodes []*testservers.Server
+	name  string
+	slot  string
+}
+
+// NewMove begins a move away from where the slot is: what is in the slot stays there for now, what is
+// new goes to the new node.
+func NewMove(t testing.TB, nodes []*testservers.Server, name string) *Move {
+	t.Helper()
+	m := &Move{nodes: nodes, name: name}
+	m.From, m.To = Owners(t, nodes, name)
+	m.slot = m.From.Do("CLUSTER", "KEYSLOT", name)
+	m.To.Do("CLUSTER", "SETSLOT", m.slot, "IMPORTING", m.From.Do("CLUSTER", "MYID"))
+	m.From.Do("CLUSTER", "SETSLOT", m.slot, "MIGRATING", m.To.Do("CLUSTER", "MYID"))
+	return m
+}
+
+// Key moves the name's key, if there is one.
+func (m *Move) Key() {
+	host, port, _ := strings.Cut(m.To.Addr, ":")
+	m.From.Do("MIGRATE", host, port, m.name, "0", "5000")
+}
+
+// Finish gives the slot to the new node, in an epoch of its own: else it may believe what the old one
+// has said of itself a moment before, and none would have the slot. It is told once. Who is told again
+// that a slot is its own ends all subscriptions in it, and what is published before these are made
+// anew is lost.
+func (m *Move) Finish() {
+	m.Key()
+	m.To.Do("CLUSTER", "BUMPEPOCH")
+	id := m.To.Do("CLUSTER", "MYID")
+	m.To.Do("CLUSTER", "SETSLOT", m.slot, "NODE", id)
+	for _, node := range m.nodes {
+		if node != m.To {
+			node.Do("CLUSTER", "SETSLOT", m.slot, "NODE", id)
+		}
+	}
+}
+
+// Refusals is how often the nodes of the move have refused a command because of it.
+func (m *Move) Refusals() (n int) {
+	for _, node := range []*testservers.Server{m.From, m.To} {
+		for line := range strings.Lines(node.Do("INFO", "errorstats")) {
+			kind, count, _ := strings.Cut(strings.TrimSpace(line), ":count=")
+			var i int
+			if kind == "errorstat_TRYAGAIN" || kind == "errorstat_ASK" {
+				fmt.Sscan(count, &i)
+			}
+			n += i
+		}
+	}
+	return n
+}
+
+// TakeOver kills the master that has the name's slot and makes its replica the master.
+func TakeOver(t testing.TB, masters, replicas []*testservers.Server, name string) {
+	t.Helper()
+	from, _ := Owners(t, masters, name)
+	for i, master := range masters {
+		if master == from {
+			master.Kill()
+			replicas[i].Do("CLUSTER", "FAILOVER", "TAKEOVER")
+		}
+	}
+}
+
+// Becomes waits until a server has a role. Sentinels that give it one cut its connections.
+func Becomes(t testing.TB, server *testservers.Server, role string) {
+	t.Helper()
+	testservers.Until(t, "a server becomes "+role, func() bool {
+		info, err := testservers.Do(server.Addr, "INFO", "replication")
+		return err == nil && strings.Contains(info, "role:"+role)
+	})
+}
+
+// A Handing is a lock that changes hands among several clients all the time.
+type Handing struct {
+	t      testing.TB
+	inside atomic.Int32
+	turns  atomic.Int64
+}
+
+// Hand lets clients, each with a backend of its own, take the lock by turns until the test ends. Two
+// that are inside fail the test.
+func Hand(t testing.TB, name string, lease time.Duration, connect func() backend.Backend) *Handing {
+	t.Helper()
+	h := &Handing{t: t}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	var clients []*dlock.Client
+	for range 3 {
+		c := dlock.New(connect(), dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+		clients = append(clients, c)
+		for range 2 {
+			running.Go(func() {
+				for ctx.Err() == nil {
+					// An error is a turn that failed; that turns go on is looked at elsewhere.
+					_ = c.Locker(name).Do(ctx, h.turn)
+				}
+			})
+		}
+	}
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		for _, c := range clients {
+			c.Close()
+		}
+	})
+	return h
+}
+
+func (h *Handing) turn(context.Context) error {
+	if h.inside.Add(1) != 1 {
+		h.t.Error("two are inside")
+	}
+	time.Sleep(time.Millisecond) // the work
+	h.turns.Add(1)
+	h.inside.Add(-1)
+	return nil
+}
+
+// GoesOn waits until the lock has changed hands some more times.
+func (h *Handing) GoesOn() {
+	h.t.Helper()
+	want := h.turns.Load() + 10
+	testservers.Until(h.t, "the lock goes on changing hands", func() bool { return h.turns.Load() >= want })
+}

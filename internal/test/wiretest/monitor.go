@@ -1,0 +1,99 @@
+package wiretest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+// A Monitor records the commands that a server receives.
+type Monitor struct {
+	t    testing.TB
+	addr string
+	r    *bufio.Reader
+}
+
+// A Command is one that a server has received, as MONITOR shows it, but for its name, which is in
+// capitals: clients differ there.
+type Command struct {
+	Text     string
+	InScript bool
+}
+
+// Watch begins a record.
+func Watch(t testing.TB, addr string) *Monitor {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(testservers.Patience))
+	io.WriteString(conn, "MONITOR\r\n")
+	m := &Monitor{t, addr, bufio.NewReader(conn)}
+	if line := m.line(); line != "+OK" {
+		t.Fatalf("MONITOR: %s", line)
+	}
+	return m
+}
+
+func (m *Monitor) line() string {
+	line, err := m.r.ReadString('\n')
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return strings.TrimSpace(line)
+}
+
+var (
+	monitored = regexp.MustCompile(`^\+[0-9.]+ \[\d+ ([^]]+)\] ("[^"]*")(.*)$`)
+	household = regexp.MustCompile(`^"(HELLO|CLIENT|PING|CLUSTER|COMMAND)"`) // what clients send on their own
+)
+
+// All returns what the server has received since the last call.
+func (m *Monitor) All() (commands []Command) {
+	m.t.Helper()
+	const mark = `"ECHO" "mark"`
+	if _, err := testservers.Do(m.addr, "ECHO", "mark"); err != nil {
+		m.t.Fatal(err)
+	}
+	for {
+		match := monitored.FindStringSubmatch(m.line())
+		if match == nil {
+			m.t.Fatal("MONITOR speaks differently")
+		}
+		c := Command{strings.ToUpper(match[2]) + match[3], match[1] == "lua"}
+		if c.Text == mark {
+			return commands
+		}
+		commands = append(commands, c)
+	}
+}
+
+// Commands returns the commands since the last call that came from outside of scripts and are not
+// the clients' own.
+func (m *Monitor) Commands() (commands []string) {
+	m.t.Helper()
+	for _, c := range m.All() {
+		if !c.InScript && !household.MatchString(c.Text) {
+			commands = append(commands, c.Text)
+		}
+	}
+	return commands
+}
+
+// Quoted writes a command as a Monitor shows it.
+func Quoted(args ...any) string {
+	words := make([]string, len(args))
+	for i, arg := range args {
+		words[i] = fmt.Sprintf("%q", fmt.Sprint(arg))
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,78 @@
+package wiretest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+// Moved tests that a lock whose slot moves from node to node of a cluster goes on changing hands.
+// Nothing is lost, so nobody is ever inside with another.
+func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
+	h := Hand(t, "n", Lease, func() backend.Backend { return p.Cluster(t, nodes, o) })
+	h.GoesOn()
+	for range 5 {
+		m := NewMove(t, nodes, "n")
+		// Until the key has moved the old node has it and after that the new one, and both refuse to
+		// release: the key and the channel aren't both there.
+		begin := m.Refusals()
+		testservers.Until(t, "somebody meets the slot between the nodes", func() bool { return m.Refusals() > begin })
+		m.Key()
+		begin = m.Refusals()
+		testservers.Until(t, "somebody meets the key on its new node", func() bool { return m.Refusals() > begin })
+		m.Finish()
+		h.GoesOn()
+	}
+}
+
+// Failover tests that a lock goes on changing hands when a replica becomes the master and the master a
+// replica, by order. Every acquisition has reached the only replica before, so nobody is ever inside
+// with another. The old master goes on answering for a while, then with READONLY, and the new one has
+// no scripts.
+func Failover(t *testing.T, p Package, s *testservers.Sentinel) {
+	h := handReplicated(t, p, s)
+	s.Sentinels[0].Do("SENTINEL", "FAILOVER", s.Name)
+	Becomes(t, s.Replicas[0], "master")
+	Becomes(t, s.Master, "slave")
+	h.GoesOn()
+}
+
+// MasterDies tests the same when the master dies, and comes back empty as a replica of the one that
+// took its place.
+func MasterDies(t *testing.T, p Package, s *testservers.Sentinel) {
+	h := handReplicated(t, p, s)
+	s.Master.Kill()
+	Becomes(t, s.Replicas[0], "master")
+	s.Master.Restart()
+	h.GoesOn()
+}
+
+func handReplicated(t *testing.T, p Package, s *testservers.Sentinel) *Handing {
+	h := Hand(t, "n", 2*time.Second, func() backend.Backend {
+		return p.Sentinel(t, s, Options{Replicas: 1, Timeout: time.Second})
+	})
+	h.GoesOn()
+	return h
+}
+
+// ClusterMasterDies tests that steps and subscriptions find the replica that has taken over, in a
+// cluster whose masters have one each. There nobody tells the client.
+func ClusterMasterDies(t *testing.T, p Package, masters, replicas []*testservers.Server, o Options) {
+	s, other := open(t, p.Cluster(t, masters, o)), open(t, p.Cluster(t, masters, o))
+	l := Subscribe(t, s, "n")
+	Free(t, other, "n")
+	l.Wait()
+	TakeOver(t, masters, replicas, "n")
+	testservers.Until(t, "a release on the new master is heard", func() bool {
+		if _, err := other.Acquire(t.Context(), Acquire(Alice)); err != nil {
+			return false
+		}
+		res, err := other.Release(t.Context(), Release(Alice))
+		for err == nil && res.Outcome == backend.Left { // a release before this one failed
+			res, err = other.Release(t.Context(), Release(Alice))
+		}
+		return err == nil && l.Heard(backend.WakeOne)
+	})
+}

@@ -1,0 +1,92 @@
+package wiretest
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+// Store is what the contract suite needs, on masters that it empties: one, or all of a cluster. A
+// backend it gets from the function that is called with its test.
+func Store(t *testing.T, masters []*testservers.Server, connectBackend func(*testing.T) backend.Backend) contract.Store {
+	ctx := context.Background()
+	var nodes []*redis.Client
+	for _, master := range masters {
+		nodes = append(nodes, connect(t, master.Addr))
+	}
+	var all redis.UniversalClient = nodes[0]
+	if len(masters) > 1 {
+		all = redis.NewClusterClient(&redis.ClusterOptions{Addrs: Addrs(masters)})
+		t.Cleanup(func() { all.Close() })
+	}
+	wipe := func() {
+		for _, node := range nodes {
+			Must[string](t)(node.FlushAll(ctx).Result())
+		}
+	}
+	wipe()
+	data := &foreign{client: all, dumps: make(map[string]string)}
+	return contract.Store{
+		Backend:       func() backend.Backend { return connectBackend(t) },
+		PutForeign:    data.put,
+		ForeignIntact: data.intact,
+		Wipe:          wipe,
+		BreakSubscriptions: func() {
+			for _, node := range nodes {
+				Must[int64](t)(node.ClientKillByFilter(ctx, "TYPE", "pubsub").Result())
+			}
+		},
+	}
+}
+
+// Fragile returns what [contract.Store] has under that name, for a server and a function that connects
+// to it at another address.
+func Fragile(t *testing.T, server string, protocol faults.Protocol, connectBackend func(addr string) backend.Backend) func() (backend.Backend, contract.Strike) {
+	return func() (backend.Backend, contract.Strike) {
+		p := NewProxy(t, server, protocol)
+		return connectBackend(p.Addr()), p.Strike
+	}
+}
+
+// foreign puts what is no lock under names of locks: in turn a string and hashes.
+type foreign struct {
+	client redis.UniversalClient
+	dumps  map[string]string // what was put under each name
+}
+
+func (f *foreign) put(name string) {
+	ctx := context.Background()
+	switch len(f.dumps) % 4 {
+	case 0:
+		f.client.Set(ctx, name, "foreign", 0)
+	case 1:
+		f.client.HSet(ctx, name, "name", "bob")
+	case 2:
+		f.client.HSet(ctx, name, "name", "bob", "visits", "12")
+	case 3:
+		f.client.HSet(ctx, name, "mode", "read", "name", "bob")
+	}
+	f.dumps[name] = f.client.Dump(ctx, name).Val()
+}
+
+func (f *foreign) intact(name string) bool {
+	ctx := context.Background()
+	return f.client.Dump(ctx, name).Val() == f.dumps[name] && f.client.PTTL(ctx, name).Val() == -1
+}
+
+// StepsAndModel skips all but two parts of the contract suite: the others take minutes of real time,
+// and are run once on a single server and once on a cluster.
+func StepsAndModel(t *testing.T) {
+	t.Helper()
+	_, part, _ := strings.Cut(t.Name(), "/")
+	if part, _, _ = strings.Cut(part, "/"); part != "steps" && part != "model" {
+		t.Skip("run on other stores")
+	}
+}
