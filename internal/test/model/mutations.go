@@ -87,6 +87,18 @@ const (
 	grantsEnded
 	endedForgotten
 
+	// Lending a write to readers.
+	lendsLate
+	passesOnLate
+	flipsEarly
+	keepsDeadline
+	flipForgetsUnsure
+	writeLeft
+	downgradeForgotten
+	refusedForgotten
+	downgradeUnheard
+	believesOldRenewal
+
 	// Notes of waiting writers.
 	neverBarred
 	refreshesYounger
@@ -183,6 +195,17 @@ var mutations = [...]string{
 	handsOnRead:          "a write under which is read is handed on",
 	grantsEnded:          "the answer to a read under a write counts when it comes after the end of the write",
 	endedForgotten:       "… and if there is none, nothing is taken back",
+
+	lendsLate:          "a write is lent however old it is",
+	passesOnLate:       "what was lent is handed to a writer however old it is",
+	flipsEarly:         "what was lent is given back when the read is asked for",
+	keepsDeadline:      "who was lent a write keeps its deadline when that becomes a read",
+	flipForgetsUnsure:  "a read that a write becomes forgets that it was asked for before",
+	writeLeft:          "a write that becomes a read is left to its lease",
+	downgradeForgotten: "a read that is granted when what was lent is over is not taken back",
+	refusedForgotten:   "… nor one that was asked for, without an answer, before another was refused",
+	downgradeUnheard:   "a write that has become a read isn't heard of when it is found to have been lost",
+	believesOldRenewal: "the answer to the renewal of a write counts when that has become a read",
 
 	neverBarred:         "notes don't keep readers out",
 	refreshesYounger:    "a note that is refreshed takes the later time of arrival",

@@ -88,6 +88,14 @@ var (
 	underPair     = with(underBeside, func(m *Shares) { m.Pair = true })
 	underPunctual = with(underPair, func(m *Shares) { m.Punctual = true })
 	underHand     = with(underBeside, func(m *Shares) { m.Writers[0], m.HandOvers = 2, 1 })
+	lent          = with(share, func(m *Shares) {
+		m.Writers[0], m.Numbers[0], m.Count, m.HandOvers, m.Lends, m.Window, m.Lease = 2, 1, 1, 2, true, 1, 3
+	})
+	lentOnce     = with(lent, func(m *Shares) { m.Writers[0], m.HandOvers = 1, 1 })
+	lentPunctual = with(lentOnce, func(m *Shares) { m.Punctual = true })
+	lentForced   = with(lentOnce, func(m *Shares) { m.Forces, m.Answered = 1, true })
+	lentStruck   = with(lentPunctual, func(m *Shares) { m.Forces = 1 })
+	lentRenewed  = with(lentOnce, func(m *Shares) { m.Answered, m.Renewals = true, true })
 
 	noteOf = func(a, b string) Notes {
 		return Notes{Clients: [2]string{a, b}, Unknowns: 1, HandOver: true, Punctual: true}
@@ -150,6 +158,10 @@ func runs() []run {
 		shares("a writer reads", under),
 		shares("a writer reads, a pair of goroutines is one owner", underPair),
 		shares("a writer reads, hand-over", underHand),
+		shares("a write is lent", lent),
+		shares("a write is lent to two", with(lentOnce, func(m *Shares) { m.Parties[0], m.Requests, m.Answered = 3, 1, true })),
+		shares("a write is lent once, no request is later than its lease", lentPunctual),
+		shares("a write is lent once, ForceUnlock", lentForced),
 
 		notes("a writer and two readers, all is answered", certain(note)),
 		notes("two readers and a writer, one client", noteWaits),
@@ -165,6 +177,14 @@ func runs() []run {
 		big(shares("both clients in full, one request at a time", with(shareBoth, func(m *Shares) { m.Requests = 1 }))),
 		big(shares("both clients in full", with(shareBoth, func(m *Shares) { m.Lease, m.Count = 1, 1 }))),
 		big(shares("a writer reads, punctual", underPunctual)),
+		big(shares("a write is lent, a client crashes", with(lent, func(m *Shares) { m.Crashes = 1 }))),
+		big(shares("a write is lent, no request is later than its lease", with(lent, func(m *Shares) { m.Punctual = true }))),
+		big(shares("a write is lent, ForceUnlock", with(lentForced, func(m *Shares) { m.Writers[0], m.HandOvers = 2, 2 }))),
+		big(shares("a write is lent once, ForceUnlock, unanswered", lentStruck, "T1")),
+		big(shares("a write is lent once, renewals take time", lentRenewed)),
+		big(shares("a write is lent to two, and handed back", with(lent, func(m *Shares) {
+			m.Parties[0], m.Requests, m.Answered = 3, 1, true
+		}))),
 		big(notes("a writer and two readers", note)),
 		big(notes("a writer and two readers, requests are late", with(note, func(m *Notes) { m.Punctual = false }))),
 		big(notes("a client crashes, a message is lost", noteDies)),
@@ -243,6 +263,17 @@ func runs() []run {
 		sharesWithout(handsOnRead, underHand, "S1"),
 		sharesWithout(grantsEnded, underPair, "S1"),
 		sharesWithout(endedForgotten, underPunctual, "G1"),
+
+		sharesWithout(lendsLate, lentForced, "E1"),
+		sharesWithout(passesOnLate, lent, "S1"),
+		sharesWithout(flipsEarly, lent, "S1"),
+		sharesWithout(keepsDeadline, lentRenewed, "S1"),
+		sharesWithout(flipForgetsUnsure, lentPunctual, "G1"),
+		sharesWithout(writeLeft, lentPunctual, "G1"),
+		sharesWithout(downgradeForgotten, lentPunctual, "G1"),
+		sharesWithout(refusedForgotten, lentStruck, "G1"),
+		sharesWithout(downgradeUnheard, lentForced, "T1"),
+		sharesWithout(believesOldRenewal, lentRenewed, "S1"),
 
 		notesWithout(neverBarred, note, "W1"),
 		notesWithout(refreshesYounger, note, "W1"),

@@ -23,6 +23,7 @@ type Shares struct {
 	Forces    uint8  // times that a client sends ForceUnlock, of either side
 	Crashes   uint8
 	HandOvers uint8 // of writes
+	Lends     bool  // … to readers, too
 	Punctual  bool  // no request is carried out later than its lease after it was sent
 	Answered  bool  // whatever locks or releases is answered in time
 	Mutation  mutation
@@ -53,6 +54,7 @@ type claim struct {
 	lost   uint8
 	struck uint8 // 0, or 1 + ticks since the store let go of it, while the client can't know
 	age    uint8 // 1 + ticks since the acquisition was sent
+	proves uint8 // 1: if the store doesn't have this write, the read that it was made is none of those that were lent
 }
 
 func (x *claim) lose() { x.lost, x.struck = 1, 0 }
@@ -91,8 +93,9 @@ type SharesState struct {
 	forces    uint8
 	crashed   uint8
 	handOvers uint8
-	tooLate   bool // somebody was told that he has a lock which was over (S4)
-	unvouched bool // somebody joined a claim long after the store let go of it (E1)
+	lent      uint8 // owner strings whose readers are on the write, a bit for each
+	tooLate   bool  // somebody was told that he has a lock which was over (S4)
+	unvouched bool  // somebody joined a claim long after the store let go of it (E1)
 }
 
 // Init is an empty store and nobody doing anything.
@@ -136,11 +139,13 @@ func (s *SharesState) readers(n uint8) (k int) {
 
 // relies says whether somebody relies on a claim.
 func (m *Shares) relies(s *SharesState, p int, n, side uint8) bool {
-	x := &s.claims[n][side]
+	q, x := &s.parties[p], &s.claims[n][side]
+	if side == reads {
+		x = s.on(n)
+	}
 	if n == 0 || !x.valid() || x.struck != 0 {
 		return false
 	}
-	q := &s.parties[p]
 	if side == writes {
 		return q.writing == n
 	}
@@ -202,7 +207,14 @@ func (m *Shares) owner(p int) int {
 func (m *Shares) backed(s *SharesState) bool {
 	for p := range m.all() {
 		q := &s.parties[p]
-		if m.relies(s, p, q.writing, writes) && s.write.number != q.writing || m.relies(s, p, q.reading, reads) && s.read[q.reading] == 0 {
+		if m.relies(s, p, q.writing, writes) && s.write.number != q.writing {
+			return false
+		}
+		has := s.read[q.reading] != 0
+		if s.isLent(q.reading) {
+			has = s.write.number == q.reading
+		}
+		if m.relies(s, p, q.reading, reads) && !has {
 			return false
 		}
 	}
@@ -218,7 +230,8 @@ func (m *Shares) told(s *SharesState) bool {
 		}
 		asked := true
 		for n := range s.claims {
-			asked = asked && !(m.clientOf(uint8(n)) == m.client(p) && s.claims[n][reads].struck > 0)
+			mine := m.clientOf(uint8(n)) == m.client(p)
+			asked = asked && !(mine && (s.on(uint8(n)).struck > 0 || s.claims[n][writes].proves > 0))
 		}
 		if asked {
 			return false
@@ -269,7 +282,7 @@ func (m *Shares) tidy(s *SharesState) {
 			case x.use == over:
 				*x = claim{use: over}
 			case x.use == retired:
-				*x = claim{use: retired, unsure: x.unsure}
+				*x = claim{use: retired, unsure: x.unsure, proves: x.proves}
 			case x.use == leavingIt:
 				x.age = 0
 				if !m.Plain {
@@ -292,13 +305,18 @@ func (m *Shares) tidy(s *SharesState) {
 		}
 	}
 	for c, n := range s.shared {
-		if x := s.claims[n][reads]; x.use != live && !(m.Mutation == joinsReleased && x.use == leavingIt) {
+		if x := s.on(n); x.use != live && !(m.Mutation == joinsReleased && x.use == leavingIt) {
 			s.shared[c] = 0
+		}
+	}
+	for n := range s.claims {
+		if s.claims[n][writes].use == over && s.readers(uint8(n)) == 0 {
+			s.lent &^= 1 << n
 		}
 	}
 	for i := range s.parties {
 		p := &s.parties[i]
-		if x := s.claims[p.reading][reads]; p.reading == 0 {
+		if x := s.on(p.reading); p.reading == 0 {
 			p.torn = 0
 		} else if p.torn == 0 && (x.lost != 0 || x.struck != 0) {
 			p.torn = 1

@@ -39,8 +39,11 @@ func (m *Shares) name(p int) string {
 }
 
 func (m *Shares) who(r sharesRequest) string {
-	if r.who == watchdog {
+	switch r.who {
+	case watchdog:
 		return "watchdog"
+	case downgrader:
+		return "downgrade"
 	}
 	return m.name(int(r.who))
 }
@@ -187,8 +190,12 @@ func (s *SharesState) account(n, side uint8) string {
 // answer lets whoever awaits a reply have it.
 func (m *Shares) answer(s *SharesState, r sharesRequest) {
 	x := &s.claims[r.number][r.side]
-	if r.who == watchdog {
+	switch r.who {
+	case watchdog:
 		m.answerRenewal(s, x, r)
+		return
+	case downgrader:
+		m.answerDowngrade(s, r)
 		return
 	}
 	p := &s.parties[r.who]
@@ -230,8 +237,12 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 }
 
 func (m *Shares) answerRenewal(s *SharesState, x *claim, r sharesRequest) {
-	switch {
-	case x.use != live: // a last release was sent: no answer changes anything
+	switch read := &s.claims[r.number][reads]; {
+	case x.proves > 0 && read.use == live && m.Mutation == believesOldRenewal:
+		if r.reply == renewed {
+			m.extend(read, r)
+		}
+	case x.use != live: // a last release was sent, or it was downgraded: no answer changes anything
 	case r.reply == renewed && (x.lost == 0 || m.Mutation == revivesClaim):
 		x.lost = 0
 		m.extend(x, r)
@@ -266,7 +277,11 @@ func (m *Shares) enter(s *SharesState, p int, n, side uint8) {
 	} else {
 		q.reading = n
 	}
-	if x := &s.claims[n][side]; x.struck == 0 && (x.left == 0 || x.lost != 0) {
+	x := &s.claims[n][side]
+	if side == reads {
+		x = s.on(n)
+	}
+	if x.struck == 0 && (x.left == 0 || x.lost != 0) {
 		s.tooLate = true
 		x.lose()
 	}
@@ -297,7 +312,13 @@ func (m *Shares) giveUp(s *SharesState, r sharesRequest) {
 	if r.kind == acquisition {
 		x.unsure = max(x.unsure, 1+r.left)
 	}
-	if r.who == watchdog {
+	switch r.who {
+	case watchdog:
+		return
+	case downgrader:
+		if w := &s.claims[r.number][writes]; x.use == asked && (w.use != live || w.lost != 0) {
+			m.endDowngrade(s, r.number)
+		}
 		return
 	}
 	p := &s.parties[r.who]
@@ -339,6 +360,10 @@ func (m *Shares) endNested(s *SharesState, n uint8) {
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
+	if read := &s.claims[n][reads]; x.proves > 0 && reply == notHeld && read.use == live && m.Mutation != downgradeUnheard {
+		read.lose()
+	}
+	x.proves = 0
 	if x.use == retired && x.unsure <= 1 && reply != left {
 		x.use = over
 	}
@@ -434,6 +459,9 @@ func (m *Shares) background(s SharesState, n, side uint8, do sharesEmitter) {
 	if x.use == retired || early {
 		m.takeBack(s, n, side, do)
 	}
+	if side == writes {
+		m.downgrade(s, n, do)
+	}
 }
 
 func (s *SharesState) renews(n, side uint8) bool {
@@ -528,7 +556,7 @@ func (m *Shares) letGo(s *SharesState, n, side uint8) {
 
 // crash ends client A.
 func (m *Shares) crash(s SharesState, do sharesEmitter) {
-	s.crashed = 1
+	s.crashed, s.lent = 1, 0
 	for p := range m.Parties[0] {
 		s.parties[p] = party{at: gone}
 	}
@@ -603,11 +631,14 @@ func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 	if n := s.shared[c]; n != 0 && m.joinable(&s, n) {
 		t := s
 		t.parties[p].reading = n
-		x := &t.claims[n][reads]
-		t.unvouched = t.unvouched || m.Window > 0 && x.struck > 1+m.Window
-		x.use = live
+		side := reads
+		if t.isLent(n) {
+			side = writes
+		}
+		m.vouch(&t, n, side)
+		t.claims[n][side].use = live
 		m.enter(&t, p, n, reads)
-		do(t, "%s calls RLock, joins #%d%s", m.name(p), n, t.account(n, reads))
+		do(t, "%s calls RLock, joins #%d%s", m.name(p), n, t.account(n, side))
 		if m.Mutation != joinsReleased { // who can join does
 			return
 		}
@@ -653,7 +684,7 @@ func (m *Shares) fresh(s *SharesState, c int) uint8 {
 
 // joinable says whether a shared claim may be joined without asking the store.
 func (m *Shares) joinable(s *SharesState, n uint8) bool {
-	x := &s.claims[n][reads]
+	x := s.on(n)
 	valid := x.valid() && s.readers(n) > 0
 	switch m.Mutation {
 	case joinsLost:
@@ -661,8 +692,7 @@ func (m *Shares) joinable(s *SharesState, n uint8) bool {
 	case joinsReleased:
 		valid = valid || x.use == leavingIt && x.left > 0 && x.lost == 0
 	}
-	young := m.Window == 0 || x.age <= 1+m.Window || m.Mutation == joinsForever
-	return valid && young
+	return valid && (m.young(x) || m.Mutation == joinsForever)
 }
 
 // nestInPair lets the second of a pair read while the first writes, and says whether it does.
@@ -721,6 +751,7 @@ func (m *Shares) unlock(s SharesState, p int, calm bool, do sharesEmitter) {
 	}
 	if !calm {
 		m.handOn(s, p, do)
+		m.lend(s, p, do)
 	}
 	q.writing, x.use = 0, leavingIt
 	q.at, q.side, q.number = draining, writes, n
@@ -733,8 +764,7 @@ func (m *Shares) unlock(s SharesState, p int, calm bool, do sharesEmitter) {
 // handOn emits the hand-overs of a write.
 func (m *Shares) handOn(s SharesState, p int, do sharesEmitter) {
 	n := s.parties[p].writing
-	x := &s.claims[n][writes]
-	if s.handOvers >= m.HandOvers || !x.valid() || x.unsure > 0 {
+	if !m.passes(&s, n) || !m.young(&s.claims[n][writes]) {
 		return
 	}
 	if s.claims[n][reads].use != unused && m.Mutation != handsOnRead {
@@ -747,11 +777,8 @@ func (m *Shares) handOn(s SharesState, p int, do sharesEmitter) {
 		}
 		t := s
 		t.handOvers++
-		if q.at == waiting {
-			m.retire(&t, q.number, writes, t.claims[q.number][writes].unsure > 0)
-		}
 		t.parties[p].writing = 0
-		t.parties[to] = party{writing: n}
+		m.inherit(&t, n, to)
 		do(t, "%s unlocks, hands #%d over to %s", m.name(p), n, m.name(to))
 	}
 }
@@ -761,8 +788,14 @@ func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	q := &s.parties[p]
 	m.swap(&s, p)
 	n := q.reading
-	x := &s.claims[n][reads]
+	x, side := s.on(n), reads
 	nested := s.claims[n][writes].use == live
+	if s.isLent(n) {
+		side, nested = writes, false
+		if s.readers(n) == 1 && x.lost == 0 {
+			m.passOn(s, p, do)
+		}
+	}
 	q.reading = 0
 	if x.lost != 0 {
 		m.tell(&s, n)
@@ -772,20 +805,20 @@ func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	}
 	switch {
 	case s.readers(n) > 0 && m.Mutation != leaverReleases:
-		do(s, "%s %sleaves #%d, where others are%s", m.name(p), why, n, s.account(n, reads))
+		do(s, "%s %sleaves #%d, where others are%s", m.name(p), why, n, s.account(n, side))
 	case nested && m.Mutation != nestedReleasedEarly:
 		do(s, "%s %sleaves #%d, which stays as long as it writes", m.name(p), why, n)
 	case m.Mutation == lastStays && s.readers(n) == 0:
 		do(s, "%s %sleaves #%d, as the last", m.name(p), why, n)
 	case x.lost != 0:
-		m.retire(&s, n, reads, true)
+		m.retire(&s, n, side, true)
 		do(s, "%s %sunlocks: ErrLost", m.name(p), why)
 	default:
 		if s.readers(n) == 0 {
 			x.use = leavingIt
 		}
-		q.at, q.side, q.number = draining, reads, n
-		if m.send(&s, sharesRequest{kind: lastRelease, side: reads, number: n, who: uint8(p)}) {
+		q.at, q.side, q.number = draining, side, n
+		if m.send(&s, sharesRequest{kind: lastRelease, side: side, number: n, who: uint8(p)}) {
 			do(s, "%s %sleaves #%d, sends release", m.name(p), why, n)
 		}
 	}
@@ -799,7 +832,7 @@ func (m *Shares) swap(s *SharesState, p int) {
 	}
 	first := &s.parties[p]
 	before := func(a, b uint8) bool {
-		if la, lb := s.claims[a][reads].lost, s.claims[b][reads].lost; la != lb {
+		if la, lb := s.on(a).lost, s.on(b).lost; la != lb {
 			return la > lb
 		}
 		return a < b
@@ -816,7 +849,7 @@ func (m *Shares) swap(s *SharesState, p int) {
 // notice lets a reader see that it has joined; perhaps it has been cancelled meanwhile, or the claim has been lost.
 func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	n := s.parties[p].reading
-	if s.claims[n][reads].lost != 0 && m.Mutation != joinedUnseen {
+	if s.on(n).lost != 0 && m.Mutation != joinedUnseen {
 		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it waits on
 		return
 	}

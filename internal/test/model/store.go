@@ -36,6 +36,7 @@ var replies = [...]string{"", "acquired", "held by another", "freed", "holds lef
 const (
 	watchdog uint8 = 8 + iota
 	nobody         // it was given up, and may still be carried out
+	downgrader
 )
 
 // A request is in the network, on its way to the store or back.
