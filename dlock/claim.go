@@ -18,14 +18,14 @@ type hold struct {
 
 	// The rest is guarded by Client.mu.
 	state       holdState
-	offered     bool  // to a waiter that has not taken it yet: nobody's to unlock
-	count       int32 // at most what the store counts; of a reader, how many calls
-	renewedFrom int32 // the count from which on it is renewed; 0: never
-	told        *told // who wants to know when it is over
+	offered     bool      // to a waiter that has not taken it yet: nobody's to unlock
+	count       int32     // at most what the store counts; of a reader, how many calls
+	renewedFrom int32     // the count from which on it is renewed; 0: never
+	watchers    *watchers // who wants to know when it is over
 }
 
-// told is who is told when a hold is over before it was released.
-type told struct {
+// watchers are who is told when a hold is over before it was released.
+type watchers struct {
 	over     []*notice              // given when it is lost
 	contexts map[*lifeline]struct{} // ended when it is lost or released
 }
@@ -104,7 +104,7 @@ func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim
 // until returns the instant until which the store has promised the claim.
 func (cl *claim) until() instant { return instant(cl.deadline.Load()) }
 
-// passes says whether a claim may pass from one holder to another, or be joined, its time apart: it is
+// passes says whether a claim may pass from one holder to another, or be joined, the hand-over time apart: it is
 // renewed, and no request without an answer can shorten it or count up.
 func (cl *claim) passes(now instant) bool {
 	return cl.watched && cl.doubt == 0 && !cl.dead && now < cl.until()
@@ -335,23 +335,23 @@ func (c *Client) tellLocked(h *hold, cause error) {
 
 // noticeLocked tells whoever wants to know that a hold is lost.
 func (h *hold) noticeLocked() {
-	if h.told == nil {
+	if h.watchers == nil {
 		return
 	}
-	for _, n := range h.told.over {
+	for _, n := range h.watchers.over {
 		n.give()
 	}
 }
 
 // endContextsLocked ends the contexts that a hold is for.
 func (c *Client) endContextsLocked(h *hold, cause error) {
-	if h.told == nil {
+	if h.watchers == nil {
 		return
 	}
-	for line := range h.told.contexts {
+	for line := range h.watchers.contexts {
 		c.laterLocked(func() { line.cancel(cause) })
 	}
-	h.told.contexts = nil
+	h.watchers.contexts = nil
 }
 
 // A lostKey is what an unlock of an owner names.

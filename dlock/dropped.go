@@ -23,7 +23,7 @@ func (c *Client) droppedVariable(v *variable) {
 }
 
 // watchHold has a Hold found that is dropped, with its context.
-func (c *Client) watchHold(got held) runtime.Cleanup {
+func (c *Client) watchHold(got stay) runtime.Cleanup {
 	return runtime.AddCleanup(got.ctx, c.droppedHold, got.hold)
 }
 

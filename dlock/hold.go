@@ -13,13 +13,13 @@ import (
 // A Hold that is dropped without a Release, along with its context, is logged once it is found, and goes on
 // being renewed.
 type Hold struct {
-	held
+	stay
 	given atomic.Bool // back
 	watch runtime.Cleanup
 }
 
-// held is what an acquisition has brought about: for one hold, with a context that lasts as long.
-type held struct {
+// stay is what an acquisition has brought about: for one hold, with a context that lasts as long.
+type stay struct {
 	locker *Locker
 	hold   *hold
 	ctx    *holdContext
@@ -35,7 +35,7 @@ func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, err
 	if err != nil {
 		return nil, l.wrap("acquire", err)
 	}
-	return &Hold{held: got, watch: l.client.watchHold(got)}, nil
+	return &Hold{stay: got, watch: l.client.watchHold(got)}, nil
 }
 
 // Context returns a context for what is done while the lock is held, with the values of the one that was given to
@@ -53,19 +53,19 @@ func (h *Hold) Context() context.Context { return h.mustBeHeld().ctx }
 // error says so, and the release continues in the background. It returns [ErrLost] if the lock was
 // lost, and [ErrNotHeld] if it was given back before.
 func (h *Hold) Release(ctx context.Context) error {
-	held := h.mustBeHeld()
+	s := h.mustBeHeld()
 	if h.given.Swap(true) {
-		return held.locker.wrap("release", ErrNotHeld)
+		return s.locker.wrap("release", ErrNotHeld)
 	}
 	h.watch.Stop()
-	held.ctx.end()
-	return held.locker.wrap("release", held.locker.client.releaseWithin(ctx, held.hold))
+	s.ctx.end()
+	return s.locker.wrap("release", s.locker.client.releaseWithin(ctx, s.hold))
 }
 
 // Lost returns a channel that is closed when the lock is lost or the client is closed, and never by a Release.
 func (h *Hold) Lost() <-chan struct{} {
-	held := h.mustBeHeld()
-	return held.locker.client.lostChannel(held.hold)
+	s := h.mustBeHeld()
+	return s.locker.client.lostChannel(s.hold)
 }
 
 // Token returns the lock's fencing token, if it is one of a [Client.FencedLocker]: a number, never 0, that is
@@ -78,11 +78,11 @@ func (h *Hold) Token() (token uint64, ok bool) {
 // Name returns the lock's name.
 func (h *Hold) Name() string { return h.mustBeHeld().locker.name }
 
-func (h *Hold) mustBeHeld() *held {
+func (h *Hold) mustBeHeld() *stay {
 	if h == nil || h.locker == nil {
 		panic("dlock: a Hold that is nil, or wasn't made by Acquire")
 	}
-	return &h.held
+	return &h.stay
 }
 
 // Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token].
@@ -119,7 +119,7 @@ func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ..
 }
 
 // enter acquires the lock for somebody of its own, or for whom ctx names.
-func (l *Locker) enter(ctx context.Context, opts []AcquireOption) (held, error) {
+func (l *Locker) enter(ctx context.Context, opts []AcquireOption) (stay, error) {
 	l.mustBeMade()
 	who := l.caller(ctx)
 	if who.party == party(l.plain) {
@@ -127,13 +127,13 @@ func (l *Locker) enter(ctx context.Context, opts []AcquireOption) (held, error) 
 	}
 	h, err := l.acquire(ctx, who, acquireOptions{}, opts)
 	if err != nil {
-		return held{}, err
+		return stay{}, err
 	}
-	return held{l, h, l.client.inside(ctx, h)}, nil
+	return stay{l, h, l.client.inside(ctx, h)}, nil
 }
 
 // run calls fn while the lock is held, and releases it.
-func (d *held) run(ctx context.Context, fn func(context.Context) error) (err error) {
+func (d *stay) run(ctx context.Context, fn func(context.Context) error) (err error) {
 	l := d.locker
 	returned := false
 	defer func() {
@@ -195,7 +195,7 @@ func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	d := &holdContext{ctx, id, &lifeline{cancel}}
 	c.mu.Lock()
 	defer c.unlock()
-	t := h.tellsLocked()
+	t := h.watchedLocked()
 	if t.contexts == nil {
 		t.contexts = make(map[*lifeline]struct{})
 	}
@@ -212,17 +212,17 @@ func (d *holdContext) end() {
 	c, h := d.id.client, d.id.hold
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h.told != nil {
-		delete(h.told.contexts, d.line)
+	if h.watchers != nil {
+		delete(h.watchers.contexts, d.line)
 	}
 }
 
-// tellsLocked returns who is told when a hold is over.
-func (h *hold) tellsLocked() *told {
-	if h.told == nil {
-		h.told = new(told)
+// watchedLocked returns who is told when a hold is over.
+func (h *hold) watchedLocked() *watchers {
+	if h.watchers == nil {
+		h.watchers = new(watchers)
 	}
-	return h.told
+	return h.watchers
 }
 
 // lostChannel returns a channel that is closed when a hold is lost.
@@ -230,7 +230,7 @@ func (c *Client) lostChannel(h *hold) <-chan struct{} {
 	c.mu.Lock()
 	defer c.unlock()
 	c.checkLocked(h)
-	t := h.tellsLocked()
+	t := h.watchedLocked()
 	if len(t.over) == 0 {
 		t.over = []*notice{{over: make(chan struct{})}}
 		if h.state == lost || h.state == forsaken {

@@ -270,7 +270,7 @@ func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
 // With an error it is false.
 func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 	l.mustBeMade()
-	n, err := l.held(ctx)
+	n, err := l.count(ctx)
 	return n > 0, l.wrap("isheld", err)
 }
 
@@ -278,7 +278,7 @@ func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 // held, either by this client's own clock or in the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 	l.mustBeMade()
-	n, err := l.held(ctx)
+	n, err := l.count(ctx)
 	return n, l.wrap("holdcount", err)
 }
 
@@ -420,8 +420,8 @@ func (l *Locker) stepError(ctx context.Context, err error) error {
 	return err
 }
 
-// held returns the caller's own count, 0 if its hold isn't valid here and in the store.
-func (l *Locker) held(ctx context.Context) (int, error) {
+// count returns the caller's own count, 0 if its hold isn't valid here and in the store.
+func (l *Locker) count(ctx context.Context) (int, error) {
 	if err := l.usable(ctx); err != nil {
 		return 0, err
 	}

@@ -299,11 +299,11 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 // this one is given back: they may be reading still.
 func (c *Client) bequeathLocked(h *hold) {
 	heir := h.claim.object.reader(h.party)
-	if h.told == nil || heir == nil {
+	if h.watchers == nil || heir == nil {
 		return
 	}
-	t := heir.tellsLocked()
-	t.over = append(t.over, h.told.over...)
+	t := heir.watchedLocked()
+	t.over = append(t.over, h.watchers.over...)
 }
 
 // releaseClaimLocked releases a shared claim that its last holder has left, unless somebody joins it before

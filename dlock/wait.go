@@ -131,7 +131,7 @@ func (c *Client) newQueueLocked(o *object) *queue {
 	return q
 }
 
-// waitsIn returns the queue in which an acquisition stands, or nil.
+// waitsInLocked returns the queue in which an acquisition stands, or nil.
 func (c *Client) waitsInLocked(a *acquisition) *queue {
 	if o := c.objectLocked(a.kind, a.name); o != nil {
 		return o.queue
@@ -461,7 +461,7 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 		return a.h, nil
 	case err == errHeld:
 		a.tries.reset()
-		c.held(a, remaining)
+		c.keptOut(a, remaining)
 		return nil, nil
 	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
 		return nil, c.quit(a, err) // if it goes on, it is another acquisition, behind the others
@@ -505,9 +505,9 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	return c.attempt(ctx, a)
 }
 
-// held notes that another has the lock, sees to it that the queue is told when that ends, and that
+// keptOut notes that another has the lock, sees to it that the queue is told when that ends, and that
 // its lead looks again at the latest after some time.
-func (c *Client) held(a *acquisition, remaining time.Duration) {
+func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
 	a.answered, a.failure = true, nil
