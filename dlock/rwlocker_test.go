@@ -827,8 +827,11 @@ func TestALentWriteIsGivenBackDuringItsDowngrade(t *testing.T) {
 			}()
 			synctest.Wait()
 			asked, over := make(chan bool), make(chan bool)
-			b.acquire = func(req backend.AcquireRequest, _ func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-				b.acquire = nil
+			var once atomic.Bool
+			b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+				if req.Kind != backend.Read || once.Swap(true) {
+					return do()
+				}
 				asked <- true
 				<-over
 				res, err := b.Backend.Open().Acquire(context.Background(), req)
@@ -925,14 +928,17 @@ func TestADowngradeThatIsAnsweredLate(t *testing.T) {
 			}
 			return do()
 		}
-		_, h := lending(t, b)
-		b.acquire = func(_ backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			b.acquire = nil
+		var asked atomic.Bool
+		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if req.Kind != backend.Read || asked.Swap(true) {
+				return do()
+			}
 			res, err := do()
 			time.Sleep(DefaultLease / 2) // the write is renewed meanwhile
 			silent.Store(true)
 			return res, err
 		}
+		_, h := lending(t, b)
 		began := time.Now()
 		<-h.Lost()
 		if held := time.Since(began); held > DefaultLease+DefaultHandover {
@@ -944,16 +950,20 @@ func TestADowngradeThatIsAnsweredLate(t *testing.T) {
 // An attempt to downgrade has no answer, the next one has; the first is carried out when all have left.
 func TestADowngradeThatIsCarriedOutTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		late := make(chan backend.AcquireRequest, 1)
+		var asked atomic.Bool
 		b := &scripted{Backend: membackend.New()}
-		c, h := lending(t, b)
-		var late backend.AcquireRequest
-		b.acquire = func(req backend.AcquireRequest, _ func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			b.acquire, late = nil, req
+		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if req.Kind != backend.Read || asked.Swap(true) {
+				return do()
+			}
+			late <- req
 			return backend.AcquireResult{}, errors.New("no answer")
 		}
+		c, h := lending(t, b)
 		time.Sleep(time.Second)
 		must(t, h.Release(t.Context()))
-		res, err := b.Backend.Open().Acquire(context.Background(), late)
+		res, err := b.Backend.Open().Acquire(context.Background(), <-late)
 		if !res.Acquired || err != nil {
 			t.Fatalf("the late attempt: %+v, %v", res, err)
 		}

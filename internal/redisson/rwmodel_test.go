@@ -320,7 +320,11 @@ func (m *rwModel) unwrite(x step) string {
 
 func (m *rwModel) renew(x step) string {
 	reads := x.do == "reread"
-	if reads && !m.alive(x.owner) || !reads && m.writesOf(x.owner) == 0 {
+	if reads && !m.alive(x.owner) {
+		delete(m.timeouts, timeoutOf(x.owner, 1)) // of a read that ended when Redisson renewed for less
+		return "lost"
+	}
+	if !reads && m.writesOf(x.owner) == 0 {
 		return "lost"
 	}
 	m.left = max(m.left, x.lease)
