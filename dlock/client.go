@@ -121,7 +121,7 @@ func (c *Client) Locker(name string) *Locker { return newLocker(c, backend.Exclu
 // FencedLocker returns a Locker for the lock of that name whose acquisitions are numbered: [Hold.Token], and
 // [Token] of the context of a hold, say which it is. A resource that remembers the largest number it has seen, and
 // refuses smaller ones, is safe from a holder that was paused for longer than its lease and doesn't know it. A re-entry has the number
-// of the hold that it re-enters; plain calls have one, too, but nowhere to say it.
+// of the hold that it re-enters; locks that are not taken with Acquire or Do have one, too, but nowhere to say it.
 //
 // It is the same lock as that of [Client.Locker] by the same name, and each excludes the other, but acquisitions by way of
 // that one don't count. It isn't handed on inside the client. A party that holds the lock as one of the two and asks for it as the other gets

@@ -54,6 +54,7 @@ func (h *Hold) Context() context.Context { return h.mustBeHeld().ctx }
 // lost, and [ErrNotHeld] if it was given back before.
 func (h *Hold) Release(ctx context.Context) error {
 	s := h.mustBeHeld()
+	mustBeContext(ctx)
 	if h.given.Swap(true) {
 		return s.locker.wrap("release", ErrNotHeld)
 	}
@@ -85,8 +86,10 @@ func (h *Hold) mustBeHeld() *stay {
 	return &h.stay
 }
 
-// Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token].
+// Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token], which says whose it is where
+// several locks are held.
 func Token(ctx context.Context) (token uint64, ok bool) {
+	mustBeContext(ctx)
 	for id := identityOf(ctx); id != nil; id = id.outer {
 		if id.hold == nil {
 			continue

@@ -27,7 +27,7 @@ import (
 //
 // A Locker that is dropped while its plain calls have the lock is logged once that is found, and the lock goes on being
 // renewed. A Locker is safe for concurrent use. It must not be copied, and its methods panic if it is nil or wasn't
-// made by a [Client].
+// made by a [Client], or if their context is nil.
 type Locker struct {
 	client *Client
 	name   string
@@ -150,7 +150,7 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 }
 
 // TryLock takes the lock if that is possible now, or within [Wait]. False with a nil error means
-// exactly one thing: another holds it. The lock is renewed until it is unlocked, unless [Lease] is
+// exactly one thing: another holds it (or, to the reading side of an [RWLocker], has waited to write for longer). The lock is renewed until it is unlocked, unless [Lease] is
 // given. Errors are those of [Locker.LockContext], and [ErrLost] if the last hold of this Locker
 // was lost, and nobody has unlocked it yet. A single attempt takes as long as ctx allows or, if that
 // has no deadline, as the store's client waits for an answer.
@@ -374,6 +374,7 @@ func (l *Locker) lostKey(p party) lostKey { return lostKey{l.key(), l.kind, p} }
 
 // usable says what speaks against using the Locker at all.
 func (l *Locker) usable(ctx context.Context) error {
+	mustBeContext(ctx)
 	if l.name == "" {
 		return errEmptyName
 	}

@@ -66,12 +66,19 @@ type caller struct {
 // caller returns in whose name a call with ctx is made: from the inside out, the first hold of this
 // lock or owner that the context names decides.
 func (l *Locker) caller(ctx context.Context) caller {
+	mustBeContext(ctx)
 	for id := identityOf(ctx); id != nil; id = id.outer {
 		if id.hold == nil || id.client == l.client && id.hold.claim.object.is(l) {
 			return caller{party: id.party, hold: id.hold}
 		}
 	}
 	return caller{party: l.self()}
+}
+
+func mustBeContext(ctx context.Context) {
+	if ctx == nil {
+		panic("dlock: the context is nil")
+	}
 }
 
 // self returns who makes the plain calls.

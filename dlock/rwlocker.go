@@ -20,9 +20,13 @@ import (
 // sync.RWMutex: pass the context to what reads within a read, so that it re-enters.
 //
 // The party that writes may also read, if it is known: with the context of the write, or an owner. When it then
-// gives up the write it keeps reading (a downgrade), and others may read, too. The other way round is an error,
+// gives up the write it keeps reading (a downgrade), and others may read, too: for that lock both sides with the context of an
+// owner, since one that comes from the hold of the write ends with it. The other way round is an error,
 // [ErrUpgrade]: two readers that both want to write would wait for each other. Plain calls name no party: who
 // calls Lock and RLock of one RWLocker in one goroutine waits for himself, as with sync.RWMutex.
+//
+// Each side answers for itself, and is forced by itself: [Locker.IsLocked] of the reader is false while somebody writes, and ForceUnlock of one
+// frees nothing while only the other is held.
 //
 // A plain or fenced lock of the same name is another lock, which a store can't keep beside this one: [ErrConflict].
 // Making an RWLocker is cheap and does no I/O. It is safe for concurrent use, and must not be copied.
@@ -56,7 +60,8 @@ func (rw *RWLocker) RUnlock() { rw.Reader().Unlock() }
 func (rw *RWLocker) RLocker() sync.Locker { return rw.Reader() }
 
 // Reader returns the reading side: always the same Locker. Its plain calls count: any number of goroutines may lock it, and
-// each unlocks it once.
+// each unlocks it once. A hold that is lost doesn't shut it: as many of the next unlocks as that had readers return [ErrLost],
+// whoever makes them.
 func (rw *RWLocker) Reader() *Locker { return &rw.mustBeMade().reader }
 
 // Writer returns the writing side: always the same Locker.

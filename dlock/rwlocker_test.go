@@ -998,3 +998,35 @@ func TestADowngradeOfWhatWasForced(t *testing.T) {
 		}
 	})
 }
+
+// A reader gives back what it has with a context that takes the client's mutex to say whether it is over, or with none.
+func TestAReaderUnlocksWithAnyContext(t *testing.T) {
+	c := New(membackend.New(), quiet())
+	defer c.Close()
+	y, err := c.Locker("y").Acquire(t.Context())
+	must(t, err)
+	c.mu.Lock()
+	heldOf(c, "y").claim.deadline.Store(1) // and no timer has run
+	c.mu.Unlock()
+	r, err := c.RWLocker("x").Reader().Acquire(t.Context())
+	must(t, err)
+	done := make(chan error, 1)
+	go func() { done <- r.Release(y.Context()) }()
+	select {
+	case err := <-done:
+		must(t, err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the unlock hangs")
+	}
+	r, err = c.RWLocker("x").Reader().Acquire(t.Context())
+	must(t, err)
+	func() {
+		defer func() {
+			if p := recover(); p != "dlock: the context is nil" {
+				t.Errorf("panic: %v", p)
+			}
+		}()
+		r.Release(nil) //lint:ignore SA1012 that is what it is about
+	}()
+	must(t, r.Release(t.Context()))
+}

@@ -327,8 +327,10 @@ func (c *Client) releaseClaimLocked(ctx context.Context, h *hold) error {
 	}
 	q := c.postponeLocked(cl)
 	c.endSharedLocked(cl)
+	c.unlock()
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
+	c.mu.Lock()
 	return c.freeLocked(ctx, h, q, c.now())
 }
 
