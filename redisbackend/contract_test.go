@@ -16,6 +16,9 @@ import (
 )
 
 func TestContractOnRedis(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	server := testservers.Redis(t)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
@@ -29,6 +32,9 @@ func TestContractOnRedis(t *testing.T) {
 }
 
 func TestContractOnMiniredis(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	_, missing := exec.LookPath("redis-server")
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		if missing == nil {
@@ -57,6 +63,9 @@ func TestContractOnMiniredis(t *testing.T) {
 }
 
 func TestContractOnCluster(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	nodes := testservers.RedisCluster(t, 3)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
@@ -66,6 +75,9 @@ func TestContractOnCluster(t *testing.T) {
 }
 
 func TestContractOnClusterWithShardedPubSub(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	nodes := testservers.RedisCluster(t, 3)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		wiretest.StepsAndModel(t)
@@ -76,6 +88,9 @@ func TestContractOnClusterWithShardedPubSub(t *testing.T) {
 }
 
 func TestContractOnSentinel(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	s := testservers.RedisSentinel(t, 1, wiretest.Never)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		wiretest.StepsAndModel(t)
@@ -86,6 +101,9 @@ func TestContractOnSentinel(t *testing.T) {
 }
 
 func TestContractOnSentinelWithReplicas(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	s := testservers.RedisSentinel(t, 2, wiretest.Never)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		wiretest.StepsAndModel(t)

@@ -15,6 +15,9 @@ import (
 )
 
 func TestContractOnValkey(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	server := testservers.Valkey(t)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
@@ -28,6 +31,9 @@ func TestContractOnValkey(t *testing.T) {
 }
 
 func TestContractOnRedis(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	server := testservers.Redis(t)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		wiretest.StepsAndModel(t)
@@ -38,6 +44,9 @@ func TestContractOnRedis(t *testing.T) {
 }
 
 func TestContractOnClusterWithShardedPubSub(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	nodes := testservers.ValkeyCluster(t, 3)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		wiretest.StepsAndModel(t)
@@ -48,6 +57,9 @@ func TestContractOnClusterWithShardedPubSub(t *testing.T) {
 }
 
 func TestContractOnSentinelWithReplicas(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	s := testservers.ValkeySentinel(t, 2, wiretest.Never)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		wiretest.StepsAndModel(t)

@@ -1,0 +1,34 @@
+package wiretest
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// inProcess is set in the environment of a process that Apart has started.
+const inProcess = "DISTSYNC_TEST_APART"
+
+// Apart runs the test that calls it in a process of its own, and says that it has. Most cases of the contract suite wait for leases, one
+// after the other, since each looks for goroutines that are left; processes can wait side by side. In that process, and where
+// only a part of the test is asked for, it does nothing.
+func Apart(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(inProcess) != "" || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+		return false
+	}
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), inProcess+"=1")
+	out, err := cmd.CombinedOutput()
+	switch {
+	case bytes.Contains(out, []byte("--- SKIP: "+t.Name()+" ")):
+		t.Skipf("%s", out)
+	case err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name()+" ")):
+		t.Errorf("%v\n%s", err, out)
+	}
+	return true
+}
