@@ -6,7 +6,7 @@ import (
 )
 
 // ErrConflict is wrapped in the error of a step that found, under the lock's name, something in
-// the store that is no lock. Such an error is of kind [Refused], and the thing is left untouched.
+// the store that is no lock, or one of another kind. Such an error is of kind [Refused], and the thing is left untouched.
 var ErrConflict = errors.New("the name is in use for another kind of lock, or for something that is no lock")
 
 // UnknownKind returns the error of a step that asks for a kind of lock which the store doesn't know: of

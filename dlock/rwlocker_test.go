@@ -601,7 +601,6 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 		})
 	}
 	all.Wait()
-	time.Sleep(time.Millisecond)
 	if ok, err := rw.Writer().TryLock(t.Context(), Wait(time.Minute)); !ok || err != nil {
 		t.Fatalf("TryLock = %v, %v", ok, err)
 	}
