@@ -70,7 +70,8 @@ type Session interface {
 	// owner holds it. Otherwise nothing changes.
 	Renew(ctx context.Context, req RenewRequest) (RenewResult, error)
 
-	// ForceRelease frees the lock whoever holds it and however often, and wakes those who wait. That of
+	// ForceRelease frees the lock whoever holds it and however often, and wakes those who wait. Who is in line for a Fair
+	// lock stays there, and the first gets it. That of Permits gives back all that are out. That of
 	// a Read frees nothing while somebody writes, and that of a Write nothing while somebody only reads; else it
 	// takes what the owner of the Write reads, too.
 	ForceRelease(ctx context.Context, req ForceReleaseRequest) (ForceReleaseResult, error)
@@ -91,9 +92,9 @@ type Session interface {
 // session answers a request of any other with an error of kind [Refused] that names the store and
 // the kind: [UnknownKind].
 //
-// Exclusive and Fenced are two ways to one lock: each excludes the other under the same name. Read and Write
-// are the sides of a read-write lock. What a name holds belongs to one of these pairs, and a step of the other
-// finds no lock there, but [ErrConflict], at once, and leaves it untouched.
+// Exclusive, Fenced and Fair are three ways to one lock: each excludes the others under the same name. Read and Write
+// are the sides of a read-write lock. Permits are those of a semaphore. What a name holds belongs to one of the three, and a step
+// of another finds no lock there, but [ErrConflict], at once, and leaves it untouched.
 type Kind uint8
 
 const (
@@ -111,6 +112,14 @@ const (
 	// reads. The owner of a Write may acquire the Read of that name, too, and keeps it after the
 	// last release of the Write. To the owner of a Read alone a Write is held by another: nobody gets from reading to writing.
 	Write
+
+	// Fair is an Exclusive lock for which those who wait stand in line, in the order in which they came. When it gets
+	// free the store itself gives it to the first of them: see [Liner].
+	Fair
+
+	// Permits are some of a number of permits, which are out with any number of owners. An owner has as many as it has
+	// asked for at once, or none.
+	Permits
 )
 
 // String returns the kind in a word.
@@ -124,6 +133,10 @@ func (k Kind) String() string {
 		return "read"
 	case Write:
 		return "write"
+	case Fair:
+		return "fair"
+	case Permits:
+		return "permits"
 	default:
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
@@ -152,7 +165,8 @@ type AcquireRequest struct {
 	Lease time.Duration // positive, a multiple of Limits.LeaseStep, at least Limits.MinLease
 
 	// Reentry says that the owner believes it holds the lock already. The step does the same
-	// either way, but its result must then carry Count.
+	// either way, but its result must then carry Count. Only for a Fair lock it makes a difference: without it an owner that
+	// holds the lock isn't counted once more. So an attempt may be repeated, and one that was given the lock as it asked has it once.
 	Reentry bool
 
 	// Waited is for how long the owner has waited for the lock, and Place, unless it is zero, says that it goes on
@@ -162,8 +176,16 @@ type AcquireRequest struct {
 	// less Waited. The note ends with Place, unless the owner asks again; when it acquires the
 	// Write; and when it releases, also where it held nothing. A Read isn't acquired, though nobody
 	// writes, while there is a note of somebody who has waited for longer, and its result says for how long, at the most: so
-	// writers get their turn, however many read. That doesn't apply to an owner who reads or writes already. Other kinds ignore both.
+	// writers get their turn, however many read. That doesn't apply to an owner who reads or writes already.
+	//
+	// A Fair lock that isn't acquired is stood in line for where Place isn't zero: who isn't in line comes last, and whoever
+	// is keeps his place, which ends with Place from now, unless it is kept for longer ([Liner]). Where Place is zero nothing
+	// changes. Fair ignores Waited; other kinds ignore both.
 	Waited, Place time.Duration
+
+	// Permits is how many are asked for: 1 or more. Limit is how many there are, in all; 0: as many as the store
+	// has last been told, by anybody. Other kinds have neither.
+	Permits, Limit int
 }
 
 // AcquireResult is the answer to an [AcquireRequest].
@@ -188,12 +210,15 @@ type AcquireResult struct {
 }
 
 // ReleaseRequest gives back one hold. That of a Write also takes back the note that its owner has left as it
-// waited, and wakes everybody if there was one.
+// waited, and wakes everybody if there was one. That of a Fair lock whose owner holds nothing gives up the owner's place in line. That
+// of Permits gives back all that the owner has.
 type ReleaseRequest struct {
 	Kind  Kind
 	Name  string
 	Owner string
 	Lease time.Duration // as in AcquireRequest; for the holds that are left
+
+	Permits int // how many the owner has acquired; of the kind Permits only
 
 	// AskWaiting asks for ReleaseResult.Waiting. That is done where this client has had the lock for
 	// a while and may want it again, and must not cost a round trip: a store that can't answer
@@ -239,6 +264,8 @@ type RenewRequest struct {
 	Name  string
 	Owner string
 	Lease time.Duration // as in AcquireRequest
+
+	Permits int // as in ReleaseRequest
 }
 
 // RenewResult is the answer to a [RenewRequest].
@@ -264,11 +291,14 @@ type LookRequest struct {
 	Kind  Kind
 	Name  string
 	Owner string // may be empty: then Count is not asked for
+
+	Permits, Limit int // as in AcquireRequest; Permits may be zero where Owner is empty
 }
 
 // LookResult is the answer to a [LookRequest]. Read and Write are asked about one by one.
 type LookResult struct {
 	Held      bool          // by anybody, in this kind
-	Count     int           // the holds of the request's owner
+	Count     int           // the holds of the request's owner; how many permits it has
 	Remaining time.Duration // until the last of them expires: 0 if there is none, negative if it never does
+	Available int           // how many permits aren't out, of the request's limit; never negative
 }

@@ -65,8 +65,39 @@
 // of them who leaves must not leave it behind, and it must keep nobody out who would get in otherwise. All
 // waiters are woken with [WakeAll], since they may all be readers; else [WakeOne] will do.
 //
-// A name that holds one of the two locks is no lock to a step of the other, but [ErrConflict], until it is free. No
-// owner is the same in both: a step may take what it finds for another's. A note is no hold.
+// A [Fair] lock is an Exclusive one with a line of those who wait, each with a place that ends unless it is kept. It has the
+// table above, but for what follows, and a session that has it is a [Liner]. "First" is whoever is at the head of the line; at the end of
+// each step that finds the lock free, or frees it, the first gets it:
+//
+//	Acquire: free, and the owner first, or nobody in line    held, count 1; the owner's place is gone
+//	Acquire: the owner's, Reentry                            count + 1
+//	Acquire: the owner's                                     count stays, lasts no shorter than the lease
+//	Acquire: else                                            with Place, the owner's place is kept, or it comes last; says how long the lock is held
+//	Release: not the owner's                                 the owner's place is gone
+//	KeepPlaces                                               those who are in line keep their places; those who aren't come first
+//	the lease of a hold, or a place, runs out                the next step sees to it
+//
+// The line is the Fair lock's own: Exclusive and Fenced locks of the same name exclude it and are excluded, but don't stand in
+// line, and who waits for one kind needn't be told by a release of the other: to mix them is allowed, and unwise.
+//
+// [Permits] are what a semaphore has. Per name the store keeps who has how many, each until an end of its own, and perhaps what it was
+// last told of how many there are. "Out" is how many anybody has, and the limit that of the request, or what the store was told last:
+//
+//	Acquire: the owner has as many                      lasts for the lease, counted from now
+//	Acquire: the owner has none, out + Permits <= limit has them until the lease runs out
+//	Acquire: the owner has none, out + Permits > limit  unchanged; says when the first of those that are out ends
+//	Release: the owner has as many                      has none; waiters are woken
+//	Renew:   the owner has as many                      expires after the lease, counted from now
+//	ForceRelease                                        nobody has any; waiters are woken if somebody did
+//	any of these: the owner has another number          what it has is given back, which wakes waiters, and then as if it had none
+//	everything else                                     unchanged
+//
+// A limit holds for the request that names it. Where a larger one than the store was told before is named, waiters are woken. Without
+// a limit a store that wasn't told of any, or doesn't know any more because nothing is out, answers [ErrNoLimit]; and
+// [ErrTooMany] if Permits is more than the limit, whoever has said that.
+//
+// A name that holds one of the three locks is no lock to a step of another, but [ErrConflict], until it is free. No
+// owner is the same in two: a step may take what it finds for another's. A note or a place is no hold.
 //
 // # Leases and clocks
 //
@@ -103,7 +134,7 @@
 // What else a session can do it says by implementing an optional interface: [Notifier] if the store can
 // tell of releases, [BatchRenewer] if it renews many holds for the price of few, [Leavable] if its
 // steps return when their context ends whatever the store does, [Prompt] if none of them ever waits. Each
-// says what is done without it.
+// says what is done without it. [Liner] isn't optional for a store that has Fair locks.
 //
 // Requests and results are structs so that they can grow fields without breaking backends written
 // elsewhere. The zero value of a new field means the earlier behaviour.

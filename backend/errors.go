@@ -9,6 +9,15 @@ import (
 // the store that is no lock, or one of another kind. Such an error is of kind [Refused], and the thing is left untouched.
 var ErrConflict = errors.New("the name is in use for another kind of lock, or for something that is no lock")
 
+// Errors about the number of permits. A step that returns one of them is of kind [Refused], and has changed nothing.
+var (
+	// ErrNoLimit says that a step asks for permits without saying how many there are, and that the store wasn't told either.
+	ErrNoLimit = errors.New("nobody has said how many permits there are")
+
+	// ErrTooMany says that a step asks for more permits than there are, so that it would wait for ever.
+	ErrTooMany = errors.New("more permits than there are")
+)
+
 // UnknownKind returns the error of a step that asks for a kind of lock which the store doesn't know: of
 // kind [Refused], wrapping [errors.ErrUnsupported].
 func UnknownKind(store string, kind Kind) error {

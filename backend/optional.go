@@ -1,6 +1,9 @@
 package backend
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Notifier is an optional interface of a [Session] whose store can tell waiters that a lock has
 // become free. Without it waiters poll.
@@ -30,8 +33,12 @@ type Notifier interface {
 type SubscribeRequest struct {
 	Kind  Kind
 	Name  string
-	Owner string // who waits, for kinds of lock that wake one waiter by name; else empty
+	Owner string // empty: a subscription is for all who wait in one client
 	Wake  func(Wakeup)
+
+	// Granted is told of a Fair lock that was given to somebody in line: see [Liner]. For other kinds it is nil. What is
+	// said of Wake goes for it, too.
+	Granted func(Grant)
 }
 
 // Wakeup is a kind of wake-up: whom it is meant for.
@@ -76,4 +83,48 @@ type BatchRenewer interface {
 	// returns after the last of these calls. Where a store consists of several servers, one that
 	// hangs must not delay the answers of the others. The requests may not be changed or kept.
 	RenewBatch(ctx context.Context, reqs []RenewRequest, answer func(i int, res RenewResult, err error))
+}
+
+// Liner is an interface that a [Session] must implement if its store has [Fair] locks.
+//
+// Those who wait for such a lock stand in line in the store, all of them, with a place each, which ends unless
+// it is kept. Every step about the lock, but Look, first takes out the places that are over and last, if the lock is free then, gives
+// it to the first in line, whoever's step it is: that owner holds it once, for a short time that the store
+// chooses (about a second; nobody waits for longer for one who is gone by then), and its place is gone. Its session is
+// told by way of Granted, if it has subscribed, and whoever was given the lock is inside, without asking. It then
+// renews, or releases, or both.
+//
+// So a step finds the lock free only if it has no line, or if what was held ran out since the last step; then the first step
+// that comes gives it to the first in line, and takes it itself only if its own owner is that.
+type Liner interface {
+	// KeepPlaces is a look at one lock by a client for all of its owners that wait for it: the places of those who are in line end with
+	// Place from now. Who is neither in line nor holds the lock has had a place that it lost, and comes back: before
+	// all others, in the order of the request.
+	KeepPlaces(ctx context.Context, req PlacesRequest) (PlacesResult, error)
+}
+
+// PlacesRequest asks to keep places.
+type PlacesRequest struct {
+	Kind   Kind
+	Name   string
+	Owners []string      // at least one, in the order in which they came
+	Place  time.Duration // positive: how long their places last
+}
+
+// PlacesResult is the answer to a [PlacesRequest].
+type PlacesResult struct {
+	Holder    string        // which of these owners has the lock, or empty
+	Remaining time.Duration // as in AcquireResult: how long the present hold lasts
+}
+
+// Grant says that a lock was given to somebody who stood in line for it.
+type Grant struct {
+	Owner string
+
+	// Since is an instant by the clock of this process, monotonic, at which the owner surely didn't have the lock yet, and
+	// Lease is for how long it has it, counted from then: a store that knows only by its own clock when it gave the lock away has
+	// to translate that, and to allow for how far the clocks may differ by now. A Lease of zero says that the owner has to
+	// ask: the store doesn't know whether it has the lock, or can't say since when.
+	Since time.Time
+	Lease time.Duration
 }
