@@ -177,7 +177,7 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 // re-enter, or the write to read under. A call that began as a re-entry doesn't become anything else: it
 // is an error if that hold is over.
 func (c *Client) own(a *acquisition) (*hold, error) {
-	if a.variable() != nil {
+	if a.variable() != nil || rules[a.kind].many {
 		return nil, nil
 	}
 	c.mu.Lock()
@@ -405,7 +405,8 @@ func (c *Client) known(a *acquisition) error {
 	} else if v.hold != nil && !c.checkLocked(v.hold) && v.hold.state == lost {
 		return errNotUnlocked
 	}
-	if c.heldLocked(c.objectLocked(a.kind, a.name), a.kind, but) {
+	o := c.objectLocked(a.kind, a.name)
+	if c.heldLocked(o, a, but) || rules[a.kind].many && o.firstWaiting() != nil {
 		return errHeld
 	}
 	return nil
@@ -420,7 +421,7 @@ func (c *Client) joins(a *acquisition) bool {
 
 // reentersLocked says whether a call can re-enter what its party has, or is kept out by that.
 func (c *Client) reentersLocked(a *acquisition) bool {
-	if a.variable() != nil {
+	if a.variable() != nil || rules[a.kind].many {
 		return false
 	}
 	h, err := c.ownLocked(a)
@@ -476,6 +477,12 @@ func (c *Client) answered(a *acquisition, sent instant, res backend.AcquireResul
 	if err := c.unusableLocked(a); err != nil {
 		h.claim.unsure = true // it may be in the store, and nobody has it
 		return 0, err
+	}
+	if a.handed != nil {
+		c.grantLocked(h, sent)
+		c.spareLocked(h)
+		a.h = nil
+		return 0, nil
 	}
 	a.h = c.grantLocked(h, sent)
 	c.caughtUpLocked(h.claim)
@@ -573,7 +580,7 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked()
 	cl.lease, cl.watched = a.o.lease, !a.o.fixed
 	if a.kind != backend.Exclusive {
-		cl.more = new(more)
+		cl.more = &more{permits: a.o.permits, limit: a.o.limit}
 	}
 	all.hold.rest(a.party, a.kind, cl)
 	return &all.hold

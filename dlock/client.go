@@ -187,6 +187,11 @@ func (c *Client) holdsLocked() iter.Seq[*hold] {
 						return
 					}
 				}
+				for _, h := range o.permitted() {
+					if !yield(h) {
+						return
+					}
+				}
 			}
 		}
 	}

@@ -25,7 +25,8 @@ type queue struct {
 	subscription
 	overdue alarm
 	refused uint64 // the number of the last attempt that was answered
-	failure error  // of the lead's last attempt; nil if it was answered
+	refusal refusal
+	failure error // of the lead's last attempt; nil if it was answered
 }
 
 // shortestWait is the least time between two looks at a lock that were not asked for by a wake-up.
@@ -90,7 +91,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 		}
 		o = c.openLocked(a.h.claim.object)
 	}
-	if c.knownHeldLocked(o, a.kind) {
+	if c.knownHeldLocked(o, a) {
 		a.answered = true // we know without asking
 	}
 	q := o.queue
@@ -139,13 +140,16 @@ func (c *Client) waitsInLocked(a *acquisition) *queue {
 	return nil
 }
 
-// knownHeldLocked says whether this client itself has what keeps anybody from a lock of that kind.
-func (c *Client) knownHeldLocked(o *object, kind backend.Kind) bool {
+// knownHeldLocked says whether this client itself has what keeps anybody's call from a lock.
+func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
+	if rules[a.kind].many {
+		return o.exhausts(a)
+	}
 	now := c.now()
 	if o.alone != nil && o.alone.valid(now) {
 		return true
 	}
-	if rules[kind].shared || o.reading == nil {
+	if rules[a.kind].shared || o.reading == nil {
 		return false
 	}
 	for _, h := range o.reading.holds {
@@ -204,7 +208,7 @@ func (c *Client) leadLocked(q *queue) {
 		return
 	}
 	q.again = 0
-	a.fresh = !c.expectsLocked(a) && !c.sitsOutLocked(q)
+	a.fresh = !c.expectsLocked(a) && !c.refusedLocked(q, a) && !c.sitsOutLocked(q)
 	if a.fresh || q.woken {
 		a.notify()
 	}
@@ -269,7 +273,15 @@ func (a *acquisition) parked() bool {
 // expectsLocked says whether a lead is likely to be handed the lock, and if so has it look again when
 // that is over.
 func (c *Client) expectsLocked(a *acquisition) bool {
-	cl := c.objectLocked(a.kind, a.name).passing()
+	o := c.objectLocked(a.kind, a.name)
+	if rules[a.kind].many {
+		if !o.exhausts(a) {
+			return false
+		}
+		c.hastenLocked(&a.alarm, c.now()+longestPause(c.lease))
+		return true
+	}
+	cl := o.passing()
 	if cl == nil || c.handover == 0 || !cl.passesTo(a) {
 		return false
 	}
@@ -278,6 +290,15 @@ func (c *Client) expectsLocked(a *acquisition) bool {
 		return false
 	}
 	c.hastenLocked(&a.alarm, until)
+	return true
+}
+
+// refusedLocked says whether a new lead would be refused as the last was, and if so has it look again when that would have.
+func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
+	if q.woken || !q.refusal.refuses(a) {
+		return false
+	}
+	c.hastenLocked(&a.alarm, q.refusal.again)
 	return true
 }
 
@@ -300,7 +321,7 @@ func (a *acquisition) ring(c *Client, now instant) {
 	case q.lead == a:
 		a.fresh = true
 		a.notify()
-	case c.knownHeldLocked(o, a.kind):
+	case c.knownHeldLocked(o, a):
 		a.answered = true // we know without asking
 	default:
 		q.inquireLocked(a.seen)
@@ -327,7 +348,7 @@ func (q *queue) ring(c *Client, now instant) {
 	switch {
 	case q.first.parked():
 		c.warnLocked("waiting for longer than a lease for a Locker that is locked", "name", q.object.name)
-	case c.knownHeldLocked(q.object, q.first.kind):
+	case c.knownHeldLocked(q.object, q.first):
 		c.warnLocked("waiting for longer than a lease for a lock that this client holds itself", "name", q.object.name)
 	default:
 		c.scheduleLocked(&q.overdue, now+c.lease)
@@ -368,7 +389,7 @@ func (c *Client) wakeLocked(cl *claim) {
 }
 
 func (c *Client) wakeQueueLocked(q *queue) {
-	q.woken = true
+	q.woken, q.refusal = true, refusal{}
 	c.leadLocked(q)
 	if q.lead != nil {
 		q.lead.notify()
@@ -440,7 +461,7 @@ func (c *Client) turn(a *acquisition) move {
 		return a.wait()
 	}
 	a.trying = true
-	q.again = 0
+	q.again, q.refusal = 0, refusal{}
 	c.triesLocked(q.object.key(), woken)
 	return toTry
 }
@@ -457,6 +478,8 @@ func (a *acquisition) wait() move {
 func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 	remaining, err := c.attemptUntilJoined(ctx, a)
 	switch {
+	case c.wasHanded(a):
+		return nil, nil
 	case err == nil:
 		return a.h, nil
 	case err == errHeld:
@@ -470,6 +493,16 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 		c.report(a, err)
 	}
 	return nil, nil
+}
+
+// wasHanded says whether somebody has handed a call what it was just asking for.
+func (c *Client) wasHanded(a *acquisition) bool {
+	if !rules[a.kind].many {
+		return false
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	return a.handed != nil
 }
 
 // failed notes that the lead's attempt failed, perhaps because it was cut short, and when it is to be
@@ -520,6 +553,9 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 		c.subscribeLocked(q)
 	}
 	c.scheduleLocked(&a.alarm, c.nextAttemptLocked(q, a, remaining))
+	if !q.woken {
+		q.refusal = refusal{a.o.permits, a.o.limit, a.alarm.at}
+	}
 }
 
 // nextAttemptLocked returns when a lead that was told that another has the lock, for so long, looks
@@ -556,7 +592,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}
-	if c.heldLocked(c.objectLocked(a.kind, a.name), a.kind, nil) {
+	if c.heldLocked(c.objectLocked(a.kind, a.name), a, nil) {
 		a.answered, a.failure = true, nil // we know without asking
 	}
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {
