@@ -406,7 +406,7 @@ func (c *Client) known(a *acquisition) error {
 		return errNotUnlocked
 	}
 	o := c.objectLocked(a.kind, a.name)
-	if c.heldLocked(o, a, but) || rules[a.kind].many && o.firstWaiting() != nil {
+	if c.heldLocked(o, a, but) || rules[a.kind].many && o != nil && o.queue != nil {
 		return errHeld
 	}
 	return nil
@@ -444,17 +444,16 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 
 	res, err := step(ctx, c, backend.Session.Acquire, c.attemptRequest(a, h.claim, lease))
 
-	if remaining, err = c.answered(a, sent, res, err); err == nil && c.forced.Load() != forced {
+	if remaining, err = c.answered(a, h, sent, res, err); err == nil && c.forced.Load() != forced {
 		c.confirm(ctx, h.claim)
 	}
 	return remaining, err
 }
 
-// answered notes the answer to an attempt.
-func (c *Client) answered(a *acquisition, sent instant, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
+// answered notes the answer to an attempt to get h.
+func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
 	c.mu.Lock()
 	defer c.unlock()
-	h := a.h
 	switch {
 	case err != nil:
 		if backend.KindOf(err) == backend.Unknown {
@@ -465,8 +464,13 @@ func (c *Client) answered(a *acquisition, sent instant, res backend.AcquireResul
 			err = both(ErrClosed, err) // the session is closed, too
 		}
 		return 0, err
+	case a.handed == h: // the store gave it away, and said so, before the answer to this came
+		if res.Acquired && !h.claim.dead {
+			h.claim.extend(sent, a.o.lease)
+		}
+		return 0, nil
 	case !res.Acquired:
-		h.claim.noted = h.claim.noted || rules[a.kind].notes && !a.single()
+		h.claim.noted = h.claim.noted || (rules[a.kind].notes || rules[a.kind].placed) && !a.single()
 		return res.Remaining, errHeld
 	}
 	h.claim.extend(sent, a.o.lease)
@@ -502,6 +506,9 @@ func (c *Client) unusableLocked(a *acquisition) error {
 	case rules[a.kind].numbered && a.h.claim.token() == 0:
 		return errNoToken
 	case v != nil && v.hold != nil && v.hold.state != released && !rules[a.kind].shared:
+		if rules[a.kind].placed {
+			c.loseLocked(v.hold, ErrLost) // the store wouldn't have granted what is held
+		}
 		return errAgain // the Locker was locked meanwhile, and that hold is lost, or will soon be found to be
 	default:
 		return nil
@@ -543,8 +550,12 @@ func (c *Client) confirmed(ctx context.Context, cl *claim) bool {
 // attemptRequest asks for the lock. Who goes on waiting may leave a note of that.
 func (c *Client) attemptRequest(a *acquisition, cl *claim, lease time.Duration) backend.AcquireRequest {
 	req := cl.acquireRequest(lease, false)
-	if rules[a.kind].family == readWrites && !a.single() {
+	switch r := rules[a.kind]; {
+	case a.single():
+	case r.family == readWrites:
 		req.Waited, req.Place = c.now()-a.began, a.placeLease()
+	case r.placed:
+		req.Place = linePlace
 	}
 	return req
 }
@@ -594,8 +605,11 @@ func (c *Client) abandon(a *acquisition) {
 }
 
 func (c *Client) abandonLocked(a *acquisition) {
-	if a.h != nil && (a.h.claim.unsure || a.h.claim.noted) {
-		c.takeBackLocked(a.h.claim)
+	if a.h != nil {
+		a.h.claim.dead = true
+		if a.h.claim.unsure || a.h.claim.noted {
+			c.takeBackLocked(a.h.claim)
+		}
 	}
 	a.h = nil
 }
@@ -648,7 +662,7 @@ func (cl *claim) reentryLease(o acquireOptions, now instant) time.Duration {
 // remaining returns the lease, in whole milliseconds, whose promise lasts no shorter than the one
 // that the claim has.
 func (cl *claim) remaining(now instant) time.Duration {
-	left := cl.until() - now
+	left := cl.goal() - now
 	left += left / (driftShare - 1)
 	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
 }

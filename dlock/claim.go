@@ -72,12 +72,16 @@ type claim struct {
 type more struct {
 	token uint64 // that the store has given it; 0: none
 
-	permits, limit int    // of a semaphore
-	holds          int    // of those who share it, that are not given back
-	joins          uint64 // how often somebody joined it
-	lent           alarm  // when readers no longer share what was claimed for writing
-	under          *hold  // the write that its holder reads under, while that lasts
-	inner          *claim // of a write: what its holder reads, or has read
+	holds int    // of those who share it, that are not given back
+	joins uint64 // how often somebody joined it
+	lent  alarm  // when readers no longer share what was claimed for writing
+	under *hold  // the write that its holder reads under, while that lasts
+	inner *claim // of a write: what its holder reads, or has read
+
+	permits, limit int // of a semaphore
+
+	grant time.Duration // for how long the store gave it to who was first in line; 0 once it is renewed
+	end   instant       // until when the call wanted it then
 }
 
 type holdState uint8
@@ -123,6 +127,9 @@ func (cl *claim) extend(sent instant, lease time.Duration) {
 	if until := sent + promised(lease); until > cl.until() {
 		cl.deadline.Store(int64(until))
 	}
+	if cl.more != nil {
+		cl.more.grant = 0
+	}
 }
 
 // sending notes that a request for lease goes out now.
@@ -143,6 +150,22 @@ func (cl *claim) token() uint64 {
 		return 0
 	}
 	return cl.more.token
+}
+
+// granted returns for how long the store gave the claim to who was first in line, and 0 if it is renewed since.
+func (cl *claim) granted() time.Duration {
+	if cl.more == nil {
+		return 0
+	}
+	return cl.more.grant
+}
+
+// goal returns until when the claim is to last, if it isn't renewed for longer.
+func (cl *claim) goal() instant {
+	if cl.granted() > 0 {
+		return max(cl.until(), cl.more.end)
+	}
+	return cl.until()
 }
 
 // newHold returns a party's hold on a claim.
@@ -276,10 +299,13 @@ func (c *Client) loseClaimLocked(cl *claim, cause error) {
 	default:
 		c.loseReadersLocked(cl, cause)
 	}
-	if c.stored(cl.lease) > cl.lease {
+	if c.stored(cl.lease) > cl.lease || cl.granted() > cl.lease {
 		c.takeBackLocked(cl) // the store keeps it for longer than it was asked for
 	}
 	c.wakeLocked(cl)
+	if q := cl.object.line; q != nil {
+		c.lookAtLineLocked(q)
+	}
 	if cl.watched {
 		c.warnLocked("lock lost", "name", cl.object.name, "kind", cl.kind, "owner", cl.owner)
 	} // a fixed lease is meant to end
@@ -298,6 +324,8 @@ func (c *Client) loseHoldLocked(h *hold, cause error) {
 			v.hold = nil // others go on reading
 		}
 		c.rememberLocked(h)
+	default:
+		c.leavePlacesLocked(h.claim.object, v)
 	}
 	if inner := c.endInnerLocked(h); inner != nil {
 		c.takeBackLocked(inner)
@@ -333,8 +361,15 @@ func (c *Client) vacateLocked(h *hold) {
 		return
 	}
 	v.hold = nil
-	if q := c.queueLocked(h.claim); q != nil {
-		c.leadLocked(q)
+	o := c.presentLocked(h.claim)
+	if o == nil {
+		return
+	}
+	if o.queue != nil {
+		c.leadLocked(o.queue)
+	}
+	if o.line != nil {
+		c.returnLocked(o.line, v)
 	}
 }
 

@@ -227,6 +227,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	defer c.unlock()
 	h := a.handed
 	a.handed = nil
+	c.unscheduleLocked(&a.alarm)
 	a.answered, a.failure = true, nil // this client had it: we know without asking
 	switch v := a.variable(); {
 	case h.state == forsaken:

@@ -1,6 +1,10 @@
 package dlock
 
-import "github.com/seed951563bd/distsync/backend"
+import (
+	"iter"
+
+	"github.com/seed951563bd/distsync/backend"
+)
 
 // An object is one lock, as this client sees it: who has it here, and who waits for it. There is one
 // record for each while there is any of these.
@@ -13,13 +17,14 @@ type object struct {
 	reading *reading // whoever reads; nil if nobody does
 	out     *out     // who has permits; nil if nobody does
 	queue   *queue   // whoever waits; nil if nobody does
+	line    *queue   // whoever waits with a place in the store; nil if nobody does
 }
 
 // A family is the kinds of lock that are ways to one object.
 type family uint8
 
 const (
-	locks      family = iota // plain and fenced
+	locks      family = iota // plain, fenced and fair
 	readWrites               // their two sides
 	semaphores
 	families
@@ -46,6 +51,7 @@ type rule struct {
 	notes    bool // who waits leaves a note in the store, for which others hold back
 	numbered bool // its claims have fencing tokens
 	asserted bool // also a fixed lease is renewed: others may shorten what the store keeps
+	placed   bool // who waits has a place in the store, which gives the lock to the first
 }
 
 var rules = [...]rule{
@@ -53,6 +59,7 @@ var rules = [...]rule{
 	backend.Fenced:    {family: locks, numbered: true},
 	backend.Read:      {family: readWrites, shared: true, asserted: true},
 	backend.Write:     {family: readWrites, passes: true, notes: true},
+	backend.Fair:      {family: locks, placed: true},
 	backend.Permits:   {family: semaphores, many: true, passes: true},
 }
 
@@ -82,7 +89,7 @@ func (o *object) keep(h *hold) {
 
 // tidyLocked drops an object that nobody has or waits for.
 func (c *Client) tidyLocked(o *object) {
-	if o.listed && o.alone == nil && o.reading == nil && o.out == nil && o.queue == nil {
+	if o.listed && o.alone == nil && o.reading == nil && o.out == nil && o.queue == nil && o.line == nil {
 		o.listed = false
 		delete(c.objects[o.family], o.name)
 	}
@@ -90,14 +97,18 @@ func (c *Client) tidyLocked(o *object) {
 
 // queueLocked returns who waits for what was claimed, or nil.
 func (c *Client) queueLocked(cl *claim) *queue {
-	o := cl.object
-	if !o.listed {
-		o = c.objects[o.family][o.name]
+	if o := c.presentLocked(cl); o != nil {
+		return o.queue
 	}
-	if o == nil {
-		return nil
+	return nil
+}
+
+// presentLocked returns the record of what was claimed, or nil.
+func (c *Client) presentLocked(cl *claim) *object {
+	if o := cl.object; o.listed {
+		return o
 	}
-	return o.queue
+	return c.objects[cl.object.family][cl.object.name]
 }
 
 // is says whether a Locker is for that object.
@@ -125,10 +136,22 @@ func (c *Client) heldLocked(o *object, a *acquisition, but party) bool {
 	return !rules[a.kind].shared && c.readLocked(o, but)
 }
 
-// firstWaiting returns who is first in the queue, or nil.
-func (o *object) firstWaiting() *acquisition {
-	if o.queue == nil {
-		return nil
+// waitsFor returns the queue for a lock of that kind.
+func (o *object) waitsFor(kind backend.Kind) **queue {
+	if rules[kind].placed {
+		return &o.line
 	}
-	return o.queue.first
+	return &o.queue
+}
+
+// queues returns those in which somebody waits.
+func (o *object) queues() iter.Seq[*queue] {
+	return func(yield func(*queue) bool) {
+		if o.queue != nil && !yield(o.queue) {
+			return
+		}
+		if o.line != nil {
+			yield(o.line)
+		}
+	}
 }

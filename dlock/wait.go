@@ -15,6 +15,7 @@ type queue struct {
 	object      *object
 	first, last *acquisition
 	length      int
+	placed      bool         // who waits has a place in the store: nobody leads
 	partners    int          // how many whose party others may call for
 	writers     int          // how many want it for themselves, and not to share it
 	lead        *acquisition // who talks to the store; nil if nobody does
@@ -23,10 +24,11 @@ type queue struct {
 	releasing   int          // last releases of this client that are under way
 	heard       bool         // and a message came since
 	subscription
-	overdue alarm
-	refused uint64 // the number of the last attempt that was answered
-	refusal refusal
-	failure error // of the lead's last attempt; nil if it was answered
+	*keeping // nil if there are no places
+	overdue  alarm
+	refused  uint64 // the number of the last attempt that was answered
+	refusal  refusal
+	failure  error // of the lead's last attempt; nil if it was answered
 }
 
 // shortestWait is the least time between two looks at a lock that were not asked for by a wake-up.
@@ -94,9 +96,9 @@ func (c *Client) enqueue(a *acquisition) bool {
 	if c.knownHeldLocked(o, a) {
 		a.answered = true // we know without asking
 	}
-	q := o.queue
+	q := *o.waitsFor(a.kind)
 	if q == nil {
-		q = c.newQueueLocked(o)
+		q = c.newQueueLocked(o, a.kind)
 	}
 	a.joined = false
 	a.alarm.task = a
@@ -111,6 +113,13 @@ func (c *Client) enqueue(a *acquisition) bool {
 	}
 	q.last = a
 	q.countLocked(a, 1)
+	if q.placed {
+		if a.h == nil {
+			a.h = c.claimForLocked(a)
+		}
+		a.fresh = true
+		return true
+	}
 	if q.lead == nil {
 		c.leadLocked(q)
 	}
@@ -121,21 +130,25 @@ func (c *Client) enqueue(a *acquisition) bool {
 }
 
 // newQueueLocked makes an empty queue.
-func (c *Client) newQueueLocked(o *object) *queue {
+func (c *Client) newQueueLocked(o *object, kind backend.Kind) *queue {
 	q := c.spare
 	if q == nil {
 		q = new(queue)
 	}
 	c.spare = nil
-	*q = queue{object: o}
-	o.queue = q
+	*q = queue{object: o, placed: rules[kind].placed}
+	if q.placed {
+		q.keeping = new(keeping)
+		q.look.task = lineLook{q}
+	}
+	*o.waitsFor(kind) = q
 	return q
 }
 
 // waitsInLocked returns the queue in which an acquisition stands, or nil.
 func (c *Client) waitsInLocked(a *acquisition) *queue {
 	if o := c.objectLocked(a.kind, a.name); o != nil {
-		return o.queue
+		return *o.waitsFor(a.kind)
 	}
 	return nil
 }
@@ -193,7 +206,7 @@ func (c *Client) dequeueLocked(a *acquisition) {
 // leadLocked finds who is to talk to the store, and tells whoever hasn't so far. Every new lead tries
 // before it waits, but for one that is likely to be handed the lock, or is to let others have a turn.
 func (c *Client) leadLocked(q *queue) {
-	if q.lead != nil && q.lead.committed() {
+	if q.placed || q.lead != nil && q.lead.committed() {
 		return
 	}
 	a, before := q.firstInLocked(), q.lead
@@ -316,9 +329,13 @@ func (q *queue) inquireLocked(seen uint64) {
 
 // ring lets a lead try again, and one that isn't hear whether the lock is held.
 func (a *acquisition) ring(c *Client, now instant) {
+	if a.handed != nil {
+		c.laterLocked(a.cut) // the store gave the lock away, and hasn't answered
+		return
+	}
 	o := c.objectLocked(a.kind, a.name)
-	switch q := o.queue; {
-	case q.lead == a:
+	switch q := *o.waitsFor(a.kind); {
+	case q.lead == a, q.placed:
 		a.fresh = true
 		a.notify()
 	case c.knownHeldLocked(o, a):
@@ -363,13 +380,24 @@ func (a *acquisition) notify() {
 	}
 }
 
+// slot returns where the object refers to a queue.
+func (q *queue) slot() **queue {
+	if q.placed {
+		return &q.object.line
+	}
+	return &q.object.queue
+}
+
 // dissolveLocked drops an empty queue.
 func (c *Client) dissolveLocked(q *queue) {
-	q.object.queue = nil
+	*q.slot() = nil
 	c.tidyLocked(q.object)
 	c.unscheduleLocked(&q.overdue)
+	if q.placed {
+		c.unscheduleLocked(&q.look)
+	}
 	q.lead = nil
-	if q.subscribed == unsubscribed && q.releasing == 0 {
+	if q.subscribed == unsubscribed && q.releasing == 0 && !q.placed {
 		c.spare = q // nothing else refers to it
 		return
 	}
@@ -400,7 +428,9 @@ func (c *Client) wakeQueueLocked(q *queue) {
 // re-enter.
 func (c *Client) joinLocked(h *hold) {
 	if h.variable() == nil {
-		c.joinPartiesLocked(h.claim.object.queue, func(a *acquisition) bool { return a.h != h && a.party == h.party })
+		for q := range h.claim.object.queues() {
+			c.joinPartiesLocked(q, func(a *acquisition) bool { return a.h != h && a.party == h.party })
+		}
 	}
 }
 
@@ -450,6 +480,9 @@ func (c *Client) turn(a *acquisition) move {
 		return toEnd
 	}
 	q := c.waitsInLocked(a)
+	if q.placed {
+		return c.placeTurnLocked(q, a)
+	}
 	if q.lead != a || !a.fresh && !q.woken {
 		c.watchLocked(q, a)
 		return a.wait()
@@ -497,7 +530,7 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 
 // wasHanded says whether somebody has handed a call what it was just asking for.
 func (c *Client) wasHanded(a *acquisition) bool {
-	if !rules[a.kind].many {
+	if !rules[a.kind].many && !rules[a.kind].placed {
 		return false
 	}
 	c.mu.Lock()
@@ -511,7 +544,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	q := c.waitsInLocked(a)
-	if q == nil || q.lead != a {
+	if q == nil || q.lead != a && !q.placed {
 		c.abandonLocked(a) // it was joined meanwhile, or its Locker was locked
 		return false
 	}
@@ -524,7 +557,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 
 // attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.
 func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
-	if a.variable() != nil || c.prompt {
+	if (a.variable() != nil && !rules[a.kind].placed) || c.prompt {
 		return c.attempt(ctx, a)
 	}
 	ctx, cut := context.WithCancel(ctx)
@@ -545,6 +578,10 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	defer c.unlock()
 	a.answered, a.failure = true, nil
 	q := c.waitsInLocked(a)
+	if q != nil && q.placed {
+		c.placedLocked(q, a, remaining)
+		return
+	}
 	if q == nil || q.lead != a {
 		return // it was joined meanwhile, and will be told
 	}
