@@ -279,6 +279,7 @@ func TestWhoLeavesTheLine(t *testing.T) {
 		if ok, err := cs[1].FairLocker("x").TryLock(t.Context(), Wait(time.Second)); ok || err != nil {
 			t.Errorf("TryLock = %v, %v", ok, err)
 		}
+		synctest.Wait()
 		mustUnlock(t, t.Context(), next.l)
 		mustTry(t, cs[0].FairLocker("x"))
 	})
