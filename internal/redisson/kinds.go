@@ -7,7 +7,7 @@ import (
 )
 
 // Kinds are those of the table, beside the plain lock.
-var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write)
+var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits)
 
 // A kind is how the locks of one kind are kept: what is sent for each step, and what the replies mean.
 type kind struct {
@@ -90,11 +90,28 @@ var kinds = [...]kind{
 		wakeup:        Wakeup,
 		keys:          func(name, _ string) []string { return []string{RWChannel(name), notes(name)} },
 	},
+	backend.Permits: {
+		owner:         holder,
+		acquire:       Dialect.AcquirePermits,
+		acquired:      ParsePermits,
+		release:       Dialect.ReleasePermits,
+		released:      ParseRelease,
+		renew:         oneIn(Dialect.RenewPermits),
+		renewed:       parseRenewal,
+		renewTogether: Dialect.RenewPermits,
+		force:         Dialect.ForceReleasePermits,
+		forced:        ParseForceRelease,
+		look:          askScript(LookPermits),
+		looked:        lookedPermits,
+		channel:       PermitsChannel,
+		wakeup:        Available,
+		keys:          func(name, _ string) []string { return permitsKeys(name)[1:] },
+	},
 }
 
 // kindOf returns what is known of a kind, or nil.
 func kindOf(k backend.Kind) *kind {
-	if int(k) < len(kinds) {
+	if int(k) < len(kinds) && kinds[k].acquire != nil {
 		return &kinds[k]
 	}
 	return nil
@@ -158,6 +175,11 @@ func inAny[R any](call func(R) Call) func(Dialect, R) Call {
 // one is a script that renews many, for one.
 func one(renew func([]backend.RenewRequest) Call) func(backend.RenewRequest) Call {
 	return func(req backend.RenewRequest) Call { return renew([]backend.RenewRequest{req}) }
+}
+
+// oneIn is one for a script that has dialects.
+func oneIn(renew func(Dialect, []backend.RenewRequest) Call) func(Dialect, backend.RenewRequest) Call {
+	return func(d Dialect, req backend.RenewRequest) Call { return renew(d, []backend.RenewRequest{req}) }
 }
 
 func parseRenewal(reply any) (backend.RenewResult, error) {
