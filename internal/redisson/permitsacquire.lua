@@ -4,14 +4,15 @@ local available, ids = find(key, timeouts);
 local told = available and available + ids;
 local micros = clock();
 local now = math.floor(micros / 1000);
-local mine = own(timeouts, owner, count, now);
+local tooMany = count > tonumber(ARGV[5]);
+local mine = tooMany and {} or own(timeouts, owner, count, now);
 local total = limit > 0 and limit or told;
 if (#mine ~= count) then
     if (not total) then
         return -2;
     elseif (count > total) then
         return -3;
-    elseif (count > tonumber(ARGV[5])) then
+    elseif (tooMany) then
         return -4;
     end;
 end;
