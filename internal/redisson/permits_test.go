@@ -555,7 +555,8 @@ func TestPermitsAreNoLock(t *testing.T) {
 
 // Thousands that are over, or are taken at once, are no more than Lua can take.
 func TestThousandsOfPermits(t *testing.T) {
-	semaphores(t, func(t *testing.T, s semaphore) {
+	realServers(t, func(t *testing.T, plain *store) {
+		s := semaphore{plain}
 		const many = 9_000
 		s.play(fmt.Sprintf(`
 			get A %[1]d 10 %[1]d = count %[1]d
