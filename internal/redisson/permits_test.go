@@ -424,12 +424,16 @@ func TestPermits(t *testing.T) {
 			get B 1 10 2 = wait 10
 			look B 1 2 = 0 available, out 10, has 0
 			state = 1 for ever, [A0:10 A1:10 A2:10] for ever
-			get A 3 10 2 = count 3
-			state = -1 for ever, [A0:10 A1:10 A2:10] for ever
+			get A 3 10 2 = more permits than there are
+			get A 3 10 3 = count 3
+			get C 1 10 4 = count 1
+			get C 1 10 2 = count 1
+			state = -2 for ever, [A0:10 A1:10 A2:10 C0:10] for ever
 			get B 1 10 2 = wait 10
-			published = 1
+			published = 1, 0
 			put A 3 = freed
-			published = 2
+			put C 1 = freed
+			published = 1, 2
 			get B 1 10 0 = count 1
 			state = 1 for ever, [B0:10] for ever
 			get D 1 20 4 = count 1
@@ -451,7 +455,7 @@ func TestPermits(t *testing.T) {
 			published = 2
 			:del n
 			get B 1 10 0 = nobody has said how many permits there are
-			get A 1 20 0 = count 1
+			get A 1 20 0 = nobody has said how many permits there are
 			renew A 1 30 = held
 			state = [A0:30] for ever
 			get B 1 10 3 = count 1

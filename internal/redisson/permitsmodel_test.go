@@ -220,7 +220,6 @@ func (m *permitsModel) get(x permitStep) string {
 		total = told
 	}
 	switch {
-	case has:
 	case x.limit == 0 && !known:
 		return backend.ErrNoLimit.Error()
 	case x.count > total:
