@@ -7,7 +7,7 @@ import (
 )
 
 // Kinds are those of the table, beside the plain lock.
-var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write)
+var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair)
 
 // A kind is how the locks of one kind are kept: what is sent for each step, and what the replies mean.
 type kind struct {
@@ -22,6 +22,9 @@ type kind struct {
 
 	// blind says that whoever is refused isn't told whether what keeps him out is a lock of the kind.
 	blind bool
+
+	// line says that those who wait stand in line: see turns. Then there is no channel on which releases are published.
+	line bool
 
 	release  func(Dialect, backend.ReleaseRequest) Call
 	released func(reply any) (backend.ReleaseResult, error)
@@ -90,11 +93,27 @@ var kinds = [...]kind{
 		wakeup:        Wakeup,
 		keys:          func(name, _ string) []string { return []string{RWChannel(name), notes(name)} },
 	},
+	backend.Fair: {
+		owner:         inLine,
+		acquire:       Dialect.AcquireFair,
+		acquired:      ParseQueued,
+		line:          true,
+		release:       Dialect.ReleaseFair,
+		released:      ParseRelease,
+		renew:         oneIn(Dialect.RenewFair),
+		renewed:       parseRenewal,
+		renewTogether: Dialect.RenewFair,
+		force:         Dialect.ForceReleaseFair,
+		forced:        ParseForceRelease,
+		look:          look,
+		looked:        looked,
+		keys:          func(name, _ string) []string { return fairKeys(name)[1:] },
+	},
 }
 
 // kindOf returns what is known of a kind, or nil.
 func kindOf(k backend.Kind) *kind {
-	if int(k) < len(kinds) {
+	if int(k) < len(kinds) && kinds[k].acquire != nil {
 		return &kinds[k]
 	}
 	return nil
@@ -158,6 +177,11 @@ func inAny[R any](call func(R) Call) func(Dialect, R) Call {
 // one is a script that renews many, for one.
 func one(renew func([]backend.RenewRequest) Call) func(backend.RenewRequest) Call {
 	return func(req backend.RenewRequest) Call { return renew([]backend.RenewRequest{req}) }
+}
+
+// oneIn is one for a script that has dialects.
+func oneIn(renew func(Dialect, []backend.RenewRequest) Call) func(Dialect, backend.RenewRequest) Call {
+	return func(d Dialect, req backend.RenewRequest) Call { return renew(d, []backend.RenewRequest{req}) }
 }
 
 func parseRenewal(reply any) (backend.RenewResult, error) {
