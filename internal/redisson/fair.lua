@@ -98,17 +98,28 @@ local function place(l, owner)
     return tonumber(ends or nil);
 end;
 
--- keep lets the place of one of ours last for so long, at least. His time for Redisson's must outlast that, however many of them get in
--- meanwhile. There is no subtraction like theirs when one of ours gets in: the times of ours don't add up.
-local function keep(l, owner, ends, lease, among)
+-- keep lets the place of one of ours last for so long, at least, and gives him a time for Redisson's, which take out whoever is first and
+-- has none left. It counts what they take off until it is kept again, if all of theirs that are in line get in, and
+-- each leaves one of ours first. Their own times add up, each to that before.
+local function keep(l, owner, ends, lease, among, least)
     ends = math.max(ends or 0, l.now + lease);
-    local score = l.now + wait * (1 + among);
+    local score = math.max(l.now + wait * (1 + 2 * among), ends, least or 0);
     local before = redis.call('zscore', l.timeouts, owner);
-    if (not before or tonumber(before) < math.max(score, ends)) then
-        redis.call('zadd', l.timeouts, whole(math.max(score, ends)), owner);
+    if (not before or tonumber(before) < score) then
+        redis.call('zadd', l.timeouts, whole(score), owner);
     end;
     redis.call('zadd', l.places, whole(ends), owner);
     l.lasts = math.max(l.lasts or 0, ends - l.now + wait);
+end;
+
+-- last returns the time that who comes last must have, at least.
+local function last(l)
+    local tail = redis.call('lindex', l.queue, -1);
+    local score = tail and tonumber(redis.call('zscore', l.timeouts, tail) or nil) or 0;
+    if (not tail or isOurs(tail)) then
+        return score;
+    end;
+    return score + wait;
 end;
 
 -- kept sees to it that places outlast those who have them, so that they are known to be over.
@@ -118,12 +129,19 @@ local function kept(l)
     end;
 end;
 
--- take gives the lock to an owner who is first in line, or to anybody if there is no line.
+-- take gives the lock to an owner who is first in line, or to anybody if there is no line. If one of Redisson's comes after some of ours, these
+-- were one wait to his time, and so it is taken off.
 local function take(l, owner)
     redis.call('hset', l.key, owner, 1); -- first: a server whose memory is full refuses it
     redis.call('lpop', l.queue);
     redis.call('zrem', l.timeouts, owner);
     redis.call('zrem', l.places, owner);
+    local head = redis.call('lindex', l.queue, 0);
+    if (head and not isOurs(head)) then
+        for _, member in ipairs(redis.call('zrange', l.timeouts, 0, -1)) do
+            redis.call('zincrby', l.timeouts, -wait, member);
+        end;
+    end;
 end;
 
 -- settle is the end of each script. If the lock is free and one of ours is first in line, it gives it to him and

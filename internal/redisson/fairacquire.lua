@@ -4,8 +4,8 @@ if (l.holds) then
     if (again == '1') then
         l.holds = redis.call('hincrby', l.key, owner, 1);
         redis.call('pexpire', l.key, lease);
-    elseif (l.left >= 0 and l.left < lease) then
-        redis.call('pexpire', l.key, lease);
+    else
+        redis.call('pexpire', l.key, math.max(l.left, lease)); -- in any case: it is what replicas acknowledge
     end;
     return {l.holds};
 end;
@@ -17,7 +17,7 @@ end;
 if (lasts > 0) then
     local ends = place(l, owner);
     local among = theirs(l);
-    keep(l, owner, ends, lasts, among);
+    keep(l, owner, ends, lasts, among, not ends and last(l));
     if (not ends) then
         redis.call('rpush', l.queue, owner);
     end;

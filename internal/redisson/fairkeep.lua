@@ -11,6 +11,8 @@ for i = 3, #ARGV do
         if (not ends) then
             table.insert(lost, owner);
         end;
+    else
+        redis.call('pexpire', l.key, math.max(l.left, 1)); -- changes nothing, but is what replicas acknowledge
     end;
 end;
 for i = #lost, 1, -1 do

@@ -93,7 +93,7 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 	}
 	for {
 		sent := time.Now()
-		turn, err := parse(s.run(ctx, s.Dialect.KeepPlaces(req)), ParseTurn)
+		turn, err := s.keepPlaces(ctx, req)
 		if err != nil {
 			s.turns.failed(ctx, req.Name, err)
 			return backend.PlacesResult{}, err
@@ -102,21 +102,31 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 		if turn.Redisson && s.hearTurns(ctx, req.Name, req.Owners...) {
 			continue
 		}
-		return s.kept(req, turn), nil
+		res := backend.PlacesResult{Remaining: turn.Remaining}
+		if slices.Contains(req.Owners, turn.Holder) {
+			res.Holder = outOfLine(turn.Holder)
+		}
+		return res, nil
 	}
 }
 
-// kept is what has come of a look. Who was given the lock has to ask if replicas must have acknowledged it.
-func (s *session) kept(req backend.PlacesRequest, turn Turn) backend.PlacesResult {
-	res := backend.PlacesResult{Remaining: turn.Remaining}
-	switch {
-	case !slices.Contains(req.Owners, turn.Holder):
-	case s.Replicas.N > 0:
-		s.tell(req.Name, backend.Grant{Owner: outOfLine(turn.Holder)})
-	default:
-		res.Holder = outOfLine(turn.Holder)
+// keepPlaces keeps places. If one of the owners is found to have the lock, that is done again to ask how many replicas have acknowledged it, where that
+// is asked for.
+func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Turn, error) {
+	call := s.Dialect.KeepPlaces(req)
+	turn, err := parse(s.run(ctx, call), ParseTurn)
+	if err != nil || s.Replicas.N == 0 || !slices.Contains(req.Owners, turn.Holder) {
+		return turn, err
 	}
-	return res
+	replies := runWith(ctx, s.Transport.SendApart, call, []Command{{}, s.Replicas.wait()})
+	turn, err = parse(replies[0], ParseTurn)
+	if err != nil || !slices.Contains(req.Owners, turn.Holder) {
+		return turn, err
+	}
+	if err := s.Replicas.acknowledged(replies[1]); err != nil {
+		return Turn{}, &backend.Error{Kind: backend.Unknown, Err: err}
+	}
+	return turn, nil
 }
 
 // listenInLine is Subscribe for locks with a line.
