@@ -7,7 +7,7 @@ import (
 )
 
 // Kinds are those of the table, beside the plain lock.
-var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair)
+var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits)
 
 // A kind is how the locks of one kind are kept: what is sent for each step, and what the replies mean.
 type kind struct {
@@ -108,6 +108,23 @@ var kinds = [...]kind{
 		look:          look,
 		looked:        looked,
 		keys:          func(name, _ string) []string { return fairKeys(name)[1:] },
+	},
+	backend.Permits: {
+		owner:         holder,
+		acquire:       Dialect.AcquirePermits,
+		acquired:      ParsePermits,
+		release:       Dialect.ReleasePermits,
+		released:      ParseRelease,
+		renew:         oneIn(Dialect.RenewPermits),
+		renewed:       parseRenewal,
+		renewTogether: Dialect.RenewPermits,
+		force:         Dialect.ForceReleasePermits,
+		forced:        ParseForceRelease,
+		look:          askScript(LookPermits),
+		looked:        lookedPermits,
+		channel:       PermitsChannel,
+		wakeup:        Available,
+		keys:          func(name, _ string) []string { return permitsKeys(name)[1:] },
 	},
 }
 
