@@ -542,13 +542,13 @@ func permitsWake(l *lab) {
 	p, q := l.process(), l.process()
 	l.takePermits("a", "other:1", 4, 4, l.longLease())
 	var calls []*call
-	inside := make(chan struct{})
-	for i := range 4 {
+	inside, leave := make(chan struct{}, 4), make(chan struct{})
+	for i := range cap(inside) {
 		s := []*process{p, q}[i%2].Semaphore("a", 4)
 		c := l.start("a waiter", func() error {
 			return s.Do(l.ctx, 1, func(context.Context) error {
 				inside <- struct{}{}
-				<-inside
+				<-leave
 				return nil
 			})
 		})
@@ -557,20 +557,12 @@ func permitsWake(l *lab) {
 	}
 	begin := time.Now()
 	l.givePermits("a", "other:1", 4)
-	for i := range calls { // all at once: none of them leaves before the last is in
-		select {
-		case <-inside:
-		case <-time.After(30 * time.Second):
-			l.Fatalf("%d of 4 waiters got in", i)
-		}
-	}
+	l.eventually("all are inside at once", func() bool { return len(inside) == cap(inside) })
 	if l.hasNotifier() {
 		l.tookBetween(begin, 0, 2*dlock.DefaultHandover, "letting four in after four were given back")
 	}
 	l.wantOut("a", 4, "with four inside")
-	for range calls {
-		inside <- struct{}{}
-	}
+	close(leave)
 	for _, c := range calls {
 		c.ok()
 	}
@@ -899,11 +891,11 @@ func permitsTwice(l *lab) {
 	first := l.start("the first waiter", acquire)
 	l.eventually("it asks", func() bool { return r.hits() == 1 })
 	l.release(h)
-	first.ok() // though nothing is answered
 	l.givePermits("a", "other:1", 2)
 	second := l.start("the second waiter", acquire)
 	l.settle()
 	close(open)
+	first.ok()
 	second.ok()
 	l.eventuallyOut("a", 4)
 	l.release(<-got)
@@ -918,9 +910,9 @@ func permitsTwice(l *lab) {
 	first = l.start("a waiter", acquire)
 	l.eventually("it asks", func() bool { return r.hits() == 1 })
 	l.release(h)
-	first.ok()
 	l.givePermits("a", "other:1", 2)
 	close(open)
+	first.ok()
 	l.eventually("what it asked for is answered", func() bool { return p.underWay(which{kind: acquireStep}) == 0 })
 	l.eventuallyOut("a", 2)
 	l.release(<-got)
