@@ -28,13 +28,14 @@ var lockerCases = slices.Concat(
 func runLocker(t *testing.T, h Harness) {
 	runCases(t, h, lockerCases)
 	runCases(t, h, kindLockerCases)
-	again, ofReaders := lockerCases, readerLockerCases
+	again, ofReaders, ofFair := lockerCases, readerLockerCases, fairCases
 	if !h.Virtual {
-		again, ofReaders = storeLockerCases, storeReaderCases
+		again, ofReaders, ofFair = storeLockerCases, storeReaderCases, storeLockerCases
 	}
 	runKind(t, h, backend.Fenced, again)
 	runKind(t, h, backend.Write, again)
 	runKind(t, h, backend.Read, ofReaders)
+	runKind(t, h, backend.Fair, ofFair)
 }
 
 // storeLockerCases are those that need of a store what it may do in another way for each kind of lock. That it renews
@@ -46,6 +47,9 @@ var storeLockerCases = pick(lockerCases,
 	"a release between try and subscribe", "a dead holder", "the subscriptions break", "waiters cancelled at random",
 	"all data is lost", "a connection that breaks", "a counter guarded only by the lock", "Acquire and re-entry",
 )
+
+// fairCases are those that hold where each who waits stands in line, and nothing passes inside a client.
+var fairCases = without(lockerCases, "a release inside the client", "a waiter that leaves", "a thousand waiters")
 
 // readerLockerCases are those that hold for readers: whom another process keeps out does so by writing.
 var readerLockerCases = pick(lockerCases,
@@ -70,3 +74,12 @@ var readerLockerCases = pick(lockerCases,
 var storeReaderCases = pick(readerLockerCases,
 	"something else under the name", "a release between try and subscribe", "all data is lost",
 )
+
+// without returns the cases but those of these names.
+func without(cases []testCase, names ...string) []testCase {
+	left := slices.Clone(cases)
+	for _, c := range pick(cases, names...) {
+		left = slices.DeleteFunc(left, func(other testCase) bool { return other.name == c.name })
+	}
+	return left
+}
