@@ -26,12 +26,12 @@ var lockerCases = slices.Concat(
 // those that aren't about how often something is held, or by whom alone. It is the same code in dlock for all of them,
 // so where time is dear only those are run again that a store's part could break.
 func runLocker(t *testing.T, h Harness) {
-	runCases(t, h, lockerCases)
-	runCases(t, h, kindLockerCases)
-	again, ofReaders, ofFair := lockerCases, readerLockerCases, fairCases
+	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases, readerLockerCases, fairCases
 	if !h.Virtual {
-		again, ofReaders, ofFair = storeLockerCases, storeReaderCases, storeLockerCases
+		ofKinds, again, ofReaders, ofFair = storeKindCases, storeLockerCases, storeReaderCases, storeLockerCases
 	}
+	runCases(t, h, lockerCases)
+	runCases(t, h, ofKinds)
 	runKind(t, h, backend.Fenced, again)
 	runKind(t, h, backend.Write, again)
 	runKind(t, h, backend.Read, ofReaders)
@@ -46,6 +46,13 @@ var storeLockerCases = pick(lockerCases,
 	"the key vanishes between lock and re-entry", "an acquisition without an answer", "a last release without an answer",
 	"a release between try and subscribe", "a dead holder", "the subscriptions break", "waiters cancelled at random",
 	"all data is lost", "a connection that breaks", "a counter guarded only by the lock", "Acquire and re-entry",
+)
+
+// storeKindCases are those about a kind that aren't about what dlock alone does with leases and messages.
+var storeKindCases = without(kindLockerCases,
+	"places that can't be kept", "a grant that is lost", "a fixed lease of who stood in line", "a fair lock that is lost", "Close in a line",
+	"Wait bounds the wait for permits", "a lost wake-up for permits", "permits that are held", "lost permits",
+	"renewals of permits fail past the lease", "a thousand who wait for permits", "permits handed on for a while",
 )
 
 // fairCases are those that hold where each who waits stands in line, and nothing passes inside a client.

@@ -194,24 +194,32 @@ func fairOrder(l *lab) {
 func fairGiven(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	p := l.process()
-	l.take("a", "other:1")
-	lk := p.Locker("a")
-	wait := l.inLine(p, "a", "a waiter", func() error { return lk.LockContext(l.ctx) })
-	l.eventually("it waits, subscribed", func() bool { return p.subscriptions("a") == 1 })
-	before := p.count(which{})
-	begin := time.Now()
-	l.gives("a", "other:1")
-	wait.ok()
-	l.took(begin, 0, "getting what is given")
-	l.has(p, lk)
+	var sent []stepKind
+	// Where time is real somebody may look at that very moment.
+	for range 20 {
+		l.take("a", "other:1")
+		lk := p.Locker("a")
+		wait := l.inLine(p, "a", "a waiter", func() error { return lk.LockContext(l.ctx) })
+		l.eventually("it waits, subscribed", func() bool { return p.subscriptions("a") == 1 && p.underWay(which{}) == 0 })
+		before := len(p.kinds())
+		begin := time.Now()
+		l.gives("a", "other:1")
+		wait.ok()
+		sent = p.kinds()[before:]
+		l.took(begin, 0, "getting what is given")
+		l.has(p, lk)
+		l.unlock(lk)
+		l.leavesNothing("a")
+		if len(sent) == 0 || l.h.Virtual {
+			break
+		}
+	}
+	if len(sent) > 0 {
+		l.Errorf("to get what was given the client sent %v", sent)
+	}
 	if n := p.count(which{kind: grantStep}); n == 0 {
 		l.Error("nobody called Granted")
 	}
-	if got := p.kinds()[before:]; l.h.Virtual && slices.ContainsFunc(got, func(k stepKind) bool { return k != lookStep }) {
-		l.Errorf("to get what was given the client sent %v", got)
-	}
-	l.unlock(lk)
-	l.leavesNothing("a")
 }
 
 func fairTryLock(l *lab) {
@@ -721,7 +729,7 @@ func fairLateGrant(l *lab) {
 	// The first is cut off: it hears nothing, and can't ask.
 	var cut []*rule
 	for _, k := range []stepKind{acquireStep, keepStep, releaseStep} {
-		cut = append(cut, p.on(which{kind: k}, hangsPolitely))
+		cut = append(cut, p.on(which{kind: k}, requestLost))
 	}
 	l.eventually("nothing is under way", func() bool { return p.underWay(which{kind: acquireStep}) == 0 })
 	l.gives("a", "other:1")
@@ -835,6 +843,9 @@ func fairUnsure(l *lab) {
 func fairShortGrant(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	for _, delayed := range []bool{false, true} {
+		if delayed && !l.h.Virtual { // then it may be too late, and can't ask
+			continue
+		}
 		p, q := l.process(), l.process()
 		name := strconv.FormatBool(delayed)
 		p.on(which{kind: renewStep}, requestLost)
