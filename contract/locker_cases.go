@@ -26,7 +26,7 @@ var lockerCases = slices.Concat(
 // those that aren't about how often something is held, or by whom alone. It is the same code in dlock for all of them,
 // so where time is dear only those are run again that a store's part could break.
 func runLocker(t *testing.T, h Harness) {
-	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases, readerLockerCases, fairCases
+	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases, readerLockerCases, inLineCases
 	if !h.Virtual {
 		ofKinds, again, ofReaders, ofFair = storeKindCases, storeLockerCases, storeReaderCases, storeLockerCases
 	}
@@ -55,8 +55,8 @@ var storeKindCases = without(kindLockerCases,
 	"renewals of permits fail past the lease", "a thousand who wait for permits", "permits handed on for a while",
 )
 
-// fairCases are those that hold where each who waits stands in line, and nothing passes inside a client.
-var fairCases = without(lockerCases, "a release inside the client", "a waiter that leaves", "a thousand waiters")
+// inLineCases are those that hold where each who waits stands in line, and nothing passes inside a client.
+var inLineCases = without(lockerCases, "a release inside the client", "a waiter that leaves", "a thousand waiters")
 
 // readerLockerCases are those that hold for readers: whom another process keeps out does so by writing.
 var readerLockerCases = pick(lockerCases,

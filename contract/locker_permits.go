@@ -15,8 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// permitsCases: a Semaphore.
-var permitsCases = []testCase{
+// semaphoreCases: a Semaphore.
+var semaphoreCases = []testCase{
 	{"permits", "are had all at once or not at all, and no more than there are, in any client", ofKind(backend.Permits, permitsAtOnce)},
 	{"uncontended permits", "cost two steps and nothing else, and Available one", ofKind(backend.Permits, permitsUncontended)},
 	{"a Do of permits", "returns what fn says, and gives them back whatever fn does", ofKind(backend.Permits, permitsDo)},
