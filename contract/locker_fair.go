@@ -26,6 +26,7 @@ var fairLockerCases = []testCase{
 	{"a place given up", "is gone at once, also if the lock was given to it", ofKind(backend.Fair, fairGivenUp)},
 	{"a place given up without an answer", "is given up all the same, whichever step comes late", ofKind(backend.Fair, fairGivenUpLate)},
 	{"the places of the dead", "delay others by as long as they last, all together", ofKind(backend.Fair, fairDeadPlaces)},
+	{"a place that is kept while the lock is given", "and given back: whoever had it did, and no place is left", ofKind(backend.Fair, fairKeptMeanwhile)},
 	{"a dead one who is given the lock", "delays others by a second or so", ofKind(backend.Fair, fairDeadGranted)},
 	{"an attempt to stand in line without an answer", "is made again, and costs nobody his turn", ofKind(backend.Fair, fairUnanswered)},
 	{"a grant that is lost", "is found out by looking, in order", ofKind(backend.Fair, fairLostGrant)},
@@ -570,6 +571,36 @@ func fairDeadPlaces(l *lab) {
 		l.gives("c", "other:1")
 		next.ok()
 		l.tookBetween(begin, 0, placeLease+lineDelay, "getting in behind a dead client")
+	}
+}
+
+func fairKeptMeanwhile(l *lab) {
+	p, q := l.process(), l.process()
+	for what, slow := range map[string]func(<-chan struct{}) fault{"the answer comes late": replyHangs, "the step comes late": hangs} {
+		l.take(what, "other:1")
+		lk := p.Locker(what)
+		wait := l.inLine(p, what, "a waiter", func() error { return lk.LockContext(l.ctx) })
+		open := make(chan struct{})
+		r := p.next(1, which{kind: keepStep, name: what}, slow(open))
+		l.eventually("its place is being kept", func() bool { return r.hits() == 1 })
+		l.gives(what, "other:1")
+		wait.ok()
+		// Its release is under way when that is answered.
+		held := make(chan struct{})
+		r = p.next(1, which{kind: releaseStep, name: what}, hangs(held))
+		unlock := l.start("UnlockContext, and "+what, func() error { return lk.UnlockContext(l.ctx) })
+		l.eventually("the release is sent", func() bool { return r.hits() == 1 })
+		close(open)
+		l.eventually("the look is answered", func() bool { return p.underWay(which{kind: keepStep}) == 0 })
+		l.settle()
+		close(held)
+		unlock.ok()
+		begin := time.Now()
+		l.lock(q.Locker(what))
+		l.tookBetween(begin, 0, lineDelay, "the next one's turn, when "+what)
+		l.unlockAll(what)
+		l.eventually("nothing is under way", func() bool { return p.underWay(which{}) == 0 })
+		l.leavesNothing(what)
 	}
 }
 
