@@ -355,7 +355,7 @@ func increments(t *testing.T, l *lab) {
 	var java []<-chan string
 	for range workers {
 		th := l.thread(t)
-		java = append(java, th.start("increment", name, each*time.Millisecond))
+		java = append(java, th.start("increment", name, each))
 	}
 	var running sync.WaitGroup
 	shared := l.client(t)

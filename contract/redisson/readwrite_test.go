@@ -523,8 +523,8 @@ func comparisons(t *testing.T, l *lab) {
 	name := lockName(t)
 	var java []<-chan string
 	for range workers {
-		java = append(java, l.java.thread(t).start("write.increment", name, each*time.Millisecond))
-		java = append(java, l.java.thread(t).start("read.compare", name, each*time.Millisecond))
+		java = append(java, l.java.thread(t).start("write.increment", name, each))
+		java = append(java, l.java.thread(t).start("read.compare", name, each))
 	}
 	var running sync.WaitGroup
 	for range workers {

@@ -273,7 +273,7 @@ func ours(t *testing.T, p *place) func(kind) cast {
 func theirs(version string) func(t *testing.T, p *place) func(kind) cast {
 	return func(t *testing.T, p *place) func(kind) cast {
 		java := startPeer(t, version, p.config, shortLease)
-		come := func(lease ...time.Duration) person {
+		come := func(lease ...any) person {
 			th := java.thread(t)
 			return person{th.owner, func(k kind, name string) actor {
 				return actor{
