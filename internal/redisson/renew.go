@@ -101,7 +101,7 @@ func (b *batch) together(ctx context.Context, chosen []int) (rest []int) {
 	for groups := range slices.Chunk(b.alike(chosen), maxScripts) {
 		calls := make([]Call, len(groups))
 		for i, group := range groups {
-			calls[i] = b.kinds[group[0]].renewTogether(b.pick(group))
+			calls[i] = b.kinds[group[0]].renewTogether(b.Dialect, b.pick(group))
 		}
 		for i, r := range b.runBatch(ctx, calls) {
 			rest = append(rest, b.answerTogether(groups[i], r)...)
@@ -164,7 +164,7 @@ func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 func (b *batch) apart(ctx context.Context, group []int) {
 	calls := make([]Call, len(group))
 	for i, index := range group {
-		calls[i] = b.kinds[index].renew(b.reqs[index])
+		calls[i] = b.kinds[index].renew(b.Dialect, b.reqs[index])
 	}
 	var no []int
 	for i, r := range b.runBatch(ctx, calls) {

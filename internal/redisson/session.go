@@ -118,7 +118,7 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	if s.Replicas.N > 0 || req.Reentry && k.count != nil {
 		res, err = s.acquireAsking(ctx, k, req)
 	} else {
-		res, err = parse(s.run(ctx, k.acquire(req)), k.acquired)
+		res, err = parse(s.run(ctx, k.acquire(s.Dialect, req)), k.acquired)
 	}
 	switch {
 	case err != nil:
@@ -159,7 +159,7 @@ func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.Acquir
 	if s.Replicas.N > 0 {
 		send, cmds = s.Transport.SendApart, append(cmds, s.Replicas.wait())
 	}
-	replies := runWith(ctx, send, k.acquire(req), cmds)
+	replies := runWith(ctx, send, k.acquire(s.Dialect, req), cmds)
 	res, err := parse(replies[0], k.acquired)
 	if err != nil || !res.Acquired {
 		return res, err
@@ -217,7 +217,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		return backend.RenewResult{}, err
 	}
 	req.Owner = k.called(req.Owner)
-	res, err := parse(s.run(ctx, k.renew(req)), k.renewed)
+	res, err := parse(s.run(ctx, k.renew(s.Dialect, req)), k.renewed)
 	if err != nil || res.Held || k.renewAgain == nil {
 		return res, err
 	}
