@@ -496,9 +496,9 @@ func otherKinds(t *testing.T, l *lab) {
 		l.wantHolds(t, name, held.held(client.ID(), "1"))
 		wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 	}
-	for _, held := range kinds {
+	for _, held := range all {
 		java.want("locked", held.java+"lock", name)
-		for _, other := range kinds {
+		for _, other := range all {
 			if held.shares(other) {
 				continue
 			}

@@ -143,6 +143,9 @@ public final class Peer {
                 return n[0];
             case "sleeps/0":
                 return sleeps(name);
+            case "interrupt/0":
+                thread(name).interrupt();
+                return "interrupted";
             case "owner/0":
                 return redisson.getId() + ":" + Thread.currentThread().getId();
             default:
@@ -216,12 +219,16 @@ public final class Peer {
         }
     }
 
-    /** Says whether an owner, a thread of this program, waits for a message about the lock that it wants. */
-    private static boolean sleeps(String owner) {
+    /** Returns the thread of this program that is an owner. */
+    private static Thread thread(String owner) {
         long id = Long.parseLong(owner.substring(owner.lastIndexOf(':') + 1));
-        return Thread.getAllStackTraces().entrySet().stream()
-                .filter(e -> e.getKey().getId() == id && WAITING.contains(e.getKey().getState()))
-                .flatMap(e -> Arrays.stream(e.getValue()))
+        return Thread.getAllStackTraces().keySet().stream().filter(t -> t.getId() == id).findAny().orElseThrow();
+    }
+
+    /** Says whether an owner waits for a message about the lock that it wants. */
+    private static boolean sleeps(String owner) {
+        Thread thread = thread(owner);
+        return WAITING.contains(thread.getState()) && Arrays.stream(thread.getStackTrace())
                 .anyMatch(frame -> frame.getClassName().equals(Semaphore.class.getName()));
     }
 
