@@ -65,6 +65,10 @@ func (s semaphore) take(x permitStep) string {
 		return say(s.store, s.dialect.ReleasePermits(backend.ReleaseRequest{Name: "n", Owner: owner, Permits: x.count}), ParseRelease)
 	case "renew":
 		return say(s.store, s.dialect.RenewPermits([]backend.RenewRequest{{Name: "n", Owner: owner, Lease: lease, Permits: x.count}}), parseRenewal)
+	case "lose": // one of an owner's ids is lost, and counted as available
+		s.do("zrem", ids("n"), holder(x.owner)+string([]byte{0, 0, 0, byte(x.count)}))
+		s.do("incr", "n")
+		return ""
 	case "all":
 		return say(s.store, s.dialect.ForceReleasePermits(backend.ForceReleaseRequest{Name: "n"}), ParseForceRelease)
 	case "look":
@@ -128,7 +132,7 @@ func (s semaphore) looks(x permitStep) string {
 	case !res.Held:
 		return fmt.Sprintf("%d available", res.Available)
 	}
-	return fmt.Sprintf("%d available, others for %s, has %d", res.Available, units(res.Remaining.Milliseconds()), res.Count)
+	return fmt.Sprintf("%d available, out %s, has %d", res.Available, units(res.Remaining.Milliseconds()), res.Count)
 }
 
 // state returns what there is, with the units for which it lasts yet.
@@ -219,21 +223,333 @@ func TestPermits(t *testing.T) {
 			get B 2 20 3 = count 2
 			state = 0 for ever, [A0:10 B0:20 B1:20] for ever
 			get C 1 10 3 = wait 10
-			look C 1 3 = 0 available, others for 20, has 0
-			look B 2 3 = 0 available, others for 20, has 2
-			look - 0 3 = 0 available, others for 20, has 0
+			look C 1 3 = 0 available, out 20, has 0
+			look B 2 3 = 0 available, out 20, has 2
+			look - 0 3 = 0 available, out 20, has 0
+			published = 2
 			put A 1 = freed
 			put A 1 = not held
-			published = 2, 1
+			published = 1
 			get C 1 10 3 = count 1
 			put B 2 = freed
 			put C 1 = freed
 			state = 3 for ever
 			look B 2 3 = 3 available
 			published = 2, 3`,
+		"all at once or none": `
+			get A 1 10 3 = count 1
+			get B 3 10 3 = wait 10
+			state = 2 for ever, [A0:10] for ever
+			get C 2 10 3 = count 2
+			put A 1 = freed
+			get B 3 10 3 = wait 10
+			put C 2 = freed
+			get B 3 10 3 = count 3
+			state = 0 for ever, [B0:10 B1:10 B2:10] for ever`,
+		"repeated": `
+			get A 2 10 3 = count 2
+			get A 2 30 3 = count 2
+			get A 2 20 3 = count 2
+			state = 1 for ever, [A0:20 A1:20] for ever
+			published = 1`,
+		"renewed": `
+			get A 2 10 3 = count 2
+			get B 1 10 3 = count 1
+			renew A 2 30 = held
+			state = 0 for ever, [A0:30 A1:30 B0:10] for ever
+			renew A 2 5 = held
+			renew C 1 5 = lost
+			state = 0 for ever, [A0:5 A1:5 B0:10] for ever
+			look A 2 3 = 0 available, out 10, has 2
+			published = 1`,
+		"too many, and nobody knows": `
+			get A 1 10 0 = nobody has said how many permits there are
+			look A 1 0 = nobody has said how many permits there are
+			look A 1 3 = 3 available
+			put A 1 = not held
+			renew A 1 10 = lost
+			all = was free
+			get A 4 10 3 = more permits than there are
+			state
+			get A 2 10 3 = count 2
+			get B 4 10 3 = more permits than there are
+			get B 4 10 0 = more permits than there are
+			get B 2 10 0 = wait 10
+			get B 1 10 0 = count 1
+			state = 0 for ever, [A0:10 A1:10 B0:10] for ever
+			look B 1 0 = 0 available, out 10, has 1
+			put A 2 = freed
+			look B 1 0 = 2 available, out 10, has 1
+			published = 1, 2`,
+		"far too many": `
+			get A 100001 10 100001 = no more than 100000 permits can be acquired at once
+			get A 2000000000 10 0 = nobody has said how many permits there are
+			state
+			get A 1 10 9223372036854775807 = count 1
+			get B 1 10 9223372036854775807 = count 1
+			state = 2147483645 for ever, [A0:10 B0:10] for ever
+			look A 1 0 = 2147483645 available, out 10, has 1
+			look A 1 9223372036854775807 = 9223372036854775805 available, out 10, has 1
+			published = 2147483646`,
+		"what is over": `
+			get A 2 10 3 = count 2
+			get B 1 20 3 = count 1
+			published = 1
+			pass 10
+			look A 2 3 = 2 available, out 10, has 0
+			look B 1 0 = 2 available, out 10, has 1
+			state = 0 for ever, [A0:0 A1:0 B0:10] for ever
+			get C 3 10 3 = wait 10
+			published = 2
+			state = 2 for ever, [B0:10] for ever
+			get C 3 10 3 = wait 10
+			published
+			pass 10
+			get C 3 10 3 = count 3
+			state = 0 for ever, [C0:10 C1:10 C2:10] for ever
+			published = 0`,
+		"over before its renewal": `
+			get A 2 10 3 = count 2
+			published = 1
+			pass 10
+			renew A 2 10 = lost
+			state = 3 for ever
+			published = 3
+			get A 2 10 3 = count 2
+			pass 10
+			put A 2 = not held
+			state = 3 for ever
+			published = 3
+			get A 2 10 3 = count 2
+			pass 10
+			get A 2 10 3 = count 2
+			state = 1 for ever, [A0:10 A1:10] for ever
+			pass 10
+			all = was free
+			state = 3 for ever
+			published = 1, 3`,
+		"others' are over": `
+			get A 1 10 3 = count 1
+			get B 1 30 3 = count 1
+			pass 10
+			renew B 1 30 = held
+			state = 2 for ever, [B0:30] for ever
+			published = 2, 2
+			get A 1 10 3 = count 1
+			pass 10
+			put B 1 = freed
+			state = 3 for ever
+			published = 3`,
+		"forced": `
+			get A 2 10 3 = count 2
+			get B 1 10 3 = count 1
+			published = 1
+			all = released
+			state = 3 for ever
+			published = 3
+			all = was free
+			put A 2 = not held
+			renew B 1 10 = lost
+			published`,
+		"another number": `
+			get A 1 10 5 = count 1
+			get A 3 20 5 = count 3
+			state = 2 for ever, [A0:20 A1:20 A2:20] for ever
+			get A 2 10 5 = count 2
+			state = 3 for ever, [A0:10 A1:10] for ever
+			published = 4, 2, 3
+			get B 3 10 5 = count 3
+			get A 3 10 5 = wait 10
+			state = 2 for ever, [B0:10 B1:10 B2:10] for ever
+			published = 2
+			renew B 2 10 = lost
+			state = 5 for ever
+			published = 5
+			get A 4 10 5 = count 4
+			put A 3 = not held
+			state = 5 for ever
+			published = 5
+			get A 1 10 5 = count 1
+			look A 3 5 = 4 available, out 10, has 1
+			renew A 2 10 = lost
+			state = 5 for ever
+			published = 5`,
+		"one is missing": `
+			get A 3 10 5 = count 3
+			published = 2
+			lose A 0
+			look A 3 5 = 3 available, out 10, has 2
+			renew A 3 10 = lost
+			published = 5
+			state = 5 for ever
+			get A 3 10 5 = count 3
+			lose A 2
+			get A 3 10 5 = count 3
+			state = 2 for ever, [A0:10 A1:10 A2:10] for ever
+			published = 2
+			lose A 1
+			put A 3 = not held
+			state = 5 for ever
+			published = 5`,
+		"more of them": `
+			get A 1 10 1 = count 1
+			get B 1 10 1 = wait 10
+			get B 1 10 2 = count 1
+			state = 0 for ever, [A0:10 B0:10] for ever
+			get C 1 10 4 = count 1
+			state = 1 for ever, [A0:10 B0:10 C0:10] for ever
+			published = 0, 0, 1`,
+		"fewer of them": `
+			get A 3 10 4 = count 3
+			get B 1 10 2 = wait 10
+			look B 1 2 = 0 available, out 10, has 0
+			state = 1 for ever, [A0:10 A1:10 A2:10] for ever
+			get A 3 10 2 = count 3
+			state = -1 for ever, [A0:10 A1:10 A2:10] for ever
+			get B 1 10 2 = wait 10
+			published = 1
+			put A 3 = freed
+			published = 2
+			get B 1 10 0 = count 1
+			state = 1 for ever, [B0:10] for ever
+			get D 1 20 4 = count 1
+			published = 2`,
+		"others have miscounted": `
+			get A 1 10 3 = count 1
+			:set n 100
+			get B 2 10 3 = count 2
+			state = 0 for ever, [A0:10 B0:10 B1:10] for ever
+			:set n -7
+			put B 2 = freed
+			state = -5 for ever, [A0:10] for ever
+			get B 2 10 3 = count 2
+			put A 1 = freed
+			state = 1 for ever, [B0:10 B1:10] for ever
+			published = 2, 0, 0, 1`,
+		"the number is lost": `
+			get A 1 10 3 = count 1
+			published = 2
+			:del n
+			get B 1 10 0 = nobody has said how many permits there are
+			get A 1 20 0 = count 1
+			renew A 1 30 = held
+			state = [A0:30] for ever
+			get B 1 10 3 = count 1
+			published = 1
+			:del n
+			put A 1 = freed
+			state = [B0:10] for ever
+			published = 0
+			pass 10
+			get B 1 10 0 = nobody has said how many permits there are
+			state = [B0:0] for ever`,
+		"the ids are lost": `
+			get A 2 10 3 = count 2
+			published = 1
+			:del {n}:timeout
+			renew A 2 10 = lost
+			look A 2 3 = 3 available
+			get B 3 10 3 = count 3
+			state = 0 for ever, [B0:10 B1:10 B2:10] for ever
+			published = 0`,
+		"it has an expiry": `
+			:set n 3
+			:pexpire n 50000000
+			get A 1 10 0 = count 1
+			state = 2 50, [A0:10] 50
+			put A 1 = freed
+			state = 3 50
+			pass 10
+			get A 1 90 5 = count 1
+			state = 4 40, [A0:90] 40
+			:persist n
+			renew A 1 90 = held
+			state = 4 for ever, [A0:90] for ever
+			:pexpire n 20000000
+			renew A 1 90 = held
+			state = 4 20, [A0:90] 20
+			published = 3, 4`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			semaphores(t, func(t *testing.T, s semaphore) { s.play(text) })
 		})
 	}
+}
+
+// What is something else every step refuses, and leaves alone.
+func TestPermitsConflict(t *testing.T) {
+	for name, is := range map[string]string{
+		"a lock":                   ":hset n A 1\n:pexpire n 9000000",
+		"those who read":           ":hset n mode read A 1\n:pexpire n 9000000",
+		"text":                     ":set n text",
+		"nothing":                  ":setrange n 0 \x00",
+		"a fraction":               ":set n 7.5",
+		"a large number":           ":set n 1234567890123456",
+		"a list":                   ":rpush n 3",
+		"ids that are none":        ":set {n}:timeout 3",
+		"ids that are none, and 3": ":set {n}:timeout 3\n:set n 3",
+		"ids that are a list":      ":rpush {n}:timeout 3\n:set n 3",
+	} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(t *testing.T, s *store) {
+				s.play(is)
+				before := s.state()
+				for _, step := range []string{"get A 1 10 3", "get A 1 10 0", "put A 1", "renew A 1 10", "all", "look A 1 3", "look - 0 0"} {
+					semaphore{s}.play(step + " = conflict")
+				}
+				if after := s.state(); after != before {
+					t.Errorf("%s is %s now", before, after)
+				}
+				s.play("published")
+			})
+		})
+	}
+}
+
+// A semaphore is nothing that other kinds touch, also when nobody has any of its permits.
+func TestPermitsAreNoLock(t *testing.T) {
+	semaphores(t, func(t *testing.T, s semaphore) {
+		for _, is := range []string{"get A 1 10 3 = count 1", "put A 1 = freed"} {
+			s.play(is)
+			before := s.state()
+			for kind := range kinds {
+				k := kindOf(backend.Kind(kind))
+				if k == nil || backend.Kind(kind) == backend.Permits {
+					continue
+				}
+				owner := k.called("A")
+				for what, call := range map[string]Call{
+					"acquire": k.acquire(s.dialect, backend.AcquireRequest{Name: "n", Owner: owner, Lease: unit, Place: unit}),
+					"release": k.release(s.dialect, backend.ReleaseRequest{Name: "n", Owner: owner, Lease: unit}),
+					"renew":   k.renew(s.dialect, backend.RenewRequest{Name: "n", Owner: owner, Lease: unit}),
+					"force":   k.force(s.dialect, backend.ForceReleaseRequest{Name: "n"}),
+				} {
+					if _, err := s.run(call); !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
+						t.Errorf("%v, %s: %v", backend.Kind(kind), what, err)
+					}
+				}
+			}
+			if after := s.state(); after != before {
+				t.Errorf("%s is %s now", before, after)
+			}
+		}
+	})
+}
+
+// Thousands that are over, or are taken at once, are no more than Lua can take.
+func TestThousandsOfPermits(t *testing.T) {
+	semaphores(t, func(t *testing.T, s semaphore) {
+		const many = 20_000
+		s.play(fmt.Sprintf(`
+			get A %[1]d 10 %[1]d = count %[1]d
+			renew A %[1]d 20 = held
+			get B 1 10 %[1]d = wait 20
+			put A %[1]d = freed
+			look A %[1]d 0 = %[1]d available
+			get A %[1]d 10 %[1]d = count %[1]d
+			pass 10
+			get B 1 10 %[1]d = count 1
+			look A %[1]d 0 = %[2]d available, out 10, has 0
+			published = 0, %[1]d, %[2]d`, many, many-1))
+	})
 }

@@ -152,7 +152,121 @@ func TestPermitsWithRedisson(t *testing.T) {
 			jget J 1 0 = OK
 			jget K 1 20 = OK
 			get A 2 10 0 = wait 20
-			published = 3`,
+			get A 1 30 0 = count 1
+			get B 1 10 0 = wait 20
+			look A 1 0 = 0 available, out ever, has 1
+			state = 0 for ever, [A0:30 J0:never K0:20] for ever
+			jput J 1 = 1
+			get B 1 10 0 = count 1
+			jget J 1 0 = wait 10
+			published = 3, 1`,
+		"all of its permits are for ever": `
+			jtryset - 2 = 1
+			jget J 2 0 = OK
+			get A 1 10 2 = wait for ever
+			jputs J 2 = 2
+			get A 1 10 2 = count 1
+			published = 2, 2`,
+		"it waits for ours": `
+			get A 2 10 2 = count 2
+			jget J 1 20 = wait 10
+			put A 2 = freed
+			jget J 1 20 = OK
+			renew A 2 10 = lost
+			state = 1 for ever, [J0:20] for ever
+			jput J 1 = 1
+			javailable = 2
+			state = 2 for ever
+			published = 0, 2, 2`,
+		"it finds that ours are over": `
+			get A 1 10 3 = count 1
+			get B 1 10 3 = count 1
+			published = 2
+			pass 10
+			jget J 1 20 = OK
+			get C 2 10 3 = count 2
+			state = 0 for ever, [C0:10 C1:10 J0:20] for ever
+			pass 10
+			javailable = 2
+			renew C 2 10 = lost
+			state = 2 for ever, [J0:10] for ever
+			published = 2, 0, 2`,
+		"ours find that its are over": `
+			jtryset - 3 = 1
+			jget J 3 10 = OK
+			pass 10
+			renew A 1 10 = lost
+			state = 3 for ever
+			jputs J 3 = 0
+			published = 3, 3`,
+		"it renews": `
+			jtryset - 2 = 1
+			jget J 1 10 = OK
+			jrenew J 1 30 = 1
+			get A 2 10 2 = wait 30
+			get A 1 10 2 = count 1
+			pass 10
+			jrenew J 1 30 = 1
+			renew A 1 10 = lost
+			state = 1 for ever, [J0:30] for ever
+			published = 2, 1`,
+		"its clock is ahead": `
+			get A 2 10 2 = count 2
+			jget J 1 20 10 = OK
+			state = 0 for ever, [A1:10 J0:30] for ever
+			look A 2 2 = 0 available, out 30, has 1
+			renew A 2 30 = lost
+			state = 1 for ever, [J0:30] for ever
+			published = 0, 1, 1`,
+		"its clock is behind": `
+			jtryset - 1 = 1
+			jget J 1 5 -10 = OK
+			get A 1 10 1 = count 1
+			jput J 1 = 0
+			published = 1, 0
+			state = 0 for ever, [A0:10] for ever`,
+		"it says another number": `
+			get A 3 10 3 = count 3
+			jset - 5 = <nil>
+			state = 2 for ever, [A0:10 A1:10 A2:10] for ever
+			get B 1 10 3 = wait 10
+			get B 2 10 0 = count 2
+			jset - 2 = <nil>
+			state = -3 for ever, [A0:10 A1:10 A2:10 B0:10 B1:10] for ever
+			get C 1 10 0 = wait 10
+			get C 3 10 0 = more permits than there are
+			put B 2 = freed
+			state = -1 for ever, [A0:10 A1:10 A2:10] for ever
+			published = 0, 5, 2, 0
+			jadd - 4 = <nil>
+			state = 3 for ever, [A0:10 A1:10 A2:10] for ever
+			jadd - -1 = <nil>
+			get C 2 10 4 = wait 10
+			get C 2 10 5 = count 2
+			state = 0 for ever, [A0:10 A1:10 A2:10 C0:10 C1:10] for ever
+			published = 4`,
+		"a semaphore that ends": `
+			jtryset - 3 = 1
+			jexpire - 0 50 = 0
+			get A 1 90 0 = count 1
+			jget J 1 0 = OK
+			state = 1 50, [A0:90 J0:never] 50
+			jadd - 1 = <nil>
+			state = 2 for ever, [A0:90 J0:never] 50
+			renew A 1 90 = held
+			state = 2 for ever, [A0:90 J0:never] for ever
+			jexpire - 0 20 = 1
+			jdelete = 2
+			renew A 1 90 = lost
+			published = 3, 1`,
+		"forced": `
+			jtryset - 3 = 1
+			jget J 1 0 = OK
+			get A 1 10 0 = count 1
+			all = released
+			state = 3 for ever
+			jput J 1 = 0
+			published = 3, 3`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			semaphores(t, func(t *testing.T, s semaphore) { s.play(text) })

@@ -17,8 +17,8 @@ const (
 	// maxScripts is the same for scripts that renew many holds each.
 	maxScripts = 100
 
-	// maxTogether is how many holds one script renews at most. It bounds for how long a server does nothing
-	// else.
+	// maxTogether is how many holds one script renews at most, where one with several permits counts as so many. It bounds for
+	// how long a server does nothing else.
 	maxTogether = 100
 )
 
@@ -116,13 +116,14 @@ func (b *batch) alike(chosen []int) (groups [][]int) {
 		kind  backend.Kind
 		lease time.Duration
 	}
-	open := make(map[script][]int)
+	open, load := make(map[script][]int), make(map[script]int)
 	for _, i := range chosen {
 		a := script{b.reqs[i].Kind, b.reqs[i].Lease}
 		open[a] = append(open[a], i)
-		if len(open[a]) == maxTogether {
+		if load[a] += max(b.reqs[i].Permits, 1); load[a] >= maxTogether {
 			groups = append(groups, open[a])
 			delete(open, a)
+			delete(load, a)
 		}
 	}
 	for _, group := range open {
