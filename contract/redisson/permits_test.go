@@ -402,8 +402,11 @@ func javaReleasesGos(t *testing.T, l *lab) {
 	theirs := java.take(name, 1)
 	got := l.waiting(t, t.Context(), ours, 3)
 	java.give(name, ids[1])
-	second := wantHold(t, got)
 	receive(t, "Go is told that it has lost its permits", closed(h.Lost()))
+	if left := l.permitIDs(t, name); slices.ContainsFunc(ids, func(id any) bool { return slices.Contains(left, id) }) {
+		t.Errorf("what is left of a hold of %v: %v", ids, left)
+	}
+	second := wantHold(t, got)
 	if err := h.Release(t.Context()); !errors.Is(err, dlock.ErrLost) {
 		t.Errorf("Go: release: %v, want ErrLost", err)
 	}
