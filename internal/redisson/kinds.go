@@ -7,7 +7,7 @@ import (
 )
 
 // Kinds are those of the table, beside the plain lock.
-var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits)
+var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits)
 
 // A kind is how the locks of one kind are kept: what is sent for each step, and what the replies mean.
 type kind struct {
@@ -22,6 +22,9 @@ type kind struct {
 
 	// blind says that whoever is refused isn't told whether what keeps him out is a lock of the kind.
 	blind bool
+
+	// line says that those who wait stand in line: see turns. Then there is no channel on which releases are published.
+	line bool
 
 	release  func(Dialect, backend.ReleaseRequest) Call
 	released func(reply any) (backend.ReleaseResult, error)
@@ -89,6 +92,22 @@ var kinds = [...]kind{
 		channel:       RWChannel,
 		wakeup:        Wakeup,
 		keys:          func(name, _ string) []string { return []string{RWChannel(name), notes(name)} },
+	},
+	backend.Fair: {
+		owner:         inLine,
+		acquire:       Dialect.AcquireFair,
+		acquired:      ParseQueued,
+		line:          true,
+		release:       Dialect.ReleaseFair,
+		released:      ParseRelease,
+		renew:         oneIn(Dialect.RenewFair),
+		renewed:       parseRenewal,
+		renewTogether: Dialect.RenewFair,
+		force:         Dialect.ForceReleaseFair,
+		forced:        ParseForceRelease,
+		look:          look,
+		looked:        looked,
+		keys:          func(name, _ string) []string { return fairKeys(name)[1:] },
 	},
 	backend.Permits: {
 		owner:         holder,
