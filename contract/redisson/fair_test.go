@@ -28,6 +28,7 @@ var fairCases = []testCase{
 	{"Java dies in line", javaDiesInLine},
 	{"Go dies in line", goDiesInLine},
 	{"Go dies when it is its turn", goDiesInTurn},
+	{"Go dies when it is its turn, before Java alone", goDiesBeforeJava},
 	{"plain and fenced locks of that name", plainBesideFair},
 	{"Lockers and threads in line", lockersInLine},
 	{"Lockers and threads give up", lockersGiveUp},
@@ -190,16 +191,6 @@ func lockersInLine(t *testing.T, l *lab) {
 	l.wantTurns(t, name, line)
 }
 
-// asked counts the scripts about a lock that name an owner.
-func (m *monitor) asked(name, owner string) (n int) {
-	for _, c := range m.about(name) {
-		if len(c.effects) > 0 && c.mentions(owner) {
-			n++
-		}
-	}
-	return n
-}
-
 // javaMakesRoom is about one message, to the next in line, who then asks once. Nobody looks by itself here.
 func javaMakesRoom(t *testing.T, l *lab) {
 	name := lockName(t)
@@ -271,25 +262,29 @@ func goMakesRoomForGo(t *testing.T, l *lab) {
 	behind.leave()
 }
 
-// nobodyPasses is about a lock that is free while whoever is next, in Java, doesn't come.
+// nobodyPasses is about a lock that is free while whoever is next, in Java, doesn't come; and about what becomes of it
+// when the time of its place is lost, so that Redisson would wait for it for ever.
 func nobodyPasses(t *testing.T, l *lab) {
 	name := lockName(t)
 	first := l.visitor(t, name)
-	first.lease = dead
 	first.wantTry(true)
-	l.leavePlace(t, name, 2*dead)
+	dead := l.leavePlace(t, name, longLease)
 	first.release(backend.Freed)
+	l.wantGone(t, name)
 	l.fairThread(t).want("false", "tryLock", name)
 	first.wantTry(false)
 	next := l.queueVisitor(t, name, placeLease)
+	l.wantLine(t, name, dead, next.owner)
 	l.wantGone(t, name)
-	next.await()
-	next.leave()
+	if err := l.admin.ZRem(t.Context(), timeoutKey(name), dead).Err(); err != nil {
+		t.Fatal(err)
+	}
+	l.wantTurns(t, name, []entrant{next})
 }
 
 // leavePlace has a thread of Java's wait in line and then leave its place there, as one does whose process is killed.
 // The place lasts as long as the lock as it is held, and for that time more.
-func (l *lab) leavePlace(t *testing.T, name string, wait time.Duration) {
+func (l *lab) leavePlace(t *testing.T, name string, wait time.Duration) (owner string) {
 	t.Helper()
 	th := l.fairThread(t)
 	got := th.start("tryLock", name, wait)
@@ -299,14 +294,19 @@ func (l *lab) leavePlace(t *testing.T, name string, wait time.Duration) {
 	if got := receive(t, "Java is interrupted", got); !strings.HasPrefix(got, "java.lang.InterruptedException") {
 		t.Fatalf("Java: tryLock: %s", got)
 	}
+	return th.owner
 }
 
+// javaDiesInLine is about a place in Java that nobody comes back to: it lasts as long as Redisson has said.
 func javaDiesInLine(t *testing.T, l *lab) {
 	name := lockName(t)
 	first := l.visitor(t, name)
-	first.lease = dead
+	first.lease = 2 * shortLease
 	first.wantTry(true)
-	l.leavePlace(t, name, 2*dead)
+	l.leavePlace(t, name, dead)
+	if held, err := first.renew(longLease); !held || err != nil {
+		t.Fatalf("Go: renew: %v, %v", held, err)
+	}
 	line := []entrant{l.queueVisitor(t, name, placeLease), l.queueThread(t, name)}
 	first.release(backend.Freed)
 	l.wantTurns(t, name, line)
@@ -387,10 +387,10 @@ func javaForcesForGo(t *testing.T, l *lab) {
 	line := []entrant{l.queueVisitor(t, name, placeLease), l.queueThread(t, name)}
 	l.fairThread(t).want("true", "forceUnlock", name)
 	line[0].await()
-	l.wantInside(t, name, line[0].owner)
 	first.release(backend.NotHeld)
 	l.wantInside(t, name, line[0].owner)
-	l.wantTurns(t, name, line)
+	line[0].leave()
+	l.wantTurns(t, name, line[1:])
 }
 
 func goForcesForJava(t *testing.T, l *lab) {
@@ -422,25 +422,36 @@ func goDiesInLine(t *testing.T, l *lab) {
 	l.wantTurns(t, name, line)
 }
 
-// goDiesInTurn is about somebody in Go who is given the lock and has gone. The next in line is Java; it hears of that
-// as soon as anybody in Go who waits looks, and else looks itself when the lease that it saw last is over.
+// goDiesInTurn is about somebody in Go who is given the lock and has gone. Whoever is next, in Java, hears of that from
+// the next in Go who keeps his place.
 func goDiesInTurn(t *testing.T, l *lab) {
 	name := lockName(t)
-	for _, behind := range []func() []entrant{
-		func() []entrant { return []entrant{l.queueThread(t, name), l.queueVisitor(t, name, placeLease)} },
-		func() []entrant { return []entrant{l.queueThread(t, name)} },
-	} {
-		first, dies := l.visitor(t, name), l.visitor(t, name)
-		first.lease = shortLease
-		first.wantTry(true)
-		if ok, err := dies.try(longLease); ok || err != nil {
-			t.Fatalf("Go: acquire: %v, %v", ok, err)
-		}
-		dies.session.Close()
-		line := behind()
-		first.release(backend.Freed)
-		l.wantTurns(t, name, line)
+	first := l.beforeDead(t, name, longLease)
+	line := []entrant{l.queueThread(t, name), l.queueVisitor(t, name, placeLease)}
+	first.release(backend.Freed)
+	l.wantTurns(t, name, line)
+}
+
+// goDiesBeforeJava is goDiesInTurn where nobody else in Go waits. Java looks when the lease is over that it has seen.
+func goDiesBeforeJava(t *testing.T, l *lab) {
+	name := lockName(t)
+	first := l.beforeDead(t, name, 2*shortLease)
+	line := []entrant{l.queueThread(t, name)}
+	first.release(backend.Freed)
+	l.wantTurns(t, name, line)
+}
+
+// beforeDead returns a holder, for so long, of a lock for which somebody waits who has gone.
+func (l *lab) beforeDead(t *testing.T, name string, lease time.Duration) (first *visitor) {
+	t.Helper()
+	first, dies := l.visitor(t, name), l.visitor(t, name)
+	first.lease = lease
+	first.wantTry(true)
+	if ok, err := dies.try(longLease); ok || err != nil {
+		t.Fatalf("Go: acquire: %v, %v", ok, err)
 	}
+	dies.session.Close()
+	return first
 }
 
 // plainBesideFair is about the other ways to the same lock: they are kept out, and keep out.

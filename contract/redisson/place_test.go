@@ -33,8 +33,9 @@ func (p *place) wantHolds(t *testing.T, name string, want map[string]string) {
 	}
 }
 
-// clientsOwner is an owner of ours: its client's ID and a number, and how its field in the hash ends if it writes.
-var clientsOwner = regexp.MustCompile(`^(.*):\d+(:write)?$`)
+// clientsOwner is an owner of ours: its client's ID and a number, and how its field in the hash ends if it writes, or
+// if the lock is fair.
+var clientsOwner = regexp.MustCompile(`^(.*):\d+(?:(:write)|:fair)?$`)
 
 // holder returns what the hash calls an owner of ours that reads.
 func (p *place) holder(t *testing.T, name, client string) string {

@@ -16,7 +16,7 @@ import (
 const placeLease = 3 * time.Second
 
 // A visitor is an owner of ours at a fair lock as the store knows it, with a session of its own. It asks when it is told
-// to, and each time that a third of its place's lease has passed it keeps its place.
+// to, each time that a third of its place's lease has passed it keeps its place, and what it is given it renews.
 type visitor struct {
 	t       *testing.T
 	session backend.Session
@@ -74,18 +74,27 @@ func (v *visitor) wait(place time.Duration) error {
 				return v.t.Context().Err()
 			case g := <-v.told:
 				if g.Owner == v.owner && g.Lease > 0 {
-					return nil
+					if held, err := v.renew(v.lease); held || err != nil {
+						return err
+					}
 				}
 				asked = g.Owner == v.owner
 			case <-time.After(place / 3):
 				res, err := v.session.(backend.Liner).KeepPlaces(v.t.Context(), backend.PlacesRequest{
 					Kind: backend.Fair, Name: v.name, Owners: []string{v.owner}, Place: place})
-				if err != nil || res.Holder == v.owner {
+				if err != nil {
 					return err
 				}
+				asked = res.Holder == v.owner
 			}
 		}
 	}
+}
+
+// renew lets the lock last for so long from now: one that it was given lasts for a moment only.
+func (v *visitor) renew(lease time.Duration) (bool, error) {
+	res, err := v.session.Renew(v.t.Context(), backend.RenewRequest{Kind: backend.Fair, Name: v.name, Owner: v.owner, Lease: lease})
+	return res.Held, err
 }
 
 // release gives back the lock, or its place in line.
