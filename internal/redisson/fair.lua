@@ -14,34 +14,39 @@ local function whole(n)
     return string.format('%.0f', n);
 end;
 
--- leave takes one of ours out of the line, and returns false if he wasn't in it. He need not be in the list: Redisson's may have
--- taken him out.
-local function leave(l, owner)
-    if (redis.call('zrem', l.places, owner) == 0) then
-        return false;
-    end;
-    redis.call('lrem', l.queue, 1, owner);
-    redis.call('zrem', l.timeouts, owner);
-    return true;
+-- count notes who is first in line, and how many of Redisson's there are.
+local function count(l)
+    l.first = redis.call('lindex', l.queue, 0);
+    l.theirs = math.max(0, redis.call('llen', l.queue) - redis.call('zcard', l.places));
 end;
 
--- first returns who is first in line once those have left who count no more: of ours, whoever has a place that is over, and of
--- Redisson's, whoever is first without a time, or with one that is over. Redisson's own look at who is first only, and wait for ever for one without.
-local function first(l)
+-- leave takes one of ours out of the line, if he is in it.
+local function leave(l, owner)
+    if (redis.call('zrem', l.places, owner) == 0) then
+        return;
+    end;
+    redis.call('zrem', l.timeouts, owner);
+    redis.call('lrem', l.queue, 1, owner); -- nothing if Redisson's has taken him out
+    if (owner == l.first) then
+        l.first = redis.call('lindex', l.queue, 0);
+    end;
+end;
+
+-- purge takes out who counts no more: of ours, whoever has a place that is over, and of Redisson's, whoever is first without a time, or with
+-- one that is over. Redisson's own look at who is first only, and wait for ever for one without.
+local function purge(l)
     for _, owner in ipairs(redis.call('zrangebyscore', l.places, '-inf', whole(l.now))) do
         leave(l, owner);
     end;
-    while (true) do
-        local head = redis.call('lindex', l.queue, 0);
-        if (not head or isOurs(head)) then
-            return head;
-        end;
-        local score = redis.call('zscore', l.timeouts, head);
+    while (l.first and not isOurs(l.first)) do
+        local score = redis.call('zscore', l.timeouts, l.first);
         if (score and tonumber(score) > l.now) then
-            return head;
+            break;
         end;
         redis.call('lpop', l.queue);
-        redis.call('zrem', l.timeouts, head);
+        redis.call('zrem', l.timeouts, l.first);
+        l.first = redis.call('lindex', l.queue, 0);
+        l.theirs = l.theirs - 1;
     end;
 end;
 
@@ -60,31 +65,28 @@ local function begin(keys, at, owner)
     end;
     l.holds = owner and tonumber(holds or nil);
     l.free = l.left == -2;
-    local waiting = redis.call('llen', l.queue);
+    l.wasFree = l.free;
+    count(l);
+    l.wasFirst = l.first;
+    local times = redis.call('zcard', l.timeouts);
     local places = redis.call('zcard', l.places);
-    redis.call('zcard', l.timeouts);
-    if (waiting == 0) then
+    if (not l.first) then
         if (places > 0) then -- the list was lost, or deleted
             redis.call('del', l.places, l.timeouts);
         end;
         return l;
     end;
-    l.head = redis.call('lindex', l.queue, 0);
     if (places == 0) then -- they were lost, or nobody of ours is in line
         redis.call('del', l.places); -- nothing; but behind it a server whose memory is full permits the rest
         for _, member in ipairs(redis.call('lrange', l.queue, 0, -1)) do
             if (isOurs(member)) then
                 redis.call('zadd', l.places, whole(l.now + fresh), member);
+                l.theirs = l.theirs - 1;
             end;
         end;
     end;
-    l.first = first(l);
+    purge(l);
     return l;
-end;
-
--- theirs returns how many of Redisson's are in line.
-local function theirs(l)
-    return math.max(0, redis.call('llen', l.queue) - redis.call('zcard', l.places));
 end;
 
 -- place returns until when one of ours has his place, or nil if he isn't in line. Redisson's may have taken him out of the list, or
@@ -98,28 +100,31 @@ local function place(l, owner)
     return tonumber(ends or nil);
 end;
 
--- keep lets the place of one of ours last for so long, at least, and gives him a time for Redisson's, which take out whoever is first and
--- has none left. It counts what they take off until it is kept again, if all of theirs that are in line get in, and
--- each leaves one of ours first. Their own times add up, each to that before.
-local function keep(l, owner, ends, lease, among, least)
-    ends = math.max(ends or 0, l.now + lease);
-    local score = math.max(l.now + wait * (1 + 2 * among), ends, least or 0);
-    local before = redis.call('zscore', l.timeouts, owner);
-    if (not before or tonumber(before) < score) then
-        redis.call('zadd', l.timeouts, whole(score), owner);
-    end;
-    redis.call('zadd', l.places, whole(ends), owner);
-    l.lasts = math.max(l.lasts or 0, ends - l.now + wait);
-end;
-
--- last returns the time that who comes last must have, at least.
+-- last returns the time for Redisson's that who comes last must have, at least.
 local function last(l)
+    if (l.theirs == 0) then
+        return 0;
+    end;
     local tail = redis.call('lindex', l.queue, -1);
-    local score = tail and tonumber(redis.call('zscore', l.timeouts, tail) or nil) or 0;
-    if (not tail or isOurs(tail)) then
+    local score = tonumber(redis.call('zscore', l.timeouts, tail) or nil) or 0;
+    if (isOurs(tail)) then
         return score;
     end;
     return score + wait;
+end;
+
+-- keep lets the place of one of ours last for so long, at least, and gives him a time for Redisson's, which take out whoever is first and
+-- has none left. It counts what they take off until it is kept again, if all of theirs that are in line get in, and
+-- each leaves one of ours first. Their own times add up, each to that before.
+local function keep(l, owner, ends, lease, least)
+    local score = l.now + wait * (1 + 2 * l.theirs);
+    if (ends) then
+        least = tonumber(redis.call('zscore', l.timeouts, owner));
+    end;
+    ends = math.max(ends or 0, l.now + lease);
+    redis.call('zadd', l.timeouts, whole(math.max(score, ends, least)), owner);
+    redis.call('zadd', l.places, whole(ends), owner);
+    l.lasts = math.max(l.lasts or 0, ends - l.now + wait);
 end;
 
 -- kept sees to it that places outlast those who have them, so that they are known to be over.
@@ -133,10 +138,13 @@ end;
 -- were one wait to his time, and so it is taken off.
 local function take(l, owner)
     redis.call('hset', l.key, owner, 1); -- first: a server whose memory is full refuses it
-    redis.call('lpop', l.queue);
-    redis.call('zrem', l.timeouts, owner);
-    redis.call('zrem', l.places, owner);
-    local head = redis.call('lindex', l.queue, 0);
+    if (l.first) then
+        redis.call('lpop', l.queue);
+        redis.call('zrem', l.timeouts, owner);
+        redis.call('zrem', l.places, owner);
+    end;
+    l.free = false;
+    local head = l.theirs > 0 and redis.call('lindex', l.queue, 0);
     if (head and not isOurs(head)) then
         for _, member in ipairs(redis.call('zrange', l.timeouts, 0, -1)) do
             redis.call('zincrby', l.timeouts, -wait, member);
@@ -148,26 +156,25 @@ end;
 -- tells his client. If Redisson's is, he is told to take it, unless he could before.
 local function settle(l, grants)
     kept(l);
-    local head = redis.call('lindex', l.queue, 0);
-    if (not head or redis.call('exists', l.key) == 1) then
+    if (not l.free or not l.first) then
         return;
     end;
-    if (isOurs(head)) then
-        take(l, head);
+    if (isOurs(l.first)) then
+        take(l, l.first);
         redis.call('pexpireat', l.key, whole(l.now + short));
-        local owner = string.sub(head, 1, -6);
+        l.left = short;
+        local owner = string.sub(l.first, 1, -6);
         local client = string.match(owner, '^(.*):') or owner;
         redis.call('publish', grants .. client, table.concat({whole(l.now), short, #l.key, l.key .. owner}, ' '));
-    elseif (not l.free or head ~= l.head) then
-        redis.call('publish', l.channel .. ':' .. head, '0');
+    elseif (not l.wasFree or l.first ~= l.wasFirst) then
+        redis.call('publish', l.channel .. ':' .. l.first, '0');
     end;
 end;
 
 -- held says how the lock is held in the end: by whom, for how long, by which time of the server, and whether one of
 -- Redisson's may have to pass it on.
 local function held(l)
-    local left = redis.call('pttl', l.key);
-    local holder = left ~= -2 and redis.call('hkeys', l.key)[1];
-    local foreign = holder and not isOurs(holder) or theirs(l) > 0;
-    return {holder, left, whole(l.now), foreign and 1 or 0};
+    local holder = not l.free and redis.call('hkeys', l.key)[1];
+    local foreign = holder and not isOurs(holder) or l.theirs > 0;
+    return {holder, l.left, whole(l.now), foreign and 1 or 0};
 end;

@@ -16,10 +16,10 @@ if (l.free and (not l.first or l.first == owner)) then
 end;
 if (lasts > 0) then
     local ends = place(l, owner);
-    local among = theirs(l);
-    keep(l, owner, ends, lasts, among, not ends and last(l));
+    keep(l, owner, ends, lasts, not ends and last(l));
     if (not ends) then
         redis.call('rpush', l.queue, owner);
+        l.first = l.first or owner;
     end;
 end;
 settle(l, grants);

@@ -10,6 +10,7 @@ elseif (l.holds > 1) then
     released = 0;
 else
     redis.call('del', l.key);
+    l.free = true;
     released = 1;
 end;
 settle(l, grants);
