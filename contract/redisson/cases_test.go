@@ -286,7 +286,12 @@ func leasesEnd(t *testing.T, l *lab) {
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 
 	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.Lease(lease)))
-	wantLocked(t, java.start("lock", name))
+	locked := java.start("lock", name)
+	if l.ours == backend.Fair && l.java.version != versions[0] {
+		// An old version that looks a moment too early works out a time less than none, and sleeps until it is told.
+		defer l.nudge(t, ownChannel(name, java.owner))()
+	}
+	wantLocked(t, locked)
 	if err := ours.UnlockContext(t.Context()); !errors.Is(err, dlock.ErrLost) {
 		t.Errorf("Go: unlock after the lease: %v, want ErrLost", err)
 	}

@@ -432,12 +432,15 @@ func goDiesInTurn(t *testing.T, l *lab) {
 	l.wantTurns(t, name, line)
 }
 
-// goDiesBeforeJava is goDiesInTurn where nobody else in Go waits. Java looks when the lease is over that it has seen.
+// goDiesBeforeJava is goDiesInTurn where nobody else in Go waits. Whoever asks there makes Java hear of it. Of itself Redisson looks
+// when the lease is over that it has seen or, in old versions, when it believes the place of the one before to be.
 func goDiesBeforeJava(t *testing.T, l *lab) {
 	name := lockName(t)
-	first := l.beforeDead(t, name, 2*shortLease)
+	first := l.beforeDead(t, name, longLease)
 	line := []entrant{l.queueThread(t, name)}
 	first.release(backend.Freed)
+	testservers.Until(t, "the lease is over of the one who has gone", func() bool { return l.left(t, name) == -2 })
+	first.wantTry(false)
 	l.wantTurns(t, name, line)
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,7 +60,15 @@ func (v *visitor) wantTry(want bool) {
 // enter waits for the lock in the background.
 func (v *visitor) enter(place time.Duration) <-chan error {
 	inside := make(chan error, 1)
-	go func() { inside <- v.wait(place) }()
+	var waiting sync.WaitGroup
+	v.t.Cleanup(waiting.Wait)
+	waiting.Go(func() {
+		err := v.wait(place)
+		if err != nil && v.t.Context().Err() == nil {
+			v.t.Errorf("Go: acquire: %v", err)
+		}
+		inside <- err
+	})
 	return inside
 }
 
