@@ -2,7 +2,6 @@ package dlock
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"sync/atomic"
 )
@@ -35,8 +34,11 @@ func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, err
 	if err != nil {
 		return nil, l.wrap("acquire", err)
 	}
-	return &Hold{stay: got, watch: l.client.watchHold(got)}, nil
+	return newHandle(got), nil
 }
+
+// newHandle returns what a caller gets that has acquired something.
+func newHandle(got stay) *Hold { return &Hold{stay: got, watch: got.locker.client.watchHold(got)} }
 
 // Context returns a context for what is done while the lock is held, with the values of the one that was given to
 // Acquire. It ends, with cause [ErrLost], when the lock is lost, at the latest when
@@ -112,7 +114,7 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
 	l.mustBeMade()
 	if fn == nil {
-		return l.wrap("do", errors.New("the function is nil"))
+		return l.wrap("do", errNoFunction)
 	}
 	got, err := l.enter(ctx, opts)
 	if err != nil {
@@ -128,7 +130,12 @@ func (l *Locker) enter(ctx context.Context, opts []AcquireOption) (stay, error) 
 	if who.party == party(l.plain) {
 		who = caller{party: NewOwner(), alone: true} // its hold is its own
 	}
-	h, err := l.acquire(ctx, who, acquireOptions{}, opts)
+	return l.enterAs(ctx, who, acquireOptions{}, opts)
+}
+
+// enterAs acquires the lock for that party.
+func (l *Locker) enterAs(ctx context.Context, who caller, o acquireOptions, opts []AcquireOption) (stay, error) {
+	h, err := l.acquire(ctx, who, o, opts)
 	if err != nil {
 		return stay{}, err
 	}

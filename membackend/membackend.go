@@ -37,7 +37,7 @@ type Backend struct {
 }
 
 // kinds is which kinds of lock there are.
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write)
+var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits)
 
 // New returns an empty store.
 func New() *Backend {
@@ -60,7 +60,7 @@ func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, er
 	o := b.objects[name]
 	o.prune(now)
 	if o.conflicts(k) {
-		return o, &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: no %v lock: %w", k, backend.ErrConflict)}
+		return o, refused(fmt.Errorf("no %v lock: %w", k, backend.ErrConflict))
 	}
 	return o, nil
 }
@@ -99,7 +99,7 @@ func (b *Backend) sweep() {
 	now := time.Now()
 	var next time.Time
 	for name, o := range b.objects {
-		if o.prune(now) {
+		if o.prune(now) || o.empty() { // empty: a look has taken out the last of it
 			b.put(name, o)
 		}
 		if first, ok := o.next(); ok && (next.IsZero() || first.Before(next)) {
@@ -134,12 +134,17 @@ type session struct {
 	closed bool
 }
 
-var errClosed = errors.New("membackend: the session is closed")
+var errClosed = errors.New("the session is closed")
+
+// refused returns the error of a step that has changed nothing.
+func refused(err error) error {
+	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: %w", err)}
+}
 
 // check says why a step can't be done. The caller has s.b.mu.
 func (s *session) check(ctx context.Context, kind backend.Kind) error {
 	if s.closed {
-		return &backend.Error{Kind: backend.Refused, Err: errClosed}
+		return refused(errClosed)
 	}
 	return checkRequest(ctx, kind)
 }
@@ -158,22 +163,27 @@ func checkRequest(ctx context.Context, kind backend.Kind) error {
 // Prompt implements [backend.Prompt].
 func (s *session) Prompt() {}
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+	var n news
+	defer n.tell()
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := s.check(ctx, req.Kind); err != nil {
-		return backend.AcquireResult{}, err
+		return res, err
 	}
 	now := time.Now()
 	o, err := b.object(req.Name, req.Kind, now)
 	if err != nil {
-		return backend.AcquireResult{}, err
+		return res, err
 	}
-	var res backend.AcquireResult
-	if req.Kind == backend.Read {
+	var wakes bool
+	switch req.Kind {
+	case backend.Read:
 		res = o.acquireRead(req, now)
-	} else {
+	case backend.Permits:
+		res, wakes, err = o.acquirePermits(req, now)
+	default:
 		res = o.acquire(req, now)
 	}
 	switch {
@@ -184,8 +194,13 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		b.putUntil(req.Name, o, now.Add(req.Lease), now)
 	case leavesNote(req):
 		b.putUntil(req.Name, o, now.Add(req.Place), now)
+	case req.Kind == backend.Permits && err == nil: // the limit, and what was given back
+		b.put(req.Name, o)
 	}
-	return res, nil
+	if wakes {
+		n.wake(b.waiters(req.Name), req.Kind)
+	}
+	return res, err
 }
 
 // number returns the token of a hold. The caller has b.mu.
@@ -195,12 +210,6 @@ func (b *Backend) number(h *hold) uint64 {
 		h.token = b.token
 	}
 	return h.token
-}
-
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	res, waiters, err := s.release(ctx, req)
-	wake(waiters, req.Kind)
-	return res, err
 }
 
 // waiting returns how many sessions other than this one are among those who wait.
@@ -214,22 +223,27 @@ func (s *session) waiting(waiters []*subscription) int {
 	return len(others)
 }
 
-func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, waiters []*subscription, err error) {
+func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+	var n news
+	defer n.tell()
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := checkRequest(ctx, req.Kind); err != nil {
-		return res, nil, err
+		return res, err
 	}
 	now := time.Now()
 	o, err := b.object(req.Name, req.Kind, now)
 	if err != nil {
-		return res, nil, err
+		return res, err
 	}
 	var wakes bool
-	if req.Kind == backend.Read {
+	switch req.Kind {
+	case backend.Read:
 		res.Outcome, wakes = o.releaseRead(req.Owner)
-	} else {
+	case backend.Permits:
+		res.Outcome, wakes = o.releasePermits(req)
+	default:
 		res.Outcome, wakes = o.release(req, now)
 	}
 	if res.Outcome == backend.Left {
@@ -238,29 +252,47 @@ func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (res 
 		b.put(req.Name, o)
 	}
 	if !wakes {
-		return res, nil, nil
+		return res, nil
 	}
-	waiters = b.waiters(req.Name)
+	waiters := b.waiters(req.Name)
 	if req.AskWaiting && res.Outcome == backend.Freed {
 		res.Counted, res.Waiting = true, s.waiting(waiters)
 	}
-	return res, waiters, nil
+	n.wake(waiters, req.Kind)
+	return res, nil
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
+	var n news
+	defer n.tell()
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := s.check(ctx, req.Kind); err != nil {
-		return backend.RenewResult{}, err
+		return res, err
 	}
 	now := time.Now()
 	o, err := b.object(req.Name, req.Kind, now)
-	if err != nil || !o.renew(req, now) {
-		return backend.RenewResult{}, err
+	if err != nil {
+		return res, err
 	}
-	b.putUntil(req.Name, o, now.Add(req.Lease), now)
-	return backend.RenewResult{Held: true}, nil
+	var wakes bool
+	switch req.Kind {
+	case backend.Read:
+		res.Held = o.renewRead(req, now)
+	case backend.Permits:
+		res.Held, wakes = o.renewPermits(req, now)
+	default:
+		res.Held = o.renew(req, now)
+	}
+	switch {
+	case res.Held:
+		b.putUntil(req.Name, o, now.Add(req.Lease), now)
+	case wakes:
+		b.put(req.Name, o)
+		n.wake(b.waiters(req.Name), req.Kind)
+	}
+	return res, nil
 }
 
 // RenewBatch implements [backend.BatchRenewer]: it saves a goroutine per hold.
@@ -271,25 +303,22 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 	}
 }
 
-func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
-	released, waiters, err := s.forceRelease(ctx, req)
-	wake(waiters, req.Kind)
-	return backend.ForceReleaseResult{Released: released}, err
-}
-
-func (s *session) forceRelease(ctx context.Context, req backend.ForceReleaseRequest) (bool, []*subscription, error) {
+func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+	var n news
+	defer n.tell()
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := s.check(ctx, req.Kind); err != nil {
-		return false, nil, err
+		return res, err
 	}
 	o, err := b.object(req.Name, req.Kind, time.Now())
 	if err != nil || !o.force(req.Kind) {
-		return false, nil, err
+		return res, err
 	}
 	b.put(req.Name, o)
-	return true, b.waiters(req.Name), nil
+	n.wake(b.waiters(req.Name), req.Kind)
+	return backend.ForceReleaseResult{Released: true}, nil
 }
 
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
@@ -304,7 +333,14 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if err != nil {
 		return backend.LookResult{}, err
 	}
-	return o.look(req, now), nil
+	switch req.Kind {
+	case backend.Read:
+		return o.lookRead(req, now), nil
+	case backend.Permits:
+		return o.lookPermits(req, now)
+	default:
+		return o.look(req, now), nil
+	}
 }
 
 func (s *session) Close() error {
@@ -357,14 +393,24 @@ func (sub *subscription) drop() {
 	}
 }
 
-// wake wakes those who wait, after a step of a kind. When somebody doesn't write any more, all may get in:
+// news is what a step has to tell, when it no longer has the mutex. The zero value is none.
+type news struct {
+	woken  []*subscription
+	wakeup backend.Wakeup
+}
+
+// wake is for those who wait, after a step of a kind. When somebody doesn't write any more, all may get in:
 // they may be readers.
-func wake(subs []*subscription, k backend.Kind) {
-	w := backend.WakeOne
+func (n *news) wake(subs []*subscription, k backend.Kind) {
+	n.woken, n.wakeup = subs, backend.WakeOne
 	if k == backend.Write {
-		w = backend.WakeAll
+		n.wakeup = backend.WakeAll
 	}
-	for _, sub := range subs {
-		sub.wake(w)
+}
+
+// tell tells it. The caller doesn't have b.mu.
+func (n *news) tell() {
+	for _, sub := range n.woken {
+		sub.wake(n.wakeup)
 	}
 }

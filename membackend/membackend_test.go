@@ -131,7 +131,7 @@ func TestRefused(t *testing.T) {
 	closed, fresh := open(membackend.New()), open(membackend.New())
 	acquire(t, closed, "held", lease)
 	closed.Close()
-	const otherKind = backend.Write + 1
+	const otherKind = backend.Permits + 1
 	for _, c := range []struct {
 		what string
 		s    session
