@@ -62,15 +62,43 @@ func (r *Recorder) Check(rules Rules) Verdict {
 	}
 	var v Verdict
 	var result porcupine.CheckResult
-	result, v.info = porcupine.CheckOperationsVerbose(model, r.operations(), limit)
+	calls := r.operations()
+	result, v.info = porcupine.CheckOperationsVerbose(model, calls, limit)
 	switch result {
 	case porcupine.Illegal:
-		errs = append(errs, errors.New("no order of these calls explains all their answers"))
+		errs = append(errs, fmt.Errorf("no order of these calls explains all their answers: %s", unexplained(calls, v.info)))
 	case porcupine.Unknown:
 		errs = append(errs, fmt.Errorf("no order of these calls was found within %v", limit))
 	}
 	v.Err = errors.Join(errs...)
 	return v
+}
+
+// unexplained names, for each lock of which not all calls can be explained, the first that can't be beside the most that can.
+func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) string {
+	explained := make(map[*op]bool)
+	for _, part := range info.PartialLinearizationsOperations() {
+		if len(part) == 0 {
+			continue
+		}
+		longest := slices.MaxFunc(part, func(a, b []porcupine.Operation) int { return cmp.Compare(len(a), len(b)) })
+		for _, x := range longest {
+			explained[x.Input.(*op)] = true
+		}
+	}
+	var all []string
+	for _, part := range byName(calls) {
+		var first *op
+		for _, x := range part {
+			if o := x.Input.(*op); !explained[o] && (first == nil || o.ret < first.ret) {
+				first = o
+			}
+		}
+		if first != nil {
+			all = append(all, fmt.Sprintf("user %d, %q, from %v to %v: %v", first.user, first.name, first.call, first.ret, first))
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 // operations returns the calls that say anything about the lock.

@@ -144,7 +144,7 @@ func (e *evidence) numbersOut(ops []*op) {
 		if o.side != backend.Permits {
 			continue
 		}
-		o.least, o.most = o.limit, o.limit
+		o.least, o.most, o.out, o.crowded = o.limit, o.limit, 0, false
 		if o.limit == 0 {
 			o.least, o.most = all[o.name].least, all[o.name].most
 		}
