@@ -13,15 +13,16 @@ import (
 // being renewed.
 type Hold struct {
 	stay
-	given atomic.Bool // back
-	watch runtime.Cleanup
+	inside atomic.Pointer[holdContext] // once it is asked for: most never are
+	given  atomic.Bool                 // back
+	watch  runtime.Cleanup
 }
 
-// stay is what an acquisition has brought about: for one hold, with a context that lasts as long.
+// stay is what an acquisition has brought about, and the context that it was made with.
 type stay struct {
 	locker *Locker
 	hold   *hold
-	ctx    *holdContext
+	ctx    context.Context
 }
 
 // Acquire waits for the lock as [Locker.LockContext] does, and returns what it has got. In whose name it does
@@ -38,7 +39,11 @@ func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, err
 }
 
 // newHandle returns what a caller gets that has acquired something.
-func newHandle(got stay) *Hold { return &Hold{stay: got, watch: got.locker.client.watchHold(got)} }
+func newHandle(got stay) *Hold {
+	h := &Hold{stay: got}
+	h.watch = runtime.AddCleanup(h, got.locker.client.droppedHold, got.hold)
+	return h
+}
 
 // Context returns a context for what is done while the lock is held, with the values of the one that was given to
 // Acquire. It ends, with cause [ErrLost], when the lock is lost, at the latest when
@@ -48,7 +53,24 @@ func newHandle(got stay) *Hold { return &Hold{stay: got, watch: got.locker.clien
 // released. It carries the hold: Do, Acquire and LockContext of the same lock re-enter with it, in any goroutine,
 // also within a hold of another lock. Once the hold is over they return [ErrLost], or [ErrNotHeld] if it was given
 // back. For other locks the context says what the one given to Acquire says.
-func (h *Hold) Context() context.Context { return h.mustBeHeld().ctx }
+func (h *Hold) Context() context.Context {
+	s := h.mustBeHeld()
+	if d := h.inside.Load(); d != nil {
+		return d
+	}
+	c := s.locker.client
+	d := c.inside(s.ctx, s.hold)
+	d.watch = runtime.AddCleanup(d, c.droppedHold, s.hold)
+	if !h.inside.CompareAndSwap(nil, d) {
+		d.end()
+		return h.inside.Load()
+	}
+	if h.given.Load() {
+		d.end()
+	}
+	h.watch.Stop() // who has the context has not dropped what it is for
+	return d
+}
 
 // Release gives the lock back, and ends the context. It does so even if ctx has ended, and tries for at most 5 s or
 // what is left of the lease, and no longer than ctx allows; if the store hasn't answered by then the
@@ -61,7 +83,9 @@ func (h *Hold) Release(ctx context.Context) error {
 		return s.locker.wrap("release", ErrNotHeld)
 	}
 	h.watch.Stop()
-	s.ctx.end()
+	if d := h.inside.Load(); d != nil {
+		d.end()
+	}
 	return s.locker.wrap("release", s.locker.client.releaseWithin(ctx, s.hold))
 }
 
@@ -120,7 +144,7 @@ func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ..
 	if err != nil {
 		return l.wrap("do", err)
 	}
-	return got.run(ctx, fn)
+	return got.run(fn)
 }
 
 // enter acquires the lock for somebody of its own, or for whom ctx names.
@@ -139,22 +163,23 @@ func (l *Locker) enterAs(ctx context.Context, who caller, o acquireOptions, opts
 	if err != nil {
 		return stay{}, err
 	}
-	return stay{l, h, l.client.inside(ctx, h)}, nil
+	return stay{l, h, ctx}, nil
 }
 
 // run calls fn while the lock is held, and releases it.
-func (d *stay) run(ctx context.Context, fn func(context.Context) error) (err error) {
-	l := d.locker
+func (s *stay) run(fn func(context.Context) error) (err error) {
+	l := s.locker
+	ctx := l.client.inside(s.ctx, s.hold)
 	returned := false
 	defer func() {
-		d.ctx.end()
-		e := l.wrap("unlock", l.client.releaseWithin(withoutCancel(ctx), d.hold))
+		ctx.end()
+		e := l.wrap("unlock", l.client.releaseWithin(withoutCancel(s.ctx), s.hold))
 		if e != nil && !returned {
 			l.client.warn("unlock, after a panic", "name", l.name, "err", e)
 		}
 		err = both(err, e)
 	}()
-	err = fn(d.ctx)
+	err = fn(ctx)
 	returned = true
 	return err
 }
@@ -174,6 +199,7 @@ type holdContext struct {
 	context.Context // ends with the caller's, with the hold, and when that is given back
 	id              identity
 	line            *lifeline
+	watch           runtime.Cleanup // that of a Hold: whether it is dropped
 }
 
 // A lifeline is how a hold ends a context.
@@ -202,7 +228,7 @@ func (d *holdContext) Value(key any) any {
 func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &holdContext{ctx, id, &lifeline{cancel}}
+	d := &holdContext{Context: ctx, id: id, line: &lifeline{cancel}}
 	c.mu.Lock()
 	defer c.unlock()
 	t := h.watchedLocked()
@@ -218,6 +244,7 @@ func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 
 // end ends the context, since what it is for is given back.
 func (d *holdContext) end() {
+	d.watch.Stop()
 	d.line.cancel(nil)
 	c, h := d.id.client, d.id.hold
 	c.mu.Lock()

@@ -65,7 +65,7 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(context.Context) erro
 	if err != nil {
 		return l.wrap("do", err)
 	}
-	return got.run(ctx, fn)
+	return got.run(fn)
 }
 
 // Available asks the store how many permits can be had now: one round trip. Those that pass from one to another in a client are

@@ -302,7 +302,7 @@ func TestKindsOfOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(membackend.New())
 		locks := map[backend.Kind]string{
-			backend.Exclusive: "one owner's", backend.Fenced: "one owner's",
+			backend.Exclusive: "one owner's", backend.Fenced: "one owner's", backend.Fair: "one owner's",
 			backend.Read: "read-write", backend.Write: "read-write",
 			backend.Permits: "semaphore",
 		}
@@ -319,6 +319,9 @@ func TestKindsOfOneName(t *testing.T) {
 				_, errs["Renew"] = s.Renew(t.Context(), backend.RenewRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1})
 				_, errs["ForceRelease"] = s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: k, Name: "lock"})
 				_, errs["Look"] = s.Look(t.Context(), backend.LookRequest{Kind: k, Name: "lock", Limit: 1})
+				if k == backend.Fair {
+					_, errs["KeepPlaces"] = s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: k, Name: "lock", Owners: []string{"b"}, Place: lease})
+				}
 				for step, err := range errs {
 					if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
 						t.Errorf("%s(%v) of what is held as %v: %v; want ErrConflict, refused", step, k, held, err)

@@ -37,7 +37,7 @@ type Backend struct {
 }
 
 // kinds is which kinds of lock there are.
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits)
+var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits)
 
 // New returns an empty store.
 func New() *Backend {
@@ -74,12 +74,21 @@ func (b *Backend) put(name string, o object) {
 	b.objects[name] = o
 }
 
-// putUntil stores what a name holds, of which something new is over then. The caller has b.mu.
-func (b *Backend) putUntil(name string, o object, due, now time.Time) {
-	b.put(name, o)
-	if b.due.IsZero() || due.Before(b.due) {
+// finish ends a step: if the lock is free, the first in line gets it, and what the name holds is stored. Something new
+// in it is over at due, unless that is zero. The caller has b.mu, and tells the news without it.
+func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (granted bool) {
+	first, granted := o.settle(now)
+	if granted {
+		n.grant(b.subs[name], first, now)
+		if short := now.Add(grantLease); due.IsZero() || short.Before(due) {
+			due = short
+		}
+	}
+	b.put(name, *o)
+	if !due.IsZero() && (b.due.IsZero() || due.Before(b.due)) {
 		b.sweepAt(due, now)
 	}
+	return granted
 }
 
 // sweepAt sets the timer. The caller has b.mu.
@@ -92,14 +101,22 @@ func (b *Backend) sweepAt(due, now time.Time) {
 	b.timer.Reset(due.Sub(now))
 }
 
-// sweep takes out what is over, so that nothing is left of those who never come back.
+// sweep takes out what is over, so that nothing is left of those who never come back, and gives to those in line
+// what others have left to them by that.
 func (b *Backend) sweep() {
+	var n news
+	defer n.tell()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 	var next time.Time
 	for name, o := range b.objects {
-		if o.prune(now) || o.empty() { // empty: a look has taken out the last of it
+		pruned := o.prune(now)
+		first, granted := o.settle(now)
+		if granted {
+			n.grant(b.subs[name], first, now)
+		}
+		if pruned || granted || o.empty() { // empty: a look has taken out the last of it
 			b.put(name, o)
 		}
 		if first, ok := o.next(); ok && (next.IsZero() || first.Before(next)) {
@@ -183,24 +200,29 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res 
 		res = o.acquireRead(req, now)
 	case backend.Permits:
 		res, wakes, err = o.acquirePermits(req, now)
+	case backend.Fair:
+		res = o.acquireFair(req, s, now)
 	default:
 		res = o.acquire(req, now)
 	}
+	if err != nil {
+		return res, err
+	}
+	var due time.Time
 	switch {
 	case res.Acquired:
 		if req.Kind == backend.Fenced {
 			res.Token = b.number(&o.alone)
 		}
-		b.putUntil(req.Name, o, now.Add(req.Lease), now)
-	case leavesNote(req):
-		b.putUntil(req.Name, o, now.Add(req.Place), now)
-	case req.Kind == backend.Permits && err == nil: // the limit, and what was given back
-		b.put(req.Name, o)
+		due = now.Add(req.Lease)
+	case req.Place > 0: // a note, or a place
+		due = now.Add(req.Place)
 	}
+	b.finish(req.Name, &o, due, now, &n)
 	if wakes {
 		n.wake(b.waiters(req.Name), req.Kind)
 	}
-	return res, err
+	return res, nil
 }
 
 // number returns the token of a hold. The caller has b.mu.
@@ -246,12 +268,11 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res 
 	default:
 		res.Outcome, wakes = o.release(req, now)
 	}
+	var due time.Time
 	if res.Outcome == backend.Left {
-		b.putUntil(req.Name, o, now.Add(req.Lease), now)
-	} else {
-		b.put(req.Name, o)
+		due = now.Add(req.Lease)
 	}
-	if !wakes {
+	if granted := b.finish(req.Name, &o, due, now, &n); granted || !wakes {
 		return res, nil
 	}
 	waiters := b.waiters(req.Name)
@@ -285,11 +306,12 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res back
 	default:
 		res.Held = o.renew(req, now)
 	}
-	switch {
-	case res.Held:
-		b.putUntil(req.Name, o, now.Add(req.Lease), now)
-	case wakes:
-		b.put(req.Name, o)
+	var due time.Time
+	if res.Held {
+		due = now.Add(req.Lease)
+	}
+	b.finish(req.Name, &o, due, now, &n)
+	if wakes {
 		n.wake(b.waiters(req.Name), req.Kind)
 	}
 	return res, nil
@@ -312,13 +334,41 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if err := s.check(ctx, req.Kind); err != nil {
 		return res, err
 	}
-	o, err := b.object(req.Name, req.Kind, time.Now())
-	if err != nil || !o.force(req.Kind) {
+	now := time.Now()
+	o, err := b.object(req.Name, req.Kind, now)
+	if err != nil {
 		return res, err
 	}
-	b.put(req.Name, o)
-	n.wake(b.waiters(req.Name), req.Kind)
-	return backend.ForceReleaseResult{Released: true}, nil
+	res.Released = o.force(req.Kind)
+	if granted := b.finish(req.Name, &o, time.Time{}, now, &n); res.Released && !granted {
+		n.wake(b.waiters(req.Name), req.Kind)
+	}
+	return res, nil
+}
+
+// KeepPlaces implements [backend.Liner].
+func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+	var n news
+	defer n.tell()
+	b := s.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := s.check(ctx, req.Kind); err != nil {
+		return res, err
+	}
+	now := time.Now()
+	o, err := b.object(req.Name, req.Kind, now)
+	if err != nil {
+		return res, err
+	}
+	due := now.Add(req.Place)
+	o.keepPlaces(req.Owners, s, due)
+	b.finish(req.Name, &o, due, now, &n)
+	if slices.Contains(req.Owners, o.alone.owner) {
+		res.Holder = o.alone.owner
+	}
+	res.Remaining = o.remaining(now)
+	return res, nil
 }
 
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
@@ -355,9 +405,10 @@ func (s *session) Close() error {
 
 // subscription implements [backend.Subscription].
 type subscription struct {
-	s    *session
-	name string
-	wake func(backend.Wakeup)
+	s       *session
+	name    string
+	wake    func(backend.Wakeup)
+	granted func(backend.Grant) // nil but for Fair
 }
 
 // Subscribe implements [backend.Notifier].
@@ -368,7 +419,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if err := s.check(ctx, req.Kind); err != nil {
 		return nil, err
 	}
-	sub := &subscription{s: s, name: req.Name, wake: req.Wake}
+	sub := &subscription{s: s, name: req.Name, wake: req.Wake, granted: req.Granted}
 	if b.subs[req.Name] == nil {
 		b.subs[req.Name] = make(map[*subscription]struct{})
 	}
@@ -397,6 +448,7 @@ func (sub *subscription) drop() {
 type news struct {
 	woken  []*subscription
 	wakeup backend.Wakeup
+	grants []func()
 }
 
 // wake is for those who wait, after a step of a kind. When somebody doesn't write any more, all may get in:
@@ -408,9 +460,22 @@ func (n *news) wake(subs []*subscription, k backend.Kind) {
 	}
 }
 
+// grant is for whoever has been given the lock now, if its session wants to know.
+func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
+	g := backend.Grant{Owner: to.owner, Since: now, Lease: grantLease}
+	for sub := range subs {
+		if sub.s == to.s && sub.granted != nil {
+			n.grants = append(n.grants, func() { sub.granted(g) })
+		}
+	}
+}
+
 // tell tells it. The caller doesn't have b.mu.
 func (n *news) tell() {
 	for _, sub := range n.woken {
 		sub.wake(n.wakeup)
+	}
+	for _, granted := range n.grants {
+		granted()
 	}
 }

@@ -1,19 +1,21 @@
 package membackend
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 )
 
 // object is what one name holds: the hold of somebody who is alone, or readers, or permits that are out; and, while somebody
-// writes, perhaps that owner as a reader. Nothing in it is over: see [object.prune].
+// writes, perhaps that owner as a reader. Beside it are those who wait. Nothing in it is over: see [object.prune].
 type object struct {
-	alone   hold                 // Exclusive, Fenced or Write
+	alone   hold                 // Exclusive, Fenced, Fair or Write
 	readers map[string]time.Time // who reads, and until when
 	notes   map[string]note      // of those who wait to write, by owner
 	permits map[string]permits   // that are out, by owner
 	limit   int                  // how many there are, as was last said; of no meaning while none is out
+	line    []place              // of those who wait for the Fair lock, in order
 }
 
 // hold is one that excludes others. It is none if its count is 0.
@@ -63,6 +65,11 @@ func (o *object) prune(now time.Time) (pruned bool) {
 			pruned = true
 		}
 	}
+	over := func(p place) bool { return !now.Before(p.expires) }
+	if slices.ContainsFunc(o.line, over) {
+		o.line = slices.DeleteFunc(slices.Clone(o.line), over) // the object may be a copy that isn't stored again
+		pruned = true
+	}
 	return pruned
 }
 
@@ -72,7 +79,7 @@ func (o *object) free() bool {
 }
 
 // empty says whether there is nothing to keep.
-func (o *object) empty() bool { return o.free() && len(o.notes) == 0 }
+func (o *object) empty() bool { return o.free() && len(o.notes) == 0 && len(o.line) == 0 }
 
 // next returns when the first thing in the object is over, if there is anything.
 func (o *object) next() (next time.Time, ok bool) {
@@ -91,6 +98,9 @@ func (o *object) next() (next time.Time, ok bool) {
 		earlier(n.expires)
 	}
 	for _, p := range o.permits {
+		earlier(p.expires)
+	}
+	for _, p := range o.line {
 		earlier(p.expires)
 	}
 	return next, ok
@@ -123,11 +133,11 @@ func (o *object) conflicts(k backend.Kind) bool {
 // acquire is Acquire of the kinds that exclude. The hold still has to get its token.
 func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.AcquireResult {
 	h := &o.alone
-	if !h.by(req.Owner) && !o.free() {
-		if leavesNote(req) {
+	if !h.by(req.Owner) && !o.open(req.Owner) {
+		if req.Kind == backend.Write && req.Place > 0 {
 			o.note(req, now)
 		}
-		return backend.AcquireResult{Remaining: later(h.expires, o.lastReader()).Sub(now)}
+		return backend.AcquireResult{Remaining: o.remaining(now)}
 	}
 	if h.count == 0 {
 		*h = hold{kind: req.Kind, owner: req.Owner}
@@ -140,8 +150,13 @@ func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.Acqu
 	return backend.AcquireResult{Acquired: true, Count: h.count}
 }
 
-// leavesNote says whether a request that isn't granted leaves a note.
-func leavesNote(req backend.AcquireRequest) bool { return req.Kind == backend.Write && req.Place > 0 }
+// remaining returns for how long those who have the lock after this step have it.
+func (o *object) remaining(now time.Time) time.Duration {
+	if o.free() {
+		return grantLease // to the first in line
+	}
+	return later(o.alone.expires, o.lastReader()).Sub(now)
+}
 
 // note leaves a note for a Write that has to wait, or renews it.
 func (o *object) note(req backend.AcquireRequest, now time.Time) {
@@ -191,6 +206,9 @@ func (o *object) release(req backend.ReleaseRequest, now time.Time) (outcome bac
 	}
 	switch h := &o.alone; {
 	case !h.by(req.Owner):
+		if req.Kind == backend.Fair {
+			o.leave(req.Owner)
+		}
 		return backend.NotHeld, wakes
 	case h.count > 1:
 		h.count--
