@@ -213,7 +213,7 @@ func (l *historyLab) settleDown() {
 	for _, lock := range l.workload.Locks {
 		for _, kind := range lock.Kinds() {
 			l.eventually(lock.Name+" is free in the store", func() bool {
-				res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: kind, Name: lock.Name})
+				res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: kind, Name: lock.Name, Limit: lock.Permits})
 				return err == nil && !res.Held
 			})
 		}

@@ -302,10 +302,10 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind says whether somebody else of the client was asking for permits at that time, who had come before.
+// behind says whether somebody else of the client was asking for permits at that time, who had come before, or at the same time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
-		return x.kind == acquire && x.name == o.name && x.client == o.client && x.call < o.call && x.ret > at
+		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client && x.call < o.call+leastBlink && x.ret > at
 	})
 }
 

@@ -61,12 +61,14 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		}
 	}
 	for _, o := range ops {
-		if s := e.granter(o); s != nil {
+		s, last := e.granter(o), e.lastAttempt(o)
+		switch {
+		case last != nil && (s == nil || s.owner != last.owner):
+			o.number, o.lined = e.numbers[last.key()], true
+		case s != nil:
 			e.granting[s] = true
 			o.number = e.numbers[s.key()]
 			o.granter = s
-		} else if line := e.attempts[o]; len(line) > 0 && o.side == backend.Fair && o.result == yes {
-			o.number, o.lined = e.numbers[line[0].key()], true
 		}
 	}
 	e.follow(ops)
@@ -120,6 +122,19 @@ func (e *evidence) granter(o *op) (last *step) {
 	}
 	for _, s := range e.attempts[o] {
 		if s.result == granted && s.ret < o.ret && (last == nil || s.ret > last.ret) {
+			last = s
+		}
+	}
+	return last
+}
+
+// lastAttempt returns the last attempt of a call that has a Fair lock, or nil: what has come in vain is given up with its number.
+func (e *evidence) lastAttempt(o *op) (last *step) {
+	if o.kind != acquire || o.result != yes || o.side != backend.Fair {
+		return nil
+	}
+	for _, s := range e.attempts[o] {
+		if s.call < o.ret && (last == nil || s.call > last.call) {
 			last = s
 		}
 	}
@@ -322,10 +337,11 @@ func (e *evidence) resolve(key numberKey, n *number) {
 		n.until = max(n.until, e.over(beside))
 	}
 	for _, s := range n.steps {
-		if s.acquires() && (!e.granting[s] || several(s.side)) || s.queues() {
+		lines := s.queues() || s.kind == placesStep && s.result != skipped
+		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
 			// A Read is shared, permits and who has them are counted on their own, and who stands in line may be given the
 			// lock, without a word; and to acquire any of them again doesn't count.
-			n.shaken = n.shaken || s.open() || !several(s.side) && !s.queues() || n.releasedBefore(s.ret)
+			n.shaken = n.shaken || s.open() && !lines || !several(s.side) && !lines || n.releasedBefore(s.ret)
 			gone := forever
 			if !s.open() {
 				gone = n.goneAfter(s.ret)
@@ -342,12 +358,12 @@ func (e *evidence) resolve(key numberKey, n *number) {
 func (e *evidence) over(n *number) (until time.Duration) {
 	for _, s := range n.steps {
 		switch {
+		case s.kind == placesStep, s.queues():
+			until = max(until, s.ret+s.place+longestGrant+e.rules.Late)
 		case s.open():
 			return forever
 		case s.result == granted:
 			until = max(until, s.ret+s.lease+e.rules.Late)
-		case s.queues():
-			until = max(until, s.ret+s.place+longestGrant+e.rules.Late)
 		}
 	}
 	return until

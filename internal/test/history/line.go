@@ -69,11 +69,11 @@ func (e *evidence) kept(s *step) time.Duration {
 	return s.call + min(s.place, leastGrant)
 }
 
-// waited returns when the owner of a number was last known to be in line, if it has been there all the time.
-func (e *evidence) waited(n *number) (last time.Duration, always bool) {
+// waited returns when a call was last known to stand in line, if it has done so all the time.
+func (e *evidence) waited(o *op) (last time.Duration, always bool) {
 	end := forever
-	for _, s := range n.steps {
-		if !s.queues() {
+	for _, s := range o.number.steps {
+		if !s.queues() || s.call > o.ret {
 			continue
 		}
 		if s.ret > end {
@@ -94,7 +94,7 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 		if o.kind != acquire || o.side != backend.Fair || o.result != yes || o.number == nil || o.reentry != fresh {
 			continue
 		}
-		waited, always := e.waited(o.number)
+		waited, always := e.waited(o)
 		since := max(o.call, waited)
 		for _, s := range lines[o.name] {
 			if waits := s.steps[0].op; waits == nil || waits.ret < o.ret {

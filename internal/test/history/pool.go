@@ -70,6 +70,8 @@ func (p *pool) acquires(o *op) bool {
 		return false // there is nothing that it could be told, or was handed
 	case o.doomed:
 		p.struck[o.place()] = o.until
+		p.has[o.place()] = loan{begun(o), o.permits}
+		p.has[o.place()].end = o.call // it was handed what was struck, or else what wasn't
 		return true
 	}
 	ok := p.out(o)+o.permits <= o.most

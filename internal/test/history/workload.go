@@ -219,20 +219,21 @@ func (u *user) borrow(ctx context.Context, l Lock) {
 		b.Do(ctx, u.few(l), u.askAndWait(), func(loan *Loan) { u.use(b, l, loan) })
 		return
 	}
-	ask := u.askAndWait()
-	if u.oneIn(3) {
-		ask.Try, ask.Wait = true, 0
-	}
-	loan := b.Take(ctx, u.few(l), ask)
-	if loan == nil {
+	outer, cancel := context.WithCancel(ctx) // which the hold's context is made from
+	defer cancel()
+	patience := time.AfterFunc(u.upTo(u.w.Pace), cancel) // a single attempt has no end where a store hangs
+	switch loan := b.Take(outer, u.few(l), u.ask()); {
+	case loan == nil:
 		u.count(ctx, b)
 		u.pause(ctx, u.upTo(u.w.Pace/8))
-		return
-	}
-	u.use(b, l, loan)
-	u.giveBack(ctx, loan)
-	if u.oneIn(8) {
-		loan.Return(ctx) // once too often
+	case !patience.Stop():
+		u.giveBack(ctx, loan)
+	default:
+		u.use(b, l, loan)
+		u.giveBack(ctx, loan)
+		if u.oneIn(8) {
+			loan.Return(ctx) // once too often
+		}
 	}
 }
 
@@ -246,7 +247,7 @@ func (u *user) few(l Lock) int {
 
 // use is what somebody does who has permits.
 func (u *user) use(b *Borrower, l Lock, loan *Loan) {
-	ctx := loan.Context()
+	ctx := context.WithoutCancel(loan.Context()) // what is taken beside it doesn't end with it
 	loan.Check()
 	for range u.dice.IntN(4) {
 		switch u.dice.IntN(4) {
