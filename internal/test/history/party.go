@@ -33,9 +33,6 @@ type Party struct {
 func (p *Party) Held() int { return p.held }
 
 func (p *Party) start(o op) *op {
-	if p.User >= maxUsers {
-		panic("history: too many users")
-	}
 	o.name, o.user, o.client, o.held, o.gated = p.Locker.Name(), p.User, p.Client, p.held, p.Shared
 	o.side = p.Kind
 	if o.side == backend.Read {

@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 	"time"
 
@@ -103,7 +104,8 @@ type op struct {
 
 // A Recorder notes what happens. Its methods may be called concurrently.
 type Recorder struct {
-	begin time.Time
+	clock func() time.Duration
+	tell  *json.Encoder // nil: nobody is told
 
 	mu    sync.Mutex
 	last  time.Duration
@@ -112,12 +114,15 @@ type Recorder struct {
 }
 
 // New returns a Recorder whose clock starts now.
-func New() *Recorder { return &Recorder{begin: time.Now()} }
+func New() *Recorder {
+	begin := time.Now()
+	return &Recorder{clock: func() time.Duration { return time.Since(begin) }}
+}
 
 // now returns the time, which never stands still: so that of two events the later one is seen to be
 // later, even in a bubble of virtual time. r.mu is held.
 func (r *Recorder) now() time.Duration {
-	r.last = max(r.last+1, time.Since(r.begin))
+	r.last = max(r.last+1, r.clock())
 	return r.last
 }
 
@@ -134,6 +139,7 @@ func (r *Recorder) ended(o *op, res result, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o.ret, o.result, o.err = r.now(), res, err
+	r.tellOp(o)
 }
 
 // Wipe records that the store loses all locks, on the way through f.

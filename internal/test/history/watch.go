@@ -112,6 +112,7 @@ func (r *Recorder) stepEnded(s *step, result stepResult, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.ret, s.result = r.now(), result
+	r.tellStep(s)
 }
 
 // numbered notes the number of what a step has acquired.
