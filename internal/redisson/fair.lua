@@ -14,10 +14,9 @@ local function whole(n)
     return string.format('%.0f', n);
 end;
 
--- count notes who is first in line, and how many of Redisson's there are.
-local function count(l)
-    l.first = redis.call('lindex', l.queue, 0);
-    l.theirs = math.max(0, redis.call('llen', l.queue) - redis.call('zcard', l.places));
+-- strike takes one of ours who has a place out of the list. If Redisson's has done so already, they are one more than it seemed.
+local function strike(l, owner)
+    l.theirs = l.theirs + 1 - redis.call('lrem', l.queue, 1, owner);
 end;
 
 -- leave takes one of ours out of the line, if he is in it.
@@ -26,7 +25,7 @@ local function leave(l, owner)
         return;
     end;
     redis.call('zrem', l.timeouts, owner);
-    redis.call('lrem', l.queue, 1, owner); -- nothing if Redisson's has taken him out
+    strike(l, owner);
     if (owner == l.first) then
         l.first = redis.call('lindex', l.queue, 0);
     end;
@@ -66,13 +65,15 @@ local function begin(keys, at, owner)
     l.holds = owner and tonumber(holds or nil);
     l.free = l.left == -2;
     l.wasFree = l.free;
-    count(l);
+    l.first = redis.call('lindex', l.queue, 0);
     l.wasFirst = l.first;
-    local times = redis.call('zcard', l.timeouts);
     local places = redis.call('zcard', l.places);
+    l.theirs = redis.call('llen', l.queue) - places; -- how many of Redisson's are in line
+    redis.call('zcard', l.timeouts);
     if (not l.first) then
         if (places > 0) then -- the list was lost, or deleted
             redis.call('del', l.places, l.timeouts);
+            l.theirs = 0;
         end;
         return l;
     end;
@@ -84,6 +85,7 @@ local function begin(keys, at, owner)
                 l.theirs = l.theirs - 1;
             end;
         end;
+        redis.call('pexpire', l.places, fresh + wait);
     end;
     purge(l);
     return l;
@@ -94,7 +96,7 @@ end;
 local function place(l, owner)
     local ends = redis.call('zscore', l.places, owner);
     if (ends and not redis.call('zscore', l.timeouts, owner)) then
-        redis.call('lrem', l.queue, 0, owner);
+        strike(l, owner);
         return nil;
     end;
     return tonumber(ends or nil);
@@ -102,7 +104,7 @@ end;
 
 -- last returns the time for Redisson's that who comes last must have, at least.
 local function last(l)
-    if (l.theirs == 0) then
+    if (l.theirs <= 0) then
         return 0;
     end;
     local tail = redis.call('lindex', l.queue, -1);
@@ -117,7 +119,7 @@ end;
 -- has none left. It counts what they take off until it is kept again, if all of theirs that are in line get in, and
 -- each leaves one of ours first. Their own times add up, each to that before.
 local function keep(l, owner, ends, lease, least)
-    local score = l.now + wait * (1 + 2 * l.theirs);
+    local score = l.now + wait * (1 + 2 * math.max(0, l.theirs));
     if (ends) then
         least = tonumber(redis.call('zscore', l.timeouts, owner));
     end;
