@@ -47,7 +47,7 @@ var (
 
 const (
 	// maxPermits is how many permits somebody may acquire at once. It bounds for how long a server does nothing else.
-	maxPermits = 100_000
+	maxPermits = 10_000
 
 	// maxLimit is how many permits there can be: Java has an int for them.
 	maxLimit = math.MaxInt32

@@ -1,6 +1,7 @@
 -- What the scripts of semaphores share. A semaphore is how many permits are available, and a sorted set of the ids of those that
 -- are out, by when they end, in milliseconds since 1970 by the server's clock. An id is twelve bytes that stand for the owner and
--- four that number his permits. What is available and what is out are as many as there are.
+-- four that number his permits, downwards: Redisson takes out what is over in the order of the bytes, so the last number to
+-- go is the first. What is available and what is out are as many as there are.
 
 local function clock()
     local time = redis.call('time');
@@ -18,6 +19,7 @@ local function find(key, timeouts)
 end;
 
 local function id(owner, i)
+    i = 4294967295 - i;
     return owner .. string.char(math.floor(i / 16777216) % 256, math.floor(i / 65536) % 256, math.floor(i / 256) % 256, i % 256);
 end;
 

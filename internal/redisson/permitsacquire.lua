@@ -2,20 +2,18 @@ local key, timeouts, channel = unpack(KEYS);
 local lease, owner, count, limit = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]);
 local available, ids = find(key, timeouts);
 local told = available and available + ids;
+local total = limit > 0 and limit or told;
+if (not total) then
+    return -2;
+elseif (count > total) then
+    return -3;
+elseif (count > tonumber(ARGV[5])) then
+    return -4;
+end;
+
 local micros = clock();
 local now = math.floor(micros / 1000);
 local mine = own(timeouts, owner, count, now);
-local total = limit > 0 and limit or told;
-if (#mine ~= count) then
-    if (not total) then
-        return -2;
-    elseif (count > total) then
-        return -3;
-    elseif (count > tonumber(ARGV[5])) then
-        return -4;
-    end;
-end;
-
 local out = redis.call('zcount', timeouts, '(' .. string.format('%.0f', now), '+inf');
 local over = ids - out;
 local wake = over > 0;
