@@ -64,9 +64,7 @@ local function begin(keys, at, owner)
     end;
     l.holds = owner and tonumber(holds or nil);
     l.free = l.left == -2;
-    l.wasFree = l.free;
     l.first = redis.call('lindex', l.queue, 0);
-    l.wasFirst = l.first;
     local places = redis.call('zcard', l.places);
     l.theirs = redis.call('llen', l.queue) - places; -- how many of Redisson's are in line
     redis.call('zcard', l.timeouts);
@@ -155,7 +153,8 @@ local function take(l, owner)
 end;
 
 -- settle is the end of each script. If the lock is free and one of ours is first in line, it gives it to him and
--- tells his client. If Redisson's is, he is told to take it, unless he could before.
+-- tells his client. If Redisson's is, he is told to take it, each time: a lock that was given to one of ours may have run out, and he sleeps for
+-- as long as the hold before lasted.
 local function settle(l, grants)
     kept(l);
     if (not l.free or not l.first) then
@@ -168,7 +167,7 @@ local function settle(l, grants)
         local owner = string.sub(l.first, 1, -6);
         local client = string.match(owner, '^(.*):') or owner;
         redis.call('publish', grants .. client, table.concat({whole(l.now), short, #l.key, l.key .. owner}, ' '));
-    elseif (not l.wasFree or l.first ~= l.wasFirst) then
+    else
         redis.call('publish', l.channel .. ':' .. l.first, '0');
     end;
 end;

@@ -424,8 +424,9 @@ func TestFairBesideRedisson(t *testing.T) {
 			unlock A:1 30 = freed
 			published = turn of J 0
 			keep B:1 3 = holds  for ever, with Redisson's
+			published = turn of J 0
 			lock C:1 30 = wait for ever
-			published
+			published = turn of J 0
 			jlock J 30 10 = <nil>
 			state = [J:1] 30 B:1:3+40 K:+50 B:2:3+60
 			junlock J 30 = freed
@@ -460,9 +461,18 @@ func TestFairBesideRedisson(t *testing.T) {
 			jlock J 30 10 = 30
 			pass 5
 			unlock A:2 1 = not held
-			published = turn of J 0
-			unlock A:2 1 = not held
-			published`,
+			published = turn of J 0`,
+		"one of ours dies when it was given it": `
+			jlock J 30 10 = <nil>
+			lock A:1 30 3 = wait 30
+			jlock K 30 10 = 10
+			lock B:1 30 99 = wait 30
+			jforce = freed
+			keep A:1 3 = holds A:1 1, with Redisson's
+			published = turn of A:1 0, gives A:1
+			pass 1
+			keep B:1 99 = holds  for ever, with Redisson's
+			published = turn of K 0`,
 		"Redisson's die": `
 			lock A:1 30 = count 1
 			jlock J 30 2 = 30
@@ -471,7 +481,7 @@ func TestFairBesideRedisson(t *testing.T) {
 			published = turn of J 0
 			pass 31
 			lock C:1 30 = wait for ever
-			published
+			published = turn of J 0
 			pass 1
 			lock C:1 30 = wait 1
 			published = gives B:1`,

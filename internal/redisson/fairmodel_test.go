@@ -83,10 +83,8 @@ type fairModel struct {
 	places     map[string]int // of ours
 	placesLast int            // when all of these are forgotten
 
-	// During a step of ours: how it was before, and how many of Redisson's seem to be in line. Of ours, who have a place all should be.
-	wasFree  bool
-	wasFirst string
-	theirs   int
+	// theirs is how many of Redisson's seem to be in line, during a step of ours: of ours, who have a place all should be.
+	theirs int
 
 	published []string
 }
@@ -241,7 +239,7 @@ func (m *fairModel) ours(x lineStep) string {
 
 // begin is what each of our steps begins with.
 func (m *fairModel) begin() {
-	m.wasFree, m.wasFirst, m.theirs = m.holder == "", "", 0
+	m.theirs = 0
 	if len(m.line) == 0 {
 		if len(m.places) > 0 {
 			clear(m.places)
@@ -249,7 +247,6 @@ func (m *fairModel) begin() {
 		}
 		return
 	}
-	m.wasFirst = m.line[0]
 	if len(m.places) == 0 {
 		for _, owner := range m.line {
 			if slices.Contains(oursInLine, owner) {
@@ -380,7 +377,7 @@ func (m *fairModel) settle() {
 	case slices.Contains(oursInLine, m.line[0]):
 		m.gets(m.line[0], shortUnits)
 		m.publish("gives " + m.holder)
-	case !m.wasFree || m.line[0] != m.wasFirst:
+	default:
 		m.turn()
 	}
 }
