@@ -166,7 +166,7 @@ local function settle(l, grants)
         l.left = short;
         local owner = string.sub(l.first, 1, -6);
         local client = string.match(owner, '^(.*):') or owner;
-        redis.call('publish', grants .. client, table.concat({whole(l.now), short, #l.key, l.key .. owner}, ' '));
+        redis.call('publish', grants .. client, table.concat({whole(l.now), short, #l.key, l.key .. l.first}, ' '));
     else
         redis.call('publish', l.channel .. ':' .. l.first, '0');
     end;
