@@ -134,6 +134,12 @@ func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	r := s.requests[i]
 	expired := m.Punctual && r.left == 0
 	name := m.request(&r)
+	if h := r.holder; m.Asks && h != 0 && s.calls[h].at == queues {
+		t := s
+		t.requests[i] = lineRequest{}
+		t.calls[h].asks = true
+		do(t, "%s is answered: %s", name, m.replyText(&r))
+	}
 	if r.reply != pending {
 		t := s
 		t.requests[i] = lineRequest{}
@@ -181,7 +187,7 @@ func (m *Line) unknown(s *LineState, n uint8, r lineRequest) {
 		return
 	case r.kind == keeping && m.Mutation == keepForgottenInside && x.at == within:
 		return
-	case r.kind == acquisition && m.Mutation == attemptForgottenInside && x.at == within:
+	case r.kind != keeping && m.Mutation == attemptForgottenInside && x.at == within:
 		return
 	}
 	x.unsure = max(x.unsure, 1+r.left)
@@ -191,10 +197,11 @@ func (m *Line) unknown(s *LineState, n uint8, r lineRequest) {
 func (m *Line) answer(s *LineState, r lineRequest) {
 	x := &s.calls[r.number]
 	switch r.kind {
-	case acquisition:
+	case acquisition, inquiry:
 		switch {
 		case x.at == queues:
 			x.stood = true
+			x.asks = false
 			if r.reply == acquired && r.left > 0 {
 				x.enter(r.left, r.before)
 			}
@@ -240,7 +247,7 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 
 // enter lets a call have the lock, after an answer or a message.
 func (x *call) enter(left uint8, before bool) {
-	x.at, x.count, x.left, x.struck = within, 1, left, before
+	x.at, x.count, x.left, x.struck, x.asks = within, 1, left, before, false
 }
 
 // extend moves a deadline after an answer.
@@ -272,7 +279,10 @@ func (m *Line) hear(s LineState, i int, calm bool, do lineEmitter) {
 	t := s
 	if x.at == queues {
 		t.calls[g.number].stood = true
-		do(t, "#%d hears that it was granted, and can't say until when", g.number)
+		if u := t; m.Asks {
+			u.calls[g.number].asks = true
+			do(u, "#%d hears that it was granted, and can't say until when", g.number)
+		}
 	}
 	switch y := &t.calls[g.number]; {
 	case m.Mutation == grantFromReceipt && y.at == queues:
@@ -371,10 +381,14 @@ func (m *Line) step(s LineState, n uint8, calm bool, do lineEmitter) {
 		t.calls[n].at = queues
 		m.attempt(t, n, "comes", do)
 	case queues:
-		if !s.awaits(n, acquisition) && (!x.stood || m.Mutation == asksByAttempt) {
+		under := s.awaits(n, acquisition, inquiry)
+		if !under && !x.stood {
 			m.attempt(t, n, "tries again", do)
 		}
-		if !calm && (s.unknowns < m.Unknowns || !s.awaits(n, acquisition)) {
+		if !under && x.asks && m.send(&t, lineRequest{kind: inquiry, number: n}) {
+			do(t, "#%d asks whether it has the lock", n)
+		}
+		if !calm && (s.unknowns < m.Unknowns || !under) {
 			m.end(s, n, "gives up", do)
 		}
 	case within:
@@ -383,7 +397,7 @@ func (m *Line) step(s LineState, n uint8, calm bool, do lineEmitter) {
 		if x.believes() && x.count < m.Depth && !calm && !s.awaits(n, reentry) && m.send(&t, lineRequest{kind: reentry, number: n}) {
 			do(t, "#%d re-enters", n)
 		}
-		if s.awaits(n, reentry) || s.awaits(n, acquisition, renewal) && s.unknowns >= m.Unknowns {
+		if s.awaits(n, reentry) || s.awaits(n, acquisition, inquiry, renewal) && s.unknowns >= m.Unknowns {
 			return
 		}
 		m.end(s, n, "unlocks", do)

@@ -99,7 +99,10 @@ func (m *Line) comeBack(s *LineState, set uint8) {
 		s.line[at] = n
 		at++
 		x := &s.calls[n]
-		x.came, x.missed, x.behind = true, false, 0
+		if x.behind = 0; !x.stood {
+			x.behind = s.came()
+		}
+		x.came, x.missed = true, false
 	}
 }
 
@@ -123,7 +126,7 @@ func (m *Line) carryOut(s *LineState, r *lineRequest) {
 	n, e := r.number, &s.store
 	turn := e.number == 0 && (s.line[0] == 0 || s.line[0] == n)
 	switch r.kind {
-	case acquisition:
+	case acquisition, inquiry:
 		m.do(s, func() {
 			switch {
 			case e.number == n:
@@ -136,7 +139,7 @@ func (m *Line) carryOut(s *LineState, r *lineRequest) {
 				r.reply = acquired
 			default:
 				r.reply = heldByAnother
-				if !s.inLine(n) {
+				if !s.inLine(n) && (r.kind == acquisition || m.Mutation == asksByAttempt) {
 					missed := s.calls[n].missed && m.Mutation != asksByAttempt // it was sent before it was known that there was a place
 					m.enqueue(s, n)
 					s.calls[n].missed = missed

@@ -107,10 +107,18 @@ var (
 
 	line         = Line{Calls: [2]int{1, 0}, Rival: 1, Requests: 2, Grants: 1, Unknowns: 1, Short: 1, Lease: 2}
 	linePunctual = with(line, func(m *Line) { m.Punctual = true })
+	lineAsks     = with(line, func(m *Line) { m.Asks = true })
 	lineTwo      = with(line, func(m *Line) { m.Calls[0], m.Rival, m.Lease = 2, 0, 1 })
 	lineThree    = with(line, func(m *Line) { m.Calls[0], m.Lease, m.Requests = 2, 1, 1 })
 	lineBoth     = with(lineTwo, func(m *Line) { m.Calls = [2]int{1, 1} })
 	punctually   = func(m Line) Line { m.Punctual = true; return m }
+
+	clock        = Clocks{Short: 2, End: 9, Delay: 4, Look: 9}
+	clockStepped = with(clock, func(m *Clocks) { m.Steps = [2]int8{-3, 3} })
+	clockBack    = with(clock, func(m *Clocks) { m.Steps[0] = -3 })
+	clockFar     = with(clock, func(m *Clocks) { m.Steps[0], m.Delay, m.Look = 8, 3, 4 })
+	clockPrompt  = with(clockStepped, func(m *Clocks) { m.Delay = 0 })
+	clockFails   = with(clockStepped, func(m *Clocks) { m.Failover = true })
 
 	wait2 = Waits{Waiters: 2, Breaks: 2, Others: 3, Unknowns: 1, Forces: 1, HandOver: true}
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
@@ -181,6 +189,8 @@ func runs() []run {
 		lines("2 calls, punctual", punctually(lineTwo)),
 		lines("2 clients", lineBoth),
 		lines("2 calls and another", lineThree),
+		lines("X asks", lineAsks),
+		lines("X asks punctual", punctually(lineAsks)),
 		lines("X re-entry", with(line, func(m *Line) { m.Depth = 2 })),
 		lines("X force", with(line, func(m *Line) { m.Forces = 1 })),
 		lines("X re-entry force", with(line, func(m *Line) { m.Depth, m.Forces = 2, 1 })),
@@ -194,6 +204,13 @@ func runs() []run {
 		lines("X fixed long", with(line, func(m *Line) { m.Short, m.Fixed, m.Renewals = 1, 2, true })),
 		lines("X unknowns 2 punctual", with(linePunctual, func(m *Line) { m.Unknowns = 2 })),
 		lines("X two rivals", with(line, func(m *Line) { m.Rival = 2 })),
+
+		clocks("a clock that is right", clock),
+		clocks("a clock that is stepped back", clockBack),
+		clocks("a clock that is stepped, messages are prompt", clockPrompt),
+		clocks("a clock that is stepped, messages are late", clockStepped, "S1"),
+		clocks("a clock that is stepped far ahead", clockFar),
+		clocks("a failover to another clock", clockFails),
 
 		big(shares("readers share, plain calls of one variable", plain)),
 		big(shares("readers share, ForceUnlock, unanswered", with(shareForced, func(m *Shares) { m.Answered = false }), "T1")),
@@ -319,8 +336,8 @@ func runs() []run {
 		notesWithout(grantsAhead, noteOf("RRW", "W"), "W2"),
 		notesWithout(grantsAheadOfTrying, noteOf("WRT", ""), "W2"),
 
-		lineWithout(keepsUnanswered, line, "O"),
-		lineWithout(asksByAttempt, line, "O"),
+		lineWithout(keepsUnanswered, with(lineThree, func(m *Line) { m.Requests = 2 }), "O"),
+		lineWithout(asksByAttempt, lineAsks, "O"),
 		lineWithout(comesBackLast, line, "O"),
 		lineWithout(grantKeepsPlace, linePunctual, "G"),
 		lineWithout(releaseKeepsPlace, linePunctual, "G"),
@@ -339,6 +356,12 @@ func runs() []run {
 		lineWithout(keepDeaf, with(line, func(m *Line) { m.Deaf = true }), "L1"),
 		lineWithout(believesOldAnswer, line, "N"),
 		lineWithout(believesOldPlaces, line, "N"),
+
+		clocksWithout(sinceReceipt, clock, "S1"),
+		clocksWithout(lookFromAnswer, clock, "S1"),
+		clocksWithout(stepsUnseen, clockFar, "S1"),
+		clocksWithout(clockUnbounded, clockPrompt, "S1"),
+		clocksWithout(looksOutliveBreaks, clockFails, "S1"),
 
 		waitsWithout(noTimer, wait2, "L2"),
 		waitsWithout(noShortTimer, with(wait3, func(m *Waits) { m.Polls = true }), "L2"),
@@ -362,6 +385,17 @@ func lines(name string, m Line, known ...string) run {
 func lineWithout(rule mutation, m Line, breaks ...string) run {
 	m.Mutation = rule
 	r := lines("", m)
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
+	return r
+}
+
+func clocks(name string, m Clocks, known ...string) run {
+	return run{name: "clocks: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func clocksWithout(rule mutation, m Clocks, breaks ...string) run {
+	m.Mutation = rule
+	r := clocks("", m)
 	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
 	return r
 }
