@@ -15,7 +15,6 @@ type Line struct {
 	Requests int    // in the network at a time
 	Unknowns uint8  // requests without an answer
 	Renewals bool   // renewals take time
-	Asks     bool   // who hears that it has the lock may ask
 	Grants   int    // messages in the network at a time
 	Short    uint8  // for how long the store grants the lock, in ticks
 	Lease    uint8
@@ -47,16 +46,12 @@ const (
 // keeping is a request to keep the places of all calls of a client that stand in line.
 const keeping = force + 1
 
-// An inquiry is an acquisition that doesn't stand in line.
-const inquiry = keeping + 1
-
 const kept = renewedNot + 1
 
 // A call and its number.
 type call struct {
 	at     uint8
 	stood  bool  // its client knows that it has had a place
-	asks   bool  // it has heard that it has the lock, but not until when
 	count  uint8 // as its client counts
 	left   uint8 // until its client's deadline
 	unsure uint8 // as in Holds: 1 + what is left of the time in which a request without an answer may be carried out

@@ -1,6 +1,9 @@
 package main
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // What can happen next to a fair lock.
 
@@ -71,15 +74,7 @@ func (m *Line) tidy(s *LineState) {
 			r.left = 0
 		}
 	}
-	slices.SortFunc(s.requests[:], func(a, b lineRequest) int {
-		if a.key() > b.key() {
-			return -1
-		}
-		if a.key() < b.key() {
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(s.requests[:], lineRequest.compare)
 	for i := range s.messages {
 		if x := &s.messages[i]; x.number != 0 && s.calls[x.number].at == past {
 			*x = message{}
@@ -89,6 +84,8 @@ func (m *Line) tidy(s *LineState) {
 		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left) // two that differ otherwise are rare
 	})
 }
+
+func (r lineRequest) compare(q lineRequest) int { return cmp.Compare(q.key(), r.key()) }
 
 func (r lineRequest) key() (k uint64) {
 	bits := uint8(0)
@@ -134,12 +131,6 @@ func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	r := s.requests[i]
 	expired := m.Punctual && r.left == 0
 	name := m.request(&r)
-	if h := r.holder; m.Asks && h != 0 && s.calls[h].at == queues {
-		t := s
-		t.requests[i] = lineRequest{}
-		t.calls[h].asks = true
-		do(t, "%s is answered: %s", name, m.replyText(&r))
-	}
 	if r.reply != pending {
 		t := s
 		t.requests[i] = lineRequest{}
@@ -197,11 +188,10 @@ func (m *Line) unknown(s *LineState, n uint8, r lineRequest) {
 func (m *Line) answer(s *LineState, r lineRequest) {
 	x := &s.calls[r.number]
 	switch r.kind {
-	case acquisition, inquiry:
+	case acquisition:
 		switch {
 		case x.at == queues:
 			x.stood = true
-			x.asks = false
 			if r.reply == acquired && r.left > 0 {
 				x.enter(r.left, r.before)
 			}
@@ -247,7 +237,7 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 
 // enter lets a call have the lock, after an answer or a message.
 func (x *call) enter(left uint8, before bool) {
-	x.at, x.count, x.left, x.struck, x.asks = within, 1, left, before, false
+	x.at, x.count, x.left, x.struck = within, 1, left, before
 }
 
 // extend moves a deadline after an answer.
@@ -279,9 +269,8 @@ func (m *Line) hear(s LineState, i int, calm bool, do lineEmitter) {
 	t := s
 	if x.at == queues {
 		t.calls[g.number].stood = true
-		if u := t; m.Asks {
-			u.calls[g.number].asks = true
-			do(u, "#%d hears that it was granted, and can't say until when", g.number)
+		if g.left > 0 {
+			do(t, "#%d hears that it was granted, and can't say until when", g.number)
 		}
 	}
 	switch y := &t.calls[g.number]; {
@@ -333,14 +322,7 @@ func (m *Line) time(s LineState, calm bool, do lineEmitter) {
 	t := s
 	lower(&t.store.left)
 	for n := range t.calls {
-		x := &t.calls[n]
-		if x.believes() && x.left == 1 {
-			x.lost, x.struck = true, false
-		}
-		lower(&x.left)
-		if x.unsure > 1 {
-			x.unsure--
-		}
+		t.calls[n].tick()
 	}
 	for i := range t.requests {
 		lower(&t.requests[i].left)
@@ -352,6 +334,16 @@ func (m *Line) time(s LineState, calm bool, do lineEmitter) {
 		lower(&t.messages[i].left)
 	}
 	do(t, "tick")
+}
+
+func (x *call) tick() {
+	if x.believes() && x.left == 1 {
+		x.lost, x.struck = true, false
+	}
+	lower(&x.left)
+	if x.unsure > 1 {
+		x.unsure--
+	}
 }
 
 // keep emits that a client keeps the places of all that wait.
@@ -381,12 +373,9 @@ func (m *Line) step(s LineState, n uint8, calm bool, do lineEmitter) {
 		t.calls[n].at = queues
 		m.attempt(t, n, "comes", do)
 	case queues:
-		under := s.awaits(n, acquisition, inquiry)
-		if !under && !x.stood {
+		under := s.awaits(n, acquisition)
+		if !under && (!x.stood || m.Mutation == asksByAttempt) {
 			m.attempt(t, n, "tries again", do)
-		}
-		if !under && x.asks && m.send(&t, lineRequest{kind: inquiry, number: n}) {
-			do(t, "#%d asks whether it has the lock", n)
 		}
 		if !calm && (s.unknowns < m.Unknowns || !under) {
 			m.end(s, n, "gives up", do)
@@ -397,7 +386,7 @@ func (m *Line) step(s LineState, n uint8, calm bool, do lineEmitter) {
 		if x.believes() && x.count < m.Depth && !calm && !s.awaits(n, reentry) && m.send(&t, lineRequest{kind: reentry, number: n}) {
 			do(t, "#%d re-enters", n)
 		}
-		if s.awaits(n, reentry) || s.awaits(n, acquisition, inquiry, renewal) && s.unknowns >= m.Unknowns {
+		if s.awaits(n, reentry) || s.awaits(n, acquisition, renewal) && s.unknowns >= m.Unknowns {
 			return
 		}
 		m.end(s, n, "unlocks", do)

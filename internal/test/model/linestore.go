@@ -126,7 +126,7 @@ func (m *Line) carryOut(s *LineState, r *lineRequest) {
 	n, e := r.number, &s.store
 	turn := e.number == 0 && (s.line[0] == 0 || s.line[0] == n)
 	switch r.kind {
-	case acquisition, inquiry:
+	case acquisition:
 		m.do(s, func() {
 			switch {
 			case e.number == n:
@@ -139,7 +139,7 @@ func (m *Line) carryOut(s *LineState, r *lineRequest) {
 				r.reply = acquired
 			default:
 				r.reply = heldByAnother
-				if !s.inLine(n) && (r.kind == acquisition || m.Mutation == asksByAttempt) {
+				if !s.inLine(n) {
 					missed := s.calls[n].missed && m.Mutation != asksByAttempt // it was sent before it was known that there was a place
 					m.enqueue(s, n)
 					s.calls[n].missed = missed

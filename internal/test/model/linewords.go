@@ -19,8 +19,6 @@ func (m *Line) request(r *lineRequest) string {
 	switch r.kind {
 	case keeping:
 		return "keeping of " + numbersText(r.set)
-	case inquiry:
-		return fmt.Sprintf("inquiry of #%d", r.number)
 	default:
 		return fmt.Sprintf("%s of #%d", kinds[r.kind], r.number)
 	}

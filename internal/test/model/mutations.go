@@ -145,6 +145,11 @@ const (
 	stepsUnseen
 	clockUnbounded
 	looksOutliveBreaks
+
+	// Permits.
+	permitsDrawnAnew
+	partKept
+	partStays
 )
 
 // mutations says in words what each mutation does.
@@ -254,7 +259,7 @@ var mutations = [...]string{
 	grantsAheadOfTrying: "… if that writer's attempt is under way",
 
 	keepsUnanswered:        "places are kept of those, too, whose attempts have no answer",
-	asksByAttempt:          "who asks whether it has the lock stands in line by that",
+	asksByAttempt:          "who has a place looks by an attempt",
 	comesBackLast:          "who has lost a place comes back last",
 	grantKeepsPlace:        "who is granted the lock keeps its place in line",
 	releaseKeepsPlace:      "who gives up keeps its place in line",
@@ -272,13 +277,17 @@ var mutations = [...]string{
 	keptRevives:            "who has given up is in when it is named as the holder",
 	keepDeaf:               "nobody looks who is named as the holder",
 	believesOldAnswer:      "an attempt that is answered \"in line\" ends what was granted meanwhile",
-	sinceReceipt:           "a grant that the store tells of by its clock counts from the message",
-	lookFromAnswer:         "what the store's clock showed is taken for that of the answer",
-	stepsUnseen:            "a clock on which more time has passed than here is believed, up to the message",
-	clockUnbounded:         "… and beyond that",
-	looksOutliveBreaks:     "what a clock showed is believed after the connection broke",
+	believesOldPlaces:      "… and so do places that are kept, where another is named, or nobody",
 
-	believesOldPlaces: "… and so do places that are kept, where another is named, or nobody",
+	sinceReceipt:       "a grant that the store tells of by its clock counts from the message",
+	lookFromAnswer:     "what the store's clock showed is taken for that of the answer",
+	stepsUnseen:        "a clock on which more time has passed than here is believed, up to the message",
+	clockUnbounded:     "… and beyond that",
+	looksOutliveBreaks: "what a clock showed is believed after the connection broke",
+
+	permitsDrawnAnew: "an attempt that is repeated draws other permits",
+	partKept:         "who has a part of its permits goes on having them",
+	partStays:        "a release gives nothing back where it finds a part",
 }
 
 func (m mutation) String() string { return mutations[m] }
