@@ -445,10 +445,6 @@ func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 		}
 	}
 	do(s, "#%d %s", n, does)
-	if was.at == queues && m.Mutation == givesUpQuietly {
-		x.at = past
-		do(s, "#%d gives up, and tells nobody", n)
-	}
 }
 
 // takeBack emits that a number is released in the background: until that is answered and, where a

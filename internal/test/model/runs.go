@@ -371,6 +371,8 @@ func runs() []run {
 		lineWithout(believesOldAnswer, line, "N"),
 		lineWithout(believesOldPlaces, line, "N"),
 
+		lineWithout(takenBackOnce, linePunctual, "G"),
+
 		permitsWithout(permitsDrawnAnew, permitsPunctual, "G"),
 		permitsWithout(takenBackOnce, permitsPunctual, "G"),
 		permitsWithout(partKept, permitsPart, "S1"),
@@ -404,7 +406,7 @@ func lines(name string, m Line, known ...string) run {
 func lineWithout(rule mutation, m Line, breaks ...string) run {
 	m.Mutation = rule
 	r := lines("", m)
-	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String()+" (line)", rule, nil, breaks
 	return r
 }
 
