@@ -58,6 +58,13 @@
 //	distsync/locks/prices\x01read/6ab0…:19
 //	{"owner":"6ab0…:19","count":1,"kind":"read"}
 //
+// Whoever has permits of a semaphore has a key of its own, too, with their number and how many there are:
+//
+//	distsync/locks/calls\x01permits/6ab0…:20
+//	{"owner":"6ab0…:20","count":2,"kind":"permits","limit":10}
+//
+// Who doesn't say how many there are is given as many as the last of these keys that was written says. So nobody knows when none is out.
+//
 // A lock whose name goes on as these keys do is another, and gets [backend.ErrConflict] where it would be in the way.
 //
 // A client that waits for a lock keeps an empty key beside it: the lock's key, a zero byte and a
@@ -83,7 +90,8 @@
 // a release, and each leaves the lock for some milliseconds to those who came before. Who died while it
 // waited, or can't be reached, costs the others these milliseconds. Who doesn't wait but asks when the
 // lock happens to be free may come in between. When somebody has written
-// those clients are woken at once that have tried to read, since any number may.
+// those clients are woken at once that have tried to read, since any number may. When several permits come back the next in
+// the line is woken as long as some are left.
 //
 // # Costs
 //
@@ -94,6 +102,10 @@
 //
 // To read takes as many round trips as to have a lock alone. To find that up to 16 others read, or wait to write, takes a request
 // for each of them, eight at a time. A writer's note takes one write more.
+//
+// Permits that nobody has take one round trip, as a lock. While some are out it takes a look at all of them, and then the request that compares that
+// none were given since; one more each time that some were. To find too few takes a request for each of up to 16
+// who have some, and to say how many are left one for each of them all, eight at a time.
 //
 // Where many processes wait, a turn takes six to eight requests, however many they are: four of them are
 // writes. Each process that waits is sent two messages for each turn. Waiting takes one stream and four
@@ -111,6 +123,6 @@
 // The backend uses the client's connection directly: what is put in front of it, such as
 // clientv3/namespace, is not used; [WithPrefix] does the same. With authentication on, the
 // user needs permission to read and write the prefix. Who has it for the keys of single locks only gets these, but waits out
-// of turn, and doesn't notice that the name is read as a read-write lock, which needs permission for all keys
+// of turn, and doesn't notice that the name is read as a read-write lock, or a semaphore, which need permission for all keys
 // that begin with the lock's.
 package etcdbackend

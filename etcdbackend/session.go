@@ -72,6 +72,8 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return s.acquireRead(ctx, req)
 	case backend.Write:
 		return s.acquireWrite(ctx, req)
+	case backend.Permits:
+		return s.acquirePermits(ctx, req)
 	default:
 		return s.acquire(ctx, req)
 	}
@@ -112,7 +114,7 @@ func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (back
 			return res, nil
 		}
 		if err == nil && key.free() {
-			err = readsIn(a.seen)
+			err = besideIn(a.seen)
 		}
 	}
 	return backend.AcquireResult{}, err
@@ -142,14 +144,18 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	a := &attempt{id: id, ttl: ttl}
 	for err == nil {
 		var done bool
+		if id.role == permitRole {
+			key, err = s.whole(ctx, a, key, req.Permits)
+		}
 		switch {
+		case err != nil:
 		case key.free() || key.owner != req.Owner:
 			// A request of this hold that comes late must not lock any more.
 			if err = s.giveBack(ctx, id, 0, ttl); err != nil {
 				return backend.ReleaseResult{}, notDone(err)
 			}
 			return backend.ReleaseResult{Outcome: backend.NotHeld}, s.mistaken(ctx, a, key)
-		case key.count > 1:
+		case key.count > 1 && id.role != permitRole:
 			next := key
 			next.count--
 			if done, key, err = s.write(ctx, a, key, next); done {
@@ -204,8 +210,11 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
-	if req.Kind == backend.Read {
+	switch req.Kind {
+	case backend.Read:
 		return s.forceReads(ctx, req.Name)
+	case backend.Permits:
+		return s.forcePermits(ctx, req.Name)
 	}
 	id := idOf(req.Kind, req.Name, "")
 	a := &attempt{id: id}
@@ -218,7 +227,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		lease := key.lease
 		var ops []*pb.RequestOp
 		if id.role == writeRole {
-			ops = append(ops, take(s.store.keyOf(readOf(id)), nil))
+			ops = append(ops, span{key: s.store.keyOf(readOf(id))}.take())
 		}
 		var freed *pb.TxnResponse
 		if freed, key, err = s.delete(ctx, a, key, ops...); freed != nil {
@@ -239,8 +248,11 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.LookResult{}, err
 	}
-	if req.Kind == backend.Read {
+	switch req.Kind {
+	case backend.Read:
 		return s.lookAtReads(ctx, req)
+	case backend.Permits:
+		return s.lookAtPermits(ctx, req)
 	}
 	id := idOf(req.Kind, req.Name, req.Owner)
 	key, err := s.read(ctx, id, 0)
@@ -433,7 +445,7 @@ func (s *session) prolong(ctx context.Context, id holdID, key record, ttl int64)
 		return lease{}, nil
 	}
 	begin := time.Now()
-	if id.role != lockRole && !s.lastsFor(id, key, ttl) {
+	if id.role.onlyUp() && !s.lastsFor(id, key, ttl) {
 		left, granted, err := s.store.remaining(ctx, key.lease)
 		switch {
 		case err != nil:

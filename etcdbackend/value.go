@@ -19,7 +19,15 @@ const (
 	writeRole role = "write" // a hold for writing
 	readRole  role = "read"  // … and for reading
 	noteRole  role = "waits" // somebody waits to write
+
+	permitRole role = "permits" // somebody has some of a semaphore's permits
 )
+
+// beside says whether a role has keys of its own beside the lock's.
+func (r role) beside() bool { return r == readRole || r == noteRole || r == permitRole }
+
+// onlyUp says whether the ends of a role only move up.
+func (r role) onlyUp() bool { return r == readRole || r == writeRole }
 
 func roleOf(kind backend.Kind) role {
 	switch kind {
@@ -27,6 +35,8 @@ func roleOf(kind backend.Kind) role {
 		return readRole
 	case backend.Write:
 		return writeRole
+	case backend.Permits:
+		return permitRole
 	default:
 		return lockRole
 	}
@@ -39,6 +49,8 @@ type record struct {
 	rev     int64 // in which the key was last changed
 	created int64 // the revision in which it was created
 	lease   int64 // that it is attached to; 0: none, it never ends
+
+	limit int // of permits: how many there are, as their owner has said, or had found
 
 	// Of a note: for how long its owner had waited when it was written last, and when it was created; and since when,
 	// as only the owner's session knows.
@@ -54,12 +66,13 @@ type value struct {
 	OwnerBase64 []byte `json:"owner_base64,omitempty"` // of an owner that JSON can't express
 	Count       int    `json:"count,omitempty"`
 	Kind        role   `json:"kind,omitempty"`
+	Limit       int    `json:"limit,omitempty"`
 	Waited      int64  `json:"waited_ms,omitempty"`
 	First       int64  `json:"first_ms,omitempty"`
 }
 
 func encode(as role, r record) []byte {
-	v := value{Owner: r.owner, Count: r.count, Kind: as, Waited: r.waited.Milliseconds(), First: r.first.Milliseconds()}
+	v := value{Owner: r.owner, Count: r.count, Kind: as, Limit: r.limit, Waited: r.waited.Milliseconds(), First: r.first.Milliseconds()}
 	if !utf8.ValidString(r.owner) {
 		v.Owner, v.OwnerBase64 = "", []byte(r.owner)
 	}
@@ -89,7 +102,7 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if json.Unmarshal(kv.Value, &v) != nil {
 		return record{}, conflict(kv)
 	}
-	if v.Kind != as || (v.Count < 1) != (as == noteRole) || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
+	if v.Kind != as || (v.Count < 1) != (as == noteRole) || (v.Limit < 1) != (as != permitRole) || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
 		return record{}, conflict(kv)
 	}
 	return record{
@@ -98,6 +111,7 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 		rev:     kv.ModRevision,
 		created: kv.CreateRevision,
 		lease:   kv.Lease,
+		limit:   v.Limit,
 		waited:  time.Duration(v.Waited) * time.Millisecond,
 		first:   time.Duration(v.First) * time.Millisecond,
 	}, nil
@@ -110,6 +124,8 @@ func known(as role, field string) bool {
 		return true
 	case "kind":
 		return as != lockRole
+	case "limit":
+		return as == permitRole
 	case "waited_ms", "first_ms":
 		return as == noteRole
 	default:

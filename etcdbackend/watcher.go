@@ -52,7 +52,9 @@ type subscription struct {
 	watcher *watcher
 	name    string
 	key     []byte
-	shared  *shared // of a read-write lock
+	end     []byte   // of what is watched, if that is more than the key
+	shared  *shared  // of a read-write lock
+	permits *permits // of a semaphore
 	wake    func(backend.Wakeup)
 
 	// Guarded by the watcher's mutex.
@@ -88,15 +90,15 @@ func (w *watcher) close() { w.stop() }
 
 // shared is what is watched of a read-write lock beside its key.
 type shared struct {
-	end, reads, notes []byte
-	toRead            func() bool // whether anybody may wait to read
+	reads, notes []byte
+	toRead       func() bool // whether anybody may wait to read
 }
 
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called when
 // the key is deleted, also when its lease has run out: a little later for each who is ahead in the line, and
 // not if somebody takes the lock before. Of a read-write lock the keys of readers and notes are watched, too: a
 // reader who leaves is told of likewise, whether others read or not, and so is the end of a write, if nobody of this client
-// waits to read. Else that is told at once, as is the end of a note.
+// waits to read. Else that is told at once, as is the end of a note. Of a semaphore the keys of permits are watched: see [permits].
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return nil, err
@@ -106,9 +108,12 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 		s.others.remove(req.Name)
 		req.Wake(w)
 	}
-	if roleOf(req.Kind) != lockRole {
+	switch req.Kind {
+	case backend.Permits:
+		sub.end, sub.permits = append(s.store.key(req.Name), 2), &permits{keys: s.store.keysOf(req.Name, permitRole)}
+	case backend.Read, backend.Write:
+		sub.end = append(s.store.key(req.Name), 2)
 		sub.shared = &shared{
-			end:    append(s.store.key(req.Name), 2),
 			reads:  s.store.keysOf(req.Name, readRole),
 			notes:  s.store.keysOf(req.Name, noteRole),
 			toRead: func() bool { return req.Kind == backend.Read || s.waits.any(req.Name) },
@@ -156,10 +161,7 @@ func (w *watcher) create(sub *subscription) {
 	w.lastID++
 	sub.watch = w.lastID
 	w.watches[sub.watch] = sub
-	create := &pb.WatchCreateRequest{Key: sub.key, WatchId: sub.watch}
-	if sub.shared != nil {
-		create.RangeEnd = sub.shared.end
-	}
+	create := &pb.WatchCreateRequest{Key: sub.key, RangeEnd: sub.end, WatchId: sub.watch, PrevKv: sub.permits != nil}
 	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
 }
 
@@ -364,7 +366,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backe
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
 		switch {
 		case bytes.Equal(e.Kv.Key, sub.key):
-			if began := e.Kv.CreateRevision == rev; began {
+			if created(e) {
 				taken = rev
 				w.line.moved(sub.name, rev)
 			} else if !gone {
@@ -376,6 +378,16 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backe
 			}
 			if gone && means == backend.WakeAll && sub.shared.toRead() {
 				all = rev
+			}
+		case sub.permits != nil && bytes.HasPrefix(e.Kv.Key, sub.permits.keys):
+			if created(e) {
+				w.line.moved(sub.name, rev)
+			}
+			if sub.permits.changed(e); sub.permits.due {
+				one = rev
+			} else {
+				one = 0
+				sub.stopWaiting()
 			}
 		case gone && sub.shared != nil && bytes.HasPrefix(e.Kv.Key, sub.shared.notes):
 			all = rev
@@ -389,17 +401,26 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backe
 	case one <= taken:
 		return nil, 0
 	}
+	sub.stopWaiting()
 	wait := w.line.courtesy(sub.name, one)
 	if wait == 0 {
+		sub.permits.told()
 		return sub.wake, means
 	}
-	sub.stopWaiting()
 	sub.later = time.AfterFunc(wait, func() {
+		w.mu.Lock()
+		sub.permits.told()
+		w.mu.Unlock()
 		if w.ctx.Err() == nil {
 			sub.wake(means)
 		}
 	})
 	return nil, 0
+}
+
+// created says whether an event is that a key has come.
+func created(e *mvccpb.Event) bool {
+	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
 }
 
 // ended returns whom the end of the hold on a lock's own key means.
