@@ -177,7 +177,7 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 // re-enter, or the write to read under. A call that began as a re-entry doesn't become anything else: it
 // is an error if that hold is over.
 func (c *Client) own(a *acquisition) (*hold, error) {
-	if a.variable() != nil {
+	if a.variable() != nil || rules[a.kind].many {
 		return nil, nil
 	}
 	c.mu.Lock()
@@ -405,7 +405,8 @@ func (c *Client) known(a *acquisition) error {
 	} else if v.hold != nil && !c.checkLocked(v.hold) && v.hold.state == lost {
 		return errNotUnlocked
 	}
-	if c.heldLocked(c.objectLocked(a.kind, a.name), a.kind, but) {
+	o := c.objectLocked(a.kind, a.name)
+	if c.heldLocked(o, a, but) || rules[a.kind].many && o != nil && o.queue != nil {
 		return errHeld
 	}
 	return nil
@@ -420,7 +421,7 @@ func (c *Client) joins(a *acquisition) bool {
 
 // reentersLocked says whether a call can re-enter what its party has, or is kept out by that.
 func (c *Client) reentersLocked(a *acquisition) bool {
-	if a.variable() != nil {
+	if a.variable() != nil || rules[a.kind].many {
 		return false
 	}
 	h, err := c.ownLocked(a)
@@ -443,17 +444,16 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 
 	res, err := step(ctx, c, backend.Session.Acquire, c.attemptRequest(a, h.claim, lease))
 
-	if remaining, err = c.answered(a, sent, res, err); err == nil && c.forced.Load() != forced {
+	if remaining, err = c.answered(a, h, sent, res, err); err == nil && c.forced.Load() != forced {
 		c.confirm(ctx, h.claim)
 	}
 	return remaining, err
 }
 
-// answered notes the answer to an attempt.
-func (c *Client) answered(a *acquisition, sent instant, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
+// answered notes the answer to an attempt to get h.
+func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
 	c.mu.Lock()
 	defer c.unlock()
-	h := a.h
 	switch {
 	case err != nil:
 		if backend.KindOf(err) == backend.Unknown {
@@ -464,8 +464,13 @@ func (c *Client) answered(a *acquisition, sent instant, res backend.AcquireResul
 			err = both(ErrClosed, err) // the session is closed, too
 		}
 		return 0, err
+	case a.handed == h: // the store gave it away, and said so, before the answer to this came
+		if res.Acquired && !h.claim.dead {
+			h.claim.extend(sent, a.o.lease)
+		}
+		return 0, nil
 	case !res.Acquired:
-		h.claim.noted = h.claim.noted || rules[a.kind].notes && !a.single()
+		h.claim.noted = h.claim.noted || (rules[a.kind].notes || rules[a.kind].placed) && !a.single()
 		return res.Remaining, errHeld
 	}
 	h.claim.extend(sent, a.o.lease)
@@ -476,6 +481,12 @@ func (c *Client) answered(a *acquisition, sent instant, res backend.AcquireResul
 	if err := c.unusableLocked(a); err != nil {
 		h.claim.unsure = true // it may be in the store, and nobody has it
 		return 0, err
+	}
+	if a.handed != nil {
+		c.grantLocked(h, sent)
+		c.spareLocked(h)
+		a.h = nil
+		return 0, nil
 	}
 	a.h = c.grantLocked(h, sent)
 	c.caughtUpLocked(h.claim)
@@ -495,6 +506,9 @@ func (c *Client) unusableLocked(a *acquisition) error {
 	case rules[a.kind].numbered && a.h.claim.token() == 0:
 		return errNoToken
 	case v != nil && v.hold != nil && v.hold.state != released && !rules[a.kind].shared:
+		if rules[a.kind].placed {
+			c.loseLocked(v.hold, ErrLost) // the store wouldn't have granted what is held
+		}
 		return errAgain // the Locker was locked meanwhile, and that hold is lost, or will soon be found to be
 	default:
 		return nil
@@ -536,8 +550,12 @@ func (c *Client) confirmed(ctx context.Context, cl *claim) bool {
 // attemptRequest asks for the lock. Who goes on waiting may leave a note of that.
 func (c *Client) attemptRequest(a *acquisition, cl *claim, lease time.Duration) backend.AcquireRequest {
 	req := cl.acquireRequest(lease, false)
-	if rules[a.kind].family == readWrites && !a.single() {
+	switch r := rules[a.kind]; {
+	case a.single():
+	case r.family == readWrites:
 		req.Waited, req.Place = c.now()-a.began, a.placeLease()
+	case r.placed:
+		req.Place = linePlace
 	}
 	return req
 }
@@ -573,7 +591,7 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked()
 	cl.lease, cl.watched = a.o.lease, !a.o.fixed
 	if a.kind != backend.Exclusive {
-		cl.more = new(more)
+		cl.more = &more{permits: a.o.permits, limit: a.o.limit}
 	}
 	all.hold.rest(a.party, a.kind, cl)
 	return &all.hold
@@ -587,8 +605,11 @@ func (c *Client) abandon(a *acquisition) {
 }
 
 func (c *Client) abandonLocked(a *acquisition) {
-	if a.h != nil && (a.h.claim.unsure || a.h.claim.noted) {
-		c.takeBackLocked(a.h.claim)
+	if a.h != nil {
+		a.h.claim.dead = true
+		if a.h.claim.unsure || a.h.claim.noted {
+			c.takeBackLocked(a.h.claim)
+		}
 	}
 	a.h = nil
 }
@@ -641,7 +662,7 @@ func (cl *claim) reentryLease(o acquireOptions, now instant) time.Duration {
 // remaining returns the lease, in whole milliseconds, whose promise lasts no shorter than the one
 // that the claim has.
 func (cl *claim) remaining(now instant) time.Duration {
-	left := cl.until() - now
+	left := cl.goal() - now
 	left += left / (driftShare - 1)
 	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
 }

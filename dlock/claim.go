@@ -71,11 +71,17 @@ type claim struct {
 // more is what only claims of some kinds have.
 type more struct {
 	token uint64 // that the store has given it; 0: none
+
 	holds int    // of those who share it, that are not given back
 	joins uint64 // how often somebody joined it
 	lent  alarm  // when readers no longer share what was claimed for writing
 	under *hold  // the write that its holder reads under, while that lasts
 	inner *claim // of a write: what its holder reads, or has read
+
+	permits, limit int // of a semaphore
+
+	grant time.Duration // for how long the store gave it to who was first in line; 0 once it is renewed
+	end   instant       // until when the call wanted it then
 }
 
 type holdState uint8
@@ -121,6 +127,9 @@ func (cl *claim) extend(sent instant, lease time.Duration) {
 	if until := sent + promised(lease); until > cl.until() {
 		cl.deadline.Store(int64(until))
 	}
+	if cl.more != nil {
+		cl.more.grant = 0
+	}
 }
 
 // sending notes that a request for lease goes out now.
@@ -143,6 +152,22 @@ func (cl *claim) token() uint64 {
 	return cl.more.token
 }
 
+// granted returns for how long the store gave the claim to who was first in line, and 0 if it is renewed since.
+func (cl *claim) granted() time.Duration {
+	if cl.more == nil {
+		return 0
+	}
+	return cl.more.grant
+}
+
+// goal returns until when the claim is to last, if it isn't renewed for longer.
+func (cl *claim) goal() instant {
+	if cl.granted() > 0 {
+		return max(cl.until(), cl.more.end)
+	}
+	return cl.until()
+}
+
 // newHold returns a party's hold on a claim.
 func newHold(p party, kind backend.Kind, cl *claim) *hold {
 	h := new(hold)
@@ -152,7 +177,7 @@ func newHold(p party, kind backend.Kind, cl *claim) *hold {
 
 func (h *hold) rest(p party, kind backend.Kind, cl *claim) {
 	h.claim, h.party, h.kind = cl, p, kind
-	if h.variable() == nil && !rules[kind].shared {
+	if h.variable() == nil && !rules[kind].shared && !rules[kind].many {
 		h.slot = make(chan struct{}, 1)
 	}
 }
@@ -188,7 +213,7 @@ func (c *Client) grantLocked(h *hold, sent instant) *hold {
 // beside it.
 func (c *Client) supersedeLocked(cl *claim) {
 	o := c.objectLocked(cl.kind, cl.object.name)
-	if o == nil {
+	if o == nil || rules[cl.kind].many {
 		return
 	}
 	if o.alone != nil && o.alone != cl.retain() {
@@ -207,9 +232,12 @@ func (c *Client) supersedeLocked(cl *claim) {
 	}
 }
 
-// installLocked makes h what this client has for itself.
+// installLocked makes h what this client has for itself, or one of those who have permits.
 func (c *Client) installLocked(h *hold) {
-	h.claim.object.alone = h
+	h.claim.object.keep(h)
+	if rules[h.kind].many {
+		return
+	}
 	if v := h.variable(); v != nil {
 		v.hold = h
 	}
@@ -263,15 +291,21 @@ func (c *Client) loseClaimLocked(cl *claim, cause error) {
 	}
 	cl.dead = true
 	c.unscheduleLocked(&cl.alarm)
-	if h := cl.object.alone; h != nil && h.claim == cl {
+	switch h := cl.object.alone; {
+	case h != nil && h.claim == cl:
 		c.loseHoldLocked(h, cause)
-	} else {
+	case rules[cl.kind].many:
+		c.loseHoldLocked(cl.object.holder(cl), cause)
+	default:
 		c.loseReadersLocked(cl, cause)
 	}
-	if c.stored(cl.lease) > cl.lease {
+	if c.stored(cl.lease) > cl.lease || cl.granted() > cl.lease {
 		c.takeBackLocked(cl) // the store keeps it for longer than it was asked for
 	}
 	c.wakeLocked(cl)
+	if q := cl.object.line; q != nil {
+		c.lookAtLineLocked(q)
+	}
 	if cl.watched {
 		c.warnLocked("lock lost", "name", cl.object.name, "kind", cl.kind, "owner", cl.owner)
 	} // a fixed lease is meant to end
@@ -290,6 +324,8 @@ func (c *Client) loseHoldLocked(h *hold, cause error) {
 			v.hold = nil // others go on reading
 		}
 		c.rememberLocked(h)
+	default:
+		c.leavePlacesLocked(h.claim.object, v)
 	}
 	if inner := c.endInnerLocked(h); inner != nil {
 		c.takeBackLocked(inner)
@@ -306,9 +342,12 @@ func (c *Client) forsakeLocked(h *hold) {
 // dropLocked takes a hold out of the tables.
 func (c *Client) dropLocked(h *hold) {
 	o := h.claim.object
-	if rules[h.kind].shared {
+	switch {
+	case rules[h.kind].shared:
 		c.forgetReaderLocked(o, h)
-	} else if o.alone == h {
+	case rules[h.kind].many:
+		c.forgetPermitsLocked(o, h)
+	case o.alone == h:
 		o.alone = nil
 		c.unscheduleLocked(&h.claim.alarm)
 	}
@@ -322,8 +361,15 @@ func (c *Client) vacateLocked(h *hold) {
 		return
 	}
 	v.hold = nil
-	if q := c.queueLocked(h.claim); q != nil {
-		c.leadLocked(q)
+	o := c.presentLocked(h.claim)
+	if o == nil {
+		return
+	}
+	if o.queue != nil {
+		c.leadLocked(o.queue)
+	}
+	if o.line != nil {
+		c.returnLocked(o.line, v)
 	}
 }
 
@@ -415,17 +461,31 @@ func (c *Client) lastLossLocked(key lostKey) *hold {
 // Requests to the store, each about a claim.
 
 func (cl *claim) acquireRequest(lease time.Duration, reentry bool) backend.AcquireRequest {
-	return backend.AcquireRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, Reentry: reentry}
+	req := backend.AcquireRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, Reentry: reentry}
+	req.Permits, req.Limit = cl.permits()
+	return req
 }
 
 func (cl *claim) releaseRequest(lease time.Duration, ask bool) backend.ReleaseRequest {
-	return backend.ReleaseRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, AskWaiting: ask}
+	n, _ := cl.permits()
+	return backend.ReleaseRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, AskWaiting: ask, Permits: n}
 }
 
 func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
-	return backend.RenewRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease}
+	n, _ := cl.permits()
+	return backend.RenewRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, Permits: n}
 }
 
 func (cl *claim) lookRequest() backend.LookRequest {
-	return backend.LookRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner}
+	req := backend.LookRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner}
+	req.Permits, req.Limit = cl.permits()
+	return req
+}
+
+// permits returns how many permits a claim is for, and of how many.
+func (cl *claim) permits() (n, limit int) {
+	if cl.more == nil {
+		return 0, 0
+	}
+	return cl.more.permits, cl.more.limit
 }

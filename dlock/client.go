@@ -24,6 +24,7 @@ type Client struct {
 	batches         backend.BatchRenewer // nil if the store has none
 	prompt          bool                 // the store's steps never wait
 	leavable        backend.Leavable     // nil if the store's steps can't be left
+	lines           bool                 // those who wait can stand in line in the store
 	limits          backend.Limits
 	store           string // its type, for errors
 	id              string
@@ -106,6 +107,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	c.batches, _ = c.session.(backend.BatchRenewer)
 	_, c.prompt = c.session.(backend.Prompt)
 	c.leavable, _ = c.session.(backend.Leavable)
+	_, c.lines = c.session.(backend.Liner)
 	return c
 }
 
@@ -127,6 +129,18 @@ func (c *Client) Locker(name string) *Locker { return newLocker(c, backend.Exclu
 // that one don't count. It isn't handed on inside the client. A party that holds the lock as one of the two and asks for it as the other gets
 // [ErrConflict]. A store that has no fenced locks answers every call with an error that wraps [errors.ErrUnsupported].
 func (c *Client) FencedLocker(name string) *Locker { return newLocker(c, backend.Fenced, name) }
+
+// FairLocker returns a Locker for the lock of that name that goes to those who wait for it in the order of their arrival, over all
+// processes. Each waiting call has a place in the store, which is kept for as long as it waits, and the lock is given to the
+// first of them by the store itself, in the step that frees it: nobody gets in before one who came earlier and still waits.
+// [Locker.TryLock] without a wait fails where others wait. A call that gives up leaves its place at once; that of a process that died
+// ends after 3 s.
+//
+// It is the same lock as that of [Client.Locker] by the same name, and each excludes the other, but who waits for that one
+// doesn't stand in line, and needn't be told by a release of this one: don't mix them. It isn't handed on inside the client. A party
+// that holds the lock as one of the two and asks for it as the other gets [ErrConflict]. A store that has no fair locks answers every call with an error
+// that wraps [errors.ErrUnsupported].
+func (c *Client) FairLocker(name string) *Locker { return newLocker(c, backend.Fair, name) }
 
 // Close ends the client: whoever waits gets [ErrClosed], in a [Locker.Lock] as a panic, since that has
 // no other way to say it (end such goroutines first, or use LockContext). [Locker.Lost] channels are closed,
@@ -187,6 +201,11 @@ func (c *Client) holdsLocked() iter.Seq[*hold] {
 						return
 					}
 				}
+				for _, h := range o.permitted() {
+					if !yield(h) {
+						return
+					}
+				}
 			}
 		}
 	}
@@ -198,8 +217,10 @@ func (c *Client) dismiss() {
 	defer c.unlock()
 	for _, table := range c.objects {
 		for _, o := range table {
-			for a := o.firstWaiting(); a != nil; a = a.next {
-				a.notify()
+			for q := range o.queues() {
+				for a := q.first; a != nil; a = a.next {
+					a.notify()
+				}
 			}
 		}
 	}

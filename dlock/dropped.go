@@ -22,11 +22,7 @@ func (c *Client) droppedVariable(v *variable) {
 	}
 }
 
-// watchHold has a Hold found that is dropped, with its context.
-func (c *Client) watchHold(got stay) runtime.Cleanup {
-	return runtime.AddCleanup(got.ctx, c.droppedHold, got.hold)
-}
-
+// droppedHold logs that a Hold and its context are gone, and what they were for isn't given back.
 func (c *Client) droppedHold(h *hold) {
 	c.mu.Lock()
 	defer c.unlock()

@@ -40,12 +40,19 @@ var (
 	// ErrConflict says that the lock's name holds something that is not a lock, or one of another kind; or that
 	// the caller itself has it as one of another kind.
 	ErrConflict = backend.ErrConflict
+
+	// ErrTooMany says that more permits were asked for than there are, so that they would never be had.
+	ErrTooMany = backend.ErrTooMany
+
+	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and that the store doesn't know how many there are either: nobody has
+	// set it up.
+	ErrNoLimit = backend.ErrNoLimit
 )
 
 // Error is the error of every call in this package that returns one. It wraps one or more of the
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
-	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, islocked, isheld, holdcount or ttl; of the reading side of an RWLocker with an r before it
+	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, islocked, isheld, holdcount, ttl or available; of the reading side of an RWLocker with an r before it
 	Name string // the lock's
 	Err  error
 }
@@ -69,10 +76,15 @@ var (
 )
 
 // unavailable returns an error of the store as one that says so. What the store found under the
-// name, and that the client is closed, says nothing against the store.
+// name, or misses in the request, and that the client is closed, says nothing against the store.
 func unavailable(err error) error {
-	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrClosed) || errors.Is(err, ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) {
-		return err
+	if err == nil {
+		return nil
+	}
+	for _, plain := range []error{ErrConflict, ErrClosed, ErrUnavailable, ErrTooMany, ErrNoLimit, errors.ErrUnsupported} {
+		if errors.Is(err, plain) {
+			return err
+		}
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }

@@ -33,7 +33,7 @@ func (o *object) passing() *claim {
 // for reading, too. What has been read under by its holder stays his: another's requests of that number couldn't be told from his.
 func (cl *claim) passesTo(a *acquisition) bool {
 	return rules[cl.kind].passes && (a.kind == cl.kind || rules[a.kind].shared) &&
-		(cl.more == nil || cl.more.inner == nil) && cl.suits(a)
+		(cl.more == nil || cl.more.inner == nil && cl.more.permits == a.o.permits && cl.more.limit == a.o.limit) && cl.suits(a)
 }
 
 // handOn gives a hold that is to be released to whoever is next in the queue, and says whether it
@@ -73,7 +73,7 @@ func (c *Client) nextLocked(cl *claim, h *hold) *acquisition {
 	if q == nil || now >= c.handoverEnd(cl) || !cl.passes(now) {
 		return nil
 	}
-	if a := q.nextLocked(h); a != nil && !a.trying && cl.passesTo(a) {
+	if a := q.nextLocked(h); a != nil && (!a.trying || rules[a.kind].many) && cl.passesTo(a) {
 		return a
 	}
 	return nil
@@ -84,7 +84,7 @@ func (c *Client) inheritLocked(a *acquisition, cl *claim) {
 	cl.handed = true
 	heir := newHold(a.party, a.kind, cl)
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
-	cl.object.alone = heir // before the queue may be empty, and the object idle
+	cl.object.keep(heir) // before the queue may be empty, and the object idle
 	c.dequeueLocked(a)
 	c.installLocked(heir)
 	a.handed = heir
@@ -227,6 +227,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	defer c.unlock()
 	h := a.handed
 	a.handed = nil
+	c.unscheduleLocked(&a.alarm)
 	a.answered, a.failure = true, nil // this client had it: we know without asking
 	switch v := a.variable(); {
 	case h.state == forsaken:

@@ -2,7 +2,6 @@ package dlock
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"sync/atomic"
 )
@@ -14,15 +13,16 @@ import (
 // being renewed.
 type Hold struct {
 	stay
-	given atomic.Bool // back
-	watch runtime.Cleanup
+	inside atomic.Pointer[holdContext] // once it is asked for: most never are
+	given  atomic.Bool                 // back
+	watch  runtime.Cleanup
 }
 
-// stay is what an acquisition has brought about: for one hold, with a context that lasts as long.
+// stay is what an acquisition has brought about, and the context that it was made with.
 type stay struct {
 	locker *Locker
 	hold   *hold
-	ctx    *holdContext
+	ctx    context.Context
 }
 
 // Acquire waits for the lock as [Locker.LockContext] does, and returns what it has got. In whose name it does
@@ -35,7 +35,14 @@ func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, err
 	if err != nil {
 		return nil, l.wrap("acquire", err)
 	}
-	return &Hold{stay: got, watch: l.client.watchHold(got)}, nil
+	return newHandle(got), nil
+}
+
+// newHandle returns what a caller gets that has acquired something.
+func newHandle(got stay) *Hold {
+	h := &Hold{stay: got}
+	h.watch = runtime.AddCleanup(h, got.locker.client.droppedHold, got.hold)
+	return h
 }
 
 // Context returns a context for what is done while the lock is held, with the values of the one that was given to
@@ -46,7 +53,24 @@ func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, err
 // released. It carries the hold: Do, Acquire and LockContext of the same lock re-enter with it, in any goroutine,
 // also within a hold of another lock. Once the hold is over they return [ErrLost], or [ErrNotHeld] if it was given
 // back. For other locks the context says what the one given to Acquire says.
-func (h *Hold) Context() context.Context { return h.mustBeHeld().ctx }
+func (h *Hold) Context() context.Context {
+	s := h.mustBeHeld()
+	if d := h.inside.Load(); d != nil {
+		return d
+	}
+	c := s.locker.client
+	d := c.inside(s.ctx, s.hold)
+	d.watch = runtime.AddCleanup(d, c.droppedHold, s.hold)
+	if !h.inside.CompareAndSwap(nil, d) {
+		d.end()
+		return h.inside.Load()
+	}
+	if h.given.Load() {
+		d.end()
+	}
+	h.watch.Stop() // who has the context has not dropped what it is for
+	return d
+}
 
 // Release gives the lock back, and ends the context. It does so even if ctx has ended, and tries for at most 5 s or
 // what is left of the lease, and no longer than ctx allows; if the store hasn't answered by then the
@@ -59,7 +83,9 @@ func (h *Hold) Release(ctx context.Context) error {
 		return s.locker.wrap("release", ErrNotHeld)
 	}
 	h.watch.Stop()
-	s.ctx.end()
+	if d := h.inside.Load(); d != nil {
+		d.end()
+	}
 	return s.locker.wrap("release", s.locker.client.releaseWithin(ctx, s.hold))
 }
 
@@ -112,13 +138,13 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
 	l.mustBeMade()
 	if fn == nil {
-		return l.wrap("do", errors.New("the function is nil"))
+		return l.wrap("do", errNoFunction)
 	}
 	got, err := l.enter(ctx, opts)
 	if err != nil {
 		return l.wrap("do", err)
 	}
-	return got.run(ctx, fn)
+	return got.run(fn)
 }
 
 // enter acquires the lock for somebody of its own, or for whom ctx names.
@@ -128,26 +154,32 @@ func (l *Locker) enter(ctx context.Context, opts []AcquireOption) (stay, error) 
 	if who.party == party(l.plain) {
 		who = caller{party: NewOwner(), alone: true} // its hold is its own
 	}
-	h, err := l.acquire(ctx, who, acquireOptions{}, opts)
+	return l.enterAs(ctx, who, acquireOptions{}, opts)
+}
+
+// enterAs acquires the lock for that party.
+func (l *Locker) enterAs(ctx context.Context, who caller, o acquireOptions, opts []AcquireOption) (stay, error) {
+	h, err := l.acquire(ctx, who, o, opts)
 	if err != nil {
 		return stay{}, err
 	}
-	return stay{l, h, l.client.inside(ctx, h)}, nil
+	return stay{l, h, ctx}, nil
 }
 
 // run calls fn while the lock is held, and releases it.
-func (d *stay) run(ctx context.Context, fn func(context.Context) error) (err error) {
-	l := d.locker
+func (s *stay) run(fn func(context.Context) error) (err error) {
+	l := s.locker
+	ctx := l.client.inside(s.ctx, s.hold)
 	returned := false
 	defer func() {
-		d.ctx.end()
-		e := l.wrap("unlock", l.client.releaseWithin(withoutCancel(ctx), d.hold))
+		ctx.end()
+		e := l.wrap("unlock", l.client.releaseWithin(withoutCancel(s.ctx), s.hold))
 		if e != nil && !returned {
 			l.client.warn("unlock, after a panic", "name", l.name, "err", e)
 		}
 		err = both(err, e)
 	}()
-	err = fn(d.ctx)
+	err = fn(ctx)
 	returned = true
 	return err
 }
@@ -167,6 +199,7 @@ type holdContext struct {
 	context.Context // ends with the caller's, with the hold, and when that is given back
 	id              identity
 	line            *lifeline
+	watch           runtime.Cleanup // that of a Hold: whether it is dropped
 }
 
 // A lifeline is how a hold ends a context.
@@ -195,7 +228,7 @@ func (d *holdContext) Value(key any) any {
 func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &holdContext{ctx, id, &lifeline{cancel}}
+	d := &holdContext{Context: ctx, id: id, line: &lifeline{cancel}}
 	c.mu.Lock()
 	defer c.unlock()
 	t := h.watchedLocked()
@@ -211,6 +244,7 @@ func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 
 // end ends the context, since what it is for is given back.
 func (d *holdContext) end() {
+	d.watch.Stop()
 	d.line.cancel(nil)
 	c, h := d.id.client, d.id.hold
 	c.mu.Lock()

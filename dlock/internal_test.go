@@ -29,7 +29,7 @@ func empty(t *testing.T, c *Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for table, n := range map[string]int{
-		"locks": len(c.objects[locks]), "read-write locks": len(c.objects[readWrites]), "alarms": len(c.alarms.heap),
+		"locks": len(c.objects[locks]), "read-write locks": len(c.objects[readWrites]), "semaphores": len(c.objects[semaphores]), "alarms": len(c.alarms.heap),
 		"lost": len(c.lost), "losses": len(c.losses), "ends": len(c.ends), "records": len(c.records),
 	} {
 		if n != 0 {

@@ -378,7 +378,7 @@ func (l *Locker) usable(ctx context.Context) error {
 	if l.name == "" {
 		return errEmptyName
 	}
-	if c := l.client; !c.limits.Kinds.Has(l.kind) {
+	if c := l.client; !c.limits.Kinds.Has(l.kind) || rules[l.kind].placed && !c.lines {
 		return backend.UnknownKind(c.store, l.kind)
 	}
 	return l.client.over(ctx)

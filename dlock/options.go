@@ -105,6 +105,8 @@ type acquireOptions struct {
 	fixed   bool // the lease was given: it is not renewed
 	wait    time.Duration
 	bounded bool // the wait was given
+
+	permits, limit int // of a semaphore
 }
 
 // Lease sets a fixed lease: the lock ends by itself after it, and is not renewed. Less than 1 ms is

@@ -504,8 +504,10 @@ func (h *history) stuck() {
 				for _, x := range o.readers() {
 					fmt.Printf("  reads: %+v on %+v\n", x, x.claim)
 				}
-				for a := o.firstWaiting(); a != nil; a = a.next {
-					fmt.Printf("  waits: %v lead %v parked %v fresh %v trying %v h %v\n", a.kind, o.queue.lead == a, a.parked(), a.fresh, a.trying, a.h)
+				for q := range o.queues() {
+					for a := q.first; a != nil; a = a.next {
+						fmt.Printf("  waits: %v lead %v parked %v fresh %v trying %v h %v\n", a.kind, q.lead == a, a.parked(), a.fresh, a.trying, a.h)
+					}
 				}
 			}
 		}

@@ -28,15 +28,14 @@ const (
 func (c *Client) subscribeLocked(q *queue) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	q.subscribed, q.cancel = subscribing, cancel
-	kind, name := q.object.family.representative(), q.object.name
+	req := backend.SubscribeRequest{Kind: q.object.family.representative(), Name: q.object.name, Wake: func(backend.Wakeup) { c.told(q) }}
+	if q.placed {
+		req.Kind, req.Granted = backend.Fair, func(g backend.Grant) { c.granted(q, g) }
+	}
 	c.backgroundLocked(func() {
 		var b backoff
 		for {
-			sub, err := c.notifier.Subscribe(ctx, backend.SubscribeRequest{
-				Kind: kind,
-				Name: name,
-				Wake: func(backend.Wakeup) { c.told(q) },
-			})
+			sub, err := c.notifier.Subscribe(ctx, req)
 			if err == nil {
 				c.subscribed(ctx, q, sub)
 				return
@@ -53,7 +52,9 @@ func (c *Client) told(q *queue) {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
-	case q.object.queue != q:
+	case *q.slot() != q:
+	case q.placed:
+		c.lookAtLineLocked(q)
 	case q.releasing > 0:
 		// It is our own, or will be followed by the answer to ours, which says more.
 		q.heard = true
@@ -70,14 +71,17 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 	over := ctx.Err() != nil
 	c.mu.Lock()
 	defer c.unlock()
-	if over || q.object.queue != q {
+	if over || *q.slot() != q {
 		c.laterLocked(sub.Close)
 		return
 	}
 	q.sub, q.subscribed = sub, standing
 	c.laterLocked(q.cancel) // else the context stays for as long as somebody waits
 	q.cancel = nil
-	if q.lead == nil || !c.sitsOutLocked(q) { // or it tries in a moment
+	switch {
+	case q.placed:
+		c.lookAtLineLocked(q)
+	case q.lead == nil || !c.sitsOutLocked(q): // or it tries in a moment
 		c.wakeQueueLocked(q)
 	}
 }
@@ -92,6 +96,9 @@ func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	retry := backend.KindOf(err) != backend.Refused
 	if q.subscribed == subscribing {
 		c.wakeQueueLocked(q) // it must poll from now on
+		if q.placed {
+			c.lookAtLineLocked(q)
+		}
 	}
 	q.subscribed = failing
 	if !retry {

@@ -26,7 +26,7 @@ const (
 // asksWhoWaitsLocked says whether a last release asks the store whether others wait for the lock: where
 // they do, or did a moment ago; after a chain; and now and then where this client has locked it just before.
 func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
-	if rules[cl.kind].shared {
+	if rules[cl.kind].shared || rules[cl.kind].placed {
 		return false
 	}
 	key := cl.object.key()

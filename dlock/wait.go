@@ -15,6 +15,7 @@ type queue struct {
 	object      *object
 	first, last *acquisition
 	length      int
+	placed      bool         // who waits has a place in the store: nobody leads
 	partners    int          // how many whose party others may call for
 	writers     int          // how many want it for themselves, and not to share it
 	lead        *acquisition // who talks to the store; nil if nobody does
@@ -23,9 +24,11 @@ type queue struct {
 	releasing   int          // last releases of this client that are under way
 	heard       bool         // and a message came since
 	subscription
-	overdue alarm
-	refused uint64 // the number of the last attempt that was answered
-	failure error  // of the lead's last attempt; nil if it was answered
+	*keeping // nil if there are no places
+	overdue  alarm
+	refused  uint64 // the number of the last attempt that was answered
+	refusal  refusal
+	failure  error // of the lead's last attempt; nil if it was answered
 }
 
 // shortestWait is the least time between two looks at a lock that were not asked for by a wake-up.
@@ -90,12 +93,12 @@ func (c *Client) enqueue(a *acquisition) bool {
 		}
 		o = c.openLocked(a.h.claim.object)
 	}
-	if c.knownHeldLocked(o, a.kind) {
+	if c.knownHeldLocked(o, a) {
 		a.answered = true // we know without asking
 	}
-	q := o.queue
+	q := *o.waitsFor(a.kind)
 	if q == nil {
-		q = c.newQueueLocked(o)
+		q = c.newQueueLocked(o, a.kind)
 	}
 	a.joined = false
 	a.alarm.task = a
@@ -110,6 +113,13 @@ func (c *Client) enqueue(a *acquisition) bool {
 	}
 	q.last = a
 	q.countLocked(a, 1)
+	if q.placed {
+		if a.h == nil {
+			a.h = c.claimForLocked(a)
+		}
+		a.fresh = true
+		return true
+	}
 	if q.lead == nil {
 		c.leadLocked(q)
 	}
@@ -120,32 +130,39 @@ func (c *Client) enqueue(a *acquisition) bool {
 }
 
 // newQueueLocked makes an empty queue.
-func (c *Client) newQueueLocked(o *object) *queue {
+func (c *Client) newQueueLocked(o *object, kind backend.Kind) *queue {
 	q := c.spare
 	if q == nil {
 		q = new(queue)
 	}
 	c.spare = nil
-	*q = queue{object: o}
-	o.queue = q
+	*q = queue{object: o, placed: rules[kind].placed}
+	if q.placed {
+		q.keeping = new(keeping)
+		q.look.task = lineLook{q}
+	}
+	*o.waitsFor(kind) = q
 	return q
 }
 
 // waitsInLocked returns the queue in which an acquisition stands, or nil.
 func (c *Client) waitsInLocked(a *acquisition) *queue {
 	if o := c.objectLocked(a.kind, a.name); o != nil {
-		return o.queue
+		return *o.waitsFor(a.kind)
 	}
 	return nil
 }
 
-// knownHeldLocked says whether this client itself has what keeps anybody from a lock of that kind.
-func (c *Client) knownHeldLocked(o *object, kind backend.Kind) bool {
+// knownHeldLocked says whether this client itself has what keeps anybody's call from a lock.
+func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
+	if rules[a.kind].many {
+		return o.exhausts(a)
+	}
 	now := c.now()
 	if o.alone != nil && o.alone.valid(now) {
 		return true
 	}
-	if rules[kind].shared || o.reading == nil {
+	if rules[a.kind].shared || o.reading == nil {
 		return false
 	}
 	for _, h := range o.reading.holds {
@@ -189,7 +206,7 @@ func (c *Client) dequeueLocked(a *acquisition) {
 // leadLocked finds who is to talk to the store, and tells whoever hasn't so far. Every new lead tries
 // before it waits, but for one that is likely to be handed the lock, or is to let others have a turn.
 func (c *Client) leadLocked(q *queue) {
-	if q.lead != nil && q.lead.committed() {
+	if q.placed || q.lead != nil && q.lead.committed() {
 		return
 	}
 	a, before := q.firstInLocked(), q.lead
@@ -204,7 +221,7 @@ func (c *Client) leadLocked(q *queue) {
 		return
 	}
 	q.again = 0
-	a.fresh = !c.expectsLocked(a) && !c.sitsOutLocked(q)
+	a.fresh = !c.expectsLocked(a) && !c.refusedLocked(q, a) && !c.sitsOutLocked(q)
 	if a.fresh || q.woken {
 		a.notify()
 	}
@@ -269,7 +286,15 @@ func (a *acquisition) parked() bool {
 // expectsLocked says whether a lead is likely to be handed the lock, and if so has it look again when
 // that is over.
 func (c *Client) expectsLocked(a *acquisition) bool {
-	cl := c.objectLocked(a.kind, a.name).passing()
+	o := c.objectLocked(a.kind, a.name)
+	if rules[a.kind].many {
+		if !o.exhausts(a) {
+			return false
+		}
+		c.hastenLocked(&a.alarm, c.now()+longestPause(c.lease))
+		return true
+	}
+	cl := o.passing()
 	if cl == nil || c.handover == 0 || !cl.passesTo(a) {
 		return false
 	}
@@ -278,6 +303,15 @@ func (c *Client) expectsLocked(a *acquisition) bool {
 		return false
 	}
 	c.hastenLocked(&a.alarm, until)
+	return true
+}
+
+// refusedLocked says whether a new lead would be refused as the last was, and if so has it look again when that would have.
+func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
+	if q.woken || !q.refusal.refuses(a) {
+		return false
+	}
+	c.hastenLocked(&a.alarm, q.refusal.again)
 	return true
 }
 
@@ -295,12 +329,16 @@ func (q *queue) inquireLocked(seen uint64) {
 
 // ring lets a lead try again, and one that isn't hear whether the lock is held.
 func (a *acquisition) ring(c *Client, now instant) {
+	if a.handed != nil {
+		c.laterLocked(a.cut) // the store gave the lock away, and hasn't answered
+		return
+	}
 	o := c.objectLocked(a.kind, a.name)
-	switch q := o.queue; {
-	case q.lead == a:
+	switch q := *o.waitsFor(a.kind); {
+	case q.lead == a, q.placed:
 		a.fresh = true
 		a.notify()
-	case c.knownHeldLocked(o, a.kind):
+	case c.knownHeldLocked(o, a):
 		a.answered = true // we know without asking
 	default:
 		q.inquireLocked(a.seen)
@@ -327,7 +365,7 @@ func (q *queue) ring(c *Client, now instant) {
 	switch {
 	case q.first.parked():
 		c.warnLocked("waiting for longer than a lease for a Locker that is locked", "name", q.object.name)
-	case c.knownHeldLocked(q.object, q.first.kind):
+	case c.knownHeldLocked(q.object, q.first):
 		c.warnLocked("waiting for longer than a lease for a lock that this client holds itself", "name", q.object.name)
 	default:
 		c.scheduleLocked(&q.overdue, now+c.lease)
@@ -342,13 +380,24 @@ func (a *acquisition) notify() {
 	}
 }
 
+// slot returns where the object refers to a queue.
+func (q *queue) slot() **queue {
+	if q.placed {
+		return &q.object.line
+	}
+	return &q.object.queue
+}
+
 // dissolveLocked drops an empty queue.
 func (c *Client) dissolveLocked(q *queue) {
-	q.object.queue = nil
+	*q.slot() = nil
 	c.tidyLocked(q.object)
 	c.unscheduleLocked(&q.overdue)
+	if q.placed {
+		c.unscheduleLocked(&q.look)
+	}
 	q.lead = nil
-	if q.subscribed == unsubscribed && q.releasing == 0 {
+	if q.subscribed == unsubscribed && q.releasing == 0 && !q.placed {
 		c.spare = q // nothing else refers to it
 		return
 	}
@@ -368,7 +417,7 @@ func (c *Client) wakeLocked(cl *claim) {
 }
 
 func (c *Client) wakeQueueLocked(q *queue) {
-	q.woken = true
+	q.woken, q.refusal = true, refusal{}
 	c.leadLocked(q)
 	if q.lead != nil {
 		q.lead.notify()
@@ -379,7 +428,9 @@ func (c *Client) wakeQueueLocked(q *queue) {
 // re-enter.
 func (c *Client) joinLocked(h *hold) {
 	if h.variable() == nil {
-		c.joinPartiesLocked(h.claim.object.queue, func(a *acquisition) bool { return a.h != h && a.party == h.party })
+		for q := range h.claim.object.queues() {
+			c.joinPartiesLocked(q, func(a *acquisition) bool { return a.h != h && a.party == h.party })
+		}
 	}
 }
 
@@ -429,6 +480,9 @@ func (c *Client) turn(a *acquisition) move {
 		return toEnd
 	}
 	q := c.waitsInLocked(a)
+	if q.placed {
+		return c.placeTurnLocked(q, a)
+	}
 	if q.lead != a || !a.fresh && !q.woken {
 		c.watchLocked(q, a)
 		return a.wait()
@@ -440,7 +494,7 @@ func (c *Client) turn(a *acquisition) move {
 		return a.wait()
 	}
 	a.trying = true
-	q.again = 0
+	q.again, q.refusal = 0, refusal{}
 	c.triesLocked(q.object.key(), woken)
 	return toTry
 }
@@ -457,6 +511,8 @@ func (a *acquisition) wait() move {
 func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 	remaining, err := c.attemptUntilJoined(ctx, a)
 	switch {
+	case c.wasHanded(a):
+		return nil, nil
 	case err == nil:
 		return a.h, nil
 	case err == errHeld:
@@ -472,13 +528,23 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 	return nil, nil
 }
 
+// wasHanded says whether somebody has handed a call what it was just asking for.
+func (c *Client) wasHanded(a *acquisition) bool {
+	if !rules[a.kind].many && !rules[a.kind].placed {
+		return false
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	return a.handed != nil
+}
+
 // failed notes that the lead's attempt failed, perhaps because it was cut short, and when it is to be
 // repeated. It is false if it is not.
 func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	q := c.waitsInLocked(a)
-	if q == nil || q.lead != a {
+	if q == nil || q.lead != a && !q.placed {
 		c.abandonLocked(a) // it was joined meanwhile, or its Locker was locked
 		return false
 	}
@@ -491,7 +557,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 
 // attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.
 func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
-	if a.variable() != nil || c.prompt {
+	if (a.variable() != nil && !rules[a.kind].placed) || c.prompt {
 		return c.attempt(ctx, a)
 	}
 	ctx, cut := context.WithCancel(ctx)
@@ -512,6 +578,10 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	defer c.unlock()
 	a.answered, a.failure = true, nil
 	q := c.waitsInLocked(a)
+	if q != nil && q.placed {
+		c.placedLocked(q, a, remaining)
+		return
+	}
 	if q == nil || q.lead != a {
 		return // it was joined meanwhile, and will be told
 	}
@@ -520,6 +590,9 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 		c.subscribeLocked(q)
 	}
 	c.scheduleLocked(&a.alarm, c.nextAttemptLocked(q, a, remaining))
+	if !q.woken {
+		q.refusal = refusal{a.o.permits, a.o.limit, a.alarm.at}
+	}
 }
 
 // nextAttemptLocked returns when a lead that was told that another has the lock, for so long, looks
@@ -556,7 +629,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}
-	if c.heldLocked(c.objectLocked(a.kind, a.name), a.kind, nil) {
+	if c.heldLocked(c.objectLocked(a.kind, a.name), a, nil) {
 		a.answered, a.failure = true, nil // we know without asking
 	}
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {

@@ -119,7 +119,7 @@ func (cl *claim) ring(c *Client, now instant) {
 		c.forgetAllLocked(cl)
 	case now >= cl.until():
 		c.loseClaimLocked(cl, ErrLost)
-	case cl.watched || rules[cl.kind].asserted:
+	case cl.watched || rules[cl.kind].asserted || cl.goal() > cl.until():
 		c.alarms.batch = append(c.alarms.batch, cl)
 		c.scheduleLocked(&cl.alarm, cl.next(now+cl.effective()/6)) // if it isn't answered by then
 	default:
@@ -131,7 +131,7 @@ func (cl *claim) ring(c *Client, now instant) {
 // instant.
 func (c *Client) nextLook(cl *claim, sent instant) instant {
 	switch {
-	case cl.watched:
+	case cl.watched, cl.goal() > cl.until():
 		return cl.next(sent + cl.effective()/3)
 	case rules[cl.kind].asserted:
 		return min(sent+c.lease/3, cl.until())
@@ -151,10 +151,13 @@ func (cl *claim) renewalLease(now instant) time.Duration {
 // effective returns the lease that the claim can count on: its own, or a shorter one of a request
 // that may yet be carried out.
 func (cl *claim) effective() time.Duration {
-	if cl.doubt > 0 {
-		return min(cl.lease, cl.doubt)
+	lease := cl.lease
+	for _, shorter := range []time.Duration{cl.doubt, cl.granted()} {
+		if shorter > 0 {
+			lease = min(lease, shorter)
+		}
 	}
-	return cl.lease
+	return lease
 }
 
 // next returns the time of the next renewal where it should be at about the instant at: a little

@@ -19,12 +19,12 @@ func (b *Backend) Size() (objects, subs int, timer bool) {
 	return len(b.objects), len(b.subs), b.due != time.Time{}
 }
 
-// Holds returns how many holds and notes the table has under a name, those that are over among them.
+// Holds returns how many holds, notes and places in line the table has under a name, those that are over among them.
 func (b *Backend) Holds(name string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.objects[name]
-	n := len(o.readers) + len(o.notes)
+	n := len(o.readers) + len(o.notes) + len(o.permits) + len(o.line)
 	if o.alone.count > 0 {
 		n++
 	}

@@ -297,24 +297,31 @@ func TestTokens(t *testing.T) {
 	})
 }
 
-// What a name holds belongs to one kind or the other, until all of it is over.
+// What a name holds belongs to one of three locks, until all of it is over.
 func TestKindsOfOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(membackend.New())
-		kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Read, backend.Write}
-		for i, held := range kinds {
+		locks := map[backend.Kind]string{
+			backend.Exclusive: "one owner's", backend.Fenced: "one owner's", backend.Fair: "one owner's",
+			backend.Read: "read-write", backend.Write: "read-write",
+			backend.Permits: "semaphore",
+		}
+		for held, is := range locks {
 			holder := side{t, s, held, "a"}
-			holder.acquires(true)
-			for j, k := range kinds {
-				if i/2 == j/2 {
+			holder.acquire(backend.AcquireRequest{Permits: 1, Limit: 1})
+			for k, other := range locks {
+				if is == other {
 					continue
 				}
 				errs := make(map[string]error)
-				_, errs["Acquire"] = s.Acquire(t.Context(), backend.AcquireRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease})
-				_, errs["Release"] = s.Release(t.Context(), backend.ReleaseRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease})
-				_, errs["Renew"] = s.Renew(t.Context(), backend.RenewRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease})
+				_, errs["Acquire"] = s.Acquire(t.Context(), backend.AcquireRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1, Limit: 1})
+				_, errs["Release"] = s.Release(t.Context(), backend.ReleaseRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1})
+				_, errs["Renew"] = s.Renew(t.Context(), backend.RenewRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1})
 				_, errs["ForceRelease"] = s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: k, Name: "lock"})
-				_, errs["Look"] = s.Look(t.Context(), backend.LookRequest{Kind: k, Name: "lock"})
+				_, errs["Look"] = s.Look(t.Context(), backend.LookRequest{Kind: k, Name: "lock", Limit: 1})
+				if k == backend.Fair {
+					_, errs["KeepPlaces"] = s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: k, Name: "lock", Owners: []string{"b"}, Place: lease})
+				}
 				for step, err := range errs {
 					if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
 						t.Errorf("%s(%v) of what is held as %v: %v; want ErrConflict, refused", step, k, held, err)
@@ -322,7 +329,7 @@ func TestKindsOfOneName(t *testing.T) {
 				}
 			}
 			holder.sees(backend.LookResult{Held: true, Count: 1, Remaining: lease})
-			time.Sleep(lease) // then it is free for either
+			time.Sleep(lease) // then it is free for all
 		}
 	})
 }

@@ -37,7 +37,7 @@ type Backend struct {
 }
 
 // kinds is which kinds of lock there are.
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write)
+var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits)
 
 // New returns an empty store.
 func New() *Backend {
@@ -60,7 +60,7 @@ func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, er
 	o := b.objects[name]
 	o.prune(now)
 	if o.conflicts(k) {
-		return o, &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: no %v lock: %w", k, backend.ErrConflict)}
+		return o, refused(fmt.Errorf("no %v lock: %w", k, backend.ErrConflict))
 	}
 	return o, nil
 }
@@ -74,12 +74,21 @@ func (b *Backend) put(name string, o object) {
 	b.objects[name] = o
 }
 
-// putUntil stores what a name holds, of which something new is over then. The caller has b.mu.
-func (b *Backend) putUntil(name string, o object, due, now time.Time) {
-	b.put(name, o)
-	if b.due.IsZero() || due.Before(b.due) {
+// finish ends a step: if the lock is free, the first in line gets it, and what the name holds is stored. Something new
+// in it is over at due, unless that is zero. The caller has b.mu, and tells the news without it.
+func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (granted bool) {
+	first, granted := o.settle(now)
+	if granted {
+		n.grant(b.subs[name], first, now)
+		if short := now.Add(grantLease); due.IsZero() || short.Before(due) {
+			due = short
+		}
+	}
+	b.put(name, *o)
+	if !due.IsZero() && (b.due.IsZero() || due.Before(b.due)) {
 		b.sweepAt(due, now)
 	}
+	return granted
 }
 
 // sweepAt sets the timer. The caller has b.mu.
@@ -92,14 +101,22 @@ func (b *Backend) sweepAt(due, now time.Time) {
 	b.timer.Reset(due.Sub(now))
 }
 
-// sweep takes out what is over, so that nothing is left of those who never come back.
+// sweep takes out what is over, so that nothing is left of those who never come back, and gives to those in line
+// what others have left to them by that.
 func (b *Backend) sweep() {
+	var n news
+	defer n.tell()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 	var next time.Time
 	for name, o := range b.objects {
-		if o.prune(now) {
+		pruned := o.prune(now)
+		first, granted := o.settle(now)
+		if granted {
+			n.grant(b.subs[name], first, now)
+		}
+		if pruned || granted || o.empty() { // empty: a look has taken out the last of it
 			b.put(name, o)
 		}
 		if first, ok := o.next(); ok && (next.IsZero() || first.Before(next)) {
@@ -134,12 +151,17 @@ type session struct {
 	closed bool
 }
 
-var errClosed = errors.New("membackend: the session is closed")
+var errClosed = errors.New("the session is closed")
+
+// refused returns the error of a step that has changed nothing.
+func refused(err error) error {
+	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: %w", err)}
+}
 
 // check says why a step can't be done. The caller has s.b.mu.
 func (s *session) check(ctx context.Context, kind backend.Kind) error {
 	if s.closed {
-		return &backend.Error{Kind: backend.Refused, Err: errClosed}
+		return refused(errClosed)
 	}
 	return checkRequest(ctx, kind)
 }
@@ -158,32 +180,47 @@ func checkRequest(ctx context.Context, kind backend.Kind) error {
 // Prompt implements [backend.Prompt].
 func (s *session) Prompt() {}
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+	var n news
+	defer n.tell()
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := s.check(ctx, req.Kind); err != nil {
-		return backend.AcquireResult{}, err
+		return res, err
 	}
 	now := time.Now()
 	o, err := b.object(req.Name, req.Kind, now)
 	if err != nil {
-		return backend.AcquireResult{}, err
+		return res, err
 	}
-	var res backend.AcquireResult
-	if req.Kind == backend.Read {
+	var wakes bool
+	switch req.Kind {
+	case backend.Read:
 		res = o.acquireRead(req, now)
-	} else {
+	case backend.Permits:
+		res, wakes, err = o.acquirePermits(req, now)
+	case backend.Fair:
+		res = o.acquireFair(req, s, now)
+	default:
 		res = o.acquire(req, now)
 	}
+	if err != nil {
+		return res, err
+	}
+	var due time.Time
 	switch {
 	case res.Acquired:
 		if req.Kind == backend.Fenced {
 			res.Token = b.number(&o.alone)
 		}
-		b.putUntil(req.Name, o, now.Add(req.Lease), now)
-	case leavesNote(req):
-		b.putUntil(req.Name, o, now.Add(req.Place), now)
+		due = now.Add(req.Lease)
+	case req.Place > 0: // a note, or a place
+		due = now.Add(req.Place)
+	}
+	b.finish(req.Name, &o, due, now, &n)
+	if wakes {
+		n.wake(b.waiters(req.Name), req.Kind)
 	}
 	return res, nil
 }
@@ -197,12 +234,6 @@ func (b *Backend) number(h *hold) uint64 {
 	return h.token
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	res, waiters, err := s.release(ctx, req)
-	wake(waiters, req.Kind)
-	return res, err
-}
-
 // waiting returns how many sessions other than this one are among those who wait.
 func (s *session) waiting(waiters []*subscription) int {
 	others := make(map[*session]struct{})
@@ -214,53 +245,76 @@ func (s *session) waiting(waiters []*subscription) int {
 	return len(others)
 }
 
-func (s *session) release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, waiters []*subscription, err error) {
+func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+	var n news
+	defer n.tell()
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := checkRequest(ctx, req.Kind); err != nil {
-		return res, nil, err
+		return res, err
 	}
 	now := time.Now()
 	o, err := b.object(req.Name, req.Kind, now)
 	if err != nil {
-		return res, nil, err
+		return res, err
 	}
 	var wakes bool
-	if req.Kind == backend.Read {
+	switch req.Kind {
+	case backend.Read:
 		res.Outcome, wakes = o.releaseRead(req.Owner)
-	} else {
+	case backend.Permits:
+		res.Outcome, wakes = o.releasePermits(req)
+	default:
 		res.Outcome, wakes = o.release(req, now)
 	}
+	var due time.Time
 	if res.Outcome == backend.Left {
-		b.putUntil(req.Name, o, now.Add(req.Lease), now)
-	} else {
-		b.put(req.Name, o)
+		due = now.Add(req.Lease)
 	}
-	if !wakes {
-		return res, nil, nil
+	if granted := b.finish(req.Name, &o, due, now, &n); granted || !wakes {
+		return res, nil
 	}
-	waiters = b.waiters(req.Name)
+	waiters := b.waiters(req.Name)
 	if req.AskWaiting && res.Outcome == backend.Freed {
 		res.Counted, res.Waiting = true, s.waiting(waiters)
 	}
-	return res, waiters, nil
+	n.wake(waiters, req.Kind)
+	return res, nil
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
+	var n news
+	defer n.tell()
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := s.check(ctx, req.Kind); err != nil {
-		return backend.RenewResult{}, err
+		return res, err
 	}
 	now := time.Now()
 	o, err := b.object(req.Name, req.Kind, now)
-	if err != nil || !o.renew(req, now) {
-		return backend.RenewResult{}, err
+	if err != nil {
+		return res, err
 	}
-	b.putUntil(req.Name, o, now.Add(req.Lease), now)
-	return backend.RenewResult{Held: true}, nil
+	var wakes bool
+	switch req.Kind {
+	case backend.Read:
+		res.Held = o.renewRead(req, now)
+	case backend.Permits:
+		res.Held, wakes = o.renewPermits(req, now)
+	default:
+		res.Held = o.renew(req, now)
+	}
+	var due time.Time
+	if res.Held {
+		due = now.Add(req.Lease)
+	}
+	b.finish(req.Name, &o, due, now, &n)
+	if wakes {
+		n.wake(b.waiters(req.Name), req.Kind)
+	}
+	return res, nil
 }
 
 // RenewBatch implements [backend.BatchRenewer]: it saves a goroutine per hold.
@@ -271,25 +325,50 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 	}
 }
 
-func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
-	released, waiters, err := s.forceRelease(ctx, req)
-	wake(waiters, req.Kind)
-	return backend.ForceReleaseResult{Released: released}, err
-}
-
-func (s *session) forceRelease(ctx context.Context, req backend.ForceReleaseRequest) (bool, []*subscription, error) {
+func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+	var n news
+	defer n.tell()
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := s.check(ctx, req.Kind); err != nil {
-		return false, nil, err
+		return res, err
 	}
-	o, err := b.object(req.Name, req.Kind, time.Now())
-	if err != nil || !o.force(req.Kind) {
-		return false, nil, err
+	now := time.Now()
+	o, err := b.object(req.Name, req.Kind, now)
+	if err != nil {
+		return res, err
 	}
-	b.put(req.Name, o)
-	return true, b.waiters(req.Name), nil
+	res.Released = o.force(req.Kind)
+	if granted := b.finish(req.Name, &o, time.Time{}, now, &n); res.Released && !granted {
+		n.wake(b.waiters(req.Name), req.Kind)
+	}
+	return res, nil
+}
+
+// KeepPlaces implements [backend.Liner].
+func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+	var n news
+	defer n.tell()
+	b := s.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := s.check(ctx, req.Kind); err != nil {
+		return res, err
+	}
+	now := time.Now()
+	o, err := b.object(req.Name, req.Kind, now)
+	if err != nil {
+		return res, err
+	}
+	due := now.Add(req.Place)
+	o.keepPlaces(req.Owners, s, due)
+	b.finish(req.Name, &o, due, now, &n)
+	if slices.Contains(req.Owners, o.alone.owner) {
+		res.Holder = o.alone.owner
+	}
+	res.Remaining = o.remaining(now)
+	return res, nil
 }
 
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
@@ -304,7 +383,14 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if err != nil {
 		return backend.LookResult{}, err
 	}
-	return o.look(req, now), nil
+	switch req.Kind {
+	case backend.Read:
+		return o.lookRead(req, now), nil
+	case backend.Permits:
+		return o.lookPermits(req, now)
+	default:
+		return o.look(req, now), nil
+	}
 }
 
 func (s *session) Close() error {
@@ -319,9 +405,10 @@ func (s *session) Close() error {
 
 // subscription implements [backend.Subscription].
 type subscription struct {
-	s    *session
-	name string
-	wake func(backend.Wakeup)
+	s       *session
+	name    string
+	wake    func(backend.Wakeup)
+	granted func(backend.Grant) // nil but for Fair
 }
 
 // Subscribe implements [backend.Notifier].
@@ -332,7 +419,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if err := s.check(ctx, req.Kind); err != nil {
 		return nil, err
 	}
-	sub := &subscription{s: s, name: req.Name, wake: req.Wake}
+	sub := &subscription{s: s, name: req.Name, wake: req.Wake, granted: req.Granted}
 	if b.subs[req.Name] == nil {
 		b.subs[req.Name] = make(map[*subscription]struct{})
 	}
@@ -357,14 +444,38 @@ func (sub *subscription) drop() {
 	}
 }
 
-// wake wakes those who wait, after a step of a kind. When somebody doesn't write any more, all may get in:
+// news is what a step has to tell, when it no longer has the mutex. The zero value is none.
+type news struct {
+	woken  []*subscription
+	wakeup backend.Wakeup
+	grants []func()
+}
+
+// wake is for those who wait, after a step of a kind. When somebody doesn't write any more, all may get in:
 // they may be readers.
-func wake(subs []*subscription, k backend.Kind) {
-	w := backend.WakeOne
+func (n *news) wake(subs []*subscription, k backend.Kind) {
+	n.woken, n.wakeup = subs, backend.WakeOne
 	if k == backend.Write {
-		w = backend.WakeAll
+		n.wakeup = backend.WakeAll
 	}
-	for _, sub := range subs {
-		sub.wake(w)
+}
+
+// grant is for whoever has been given the lock now, if its session wants to know.
+func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
+	g := backend.Grant{Owner: to.owner, Since: now, Lease: grantLease}
+	for sub := range subs {
+		if sub.s == to.s && sub.granted != nil {
+			n.grants = append(n.grants, func() { sub.granted(g) })
+		}
+	}
+}
+
+// tell tells it. The caller doesn't have b.mu.
+func (n *news) tell() {
+	for _, sub := range n.woken {
+		sub.wake(n.wakeup)
+	}
+	for _, granted := range n.grants {
+		granted()
 	}
 }

@@ -18,6 +18,7 @@ type session interface {
 	backend.Session
 	backend.Notifier
 	backend.BatchRenewer
+	backend.Liner
 }
 
 var _ backend.Backend = (*membackend.Backend)(nil)
@@ -115,6 +116,7 @@ func TestContextOver(t *testing.T) {
 	_, errs["ForceRelease"] = s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "held"})
 	_, errs["Look"] = s.Look(ctx, backend.LookRequest{Name: "held"})
 	_, errs["Subscribe"] = s.Subscribe(ctx, backend.SubscribeRequest{Name: "held"})
+	_, errs["KeepPlaces"] = s.KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "held", Owners: []string{"b"}, Place: lease})
 	for step, err := range errs {
 		if !errors.Is(err, context.Canceled) || backend.KindOf(err) != backend.Retry {
 			t.Errorf("%s with a context that is over: %v, kind %d; want context.Canceled, kind Retry", step, err, backend.KindOf(err))
@@ -131,7 +133,7 @@ func TestRefused(t *testing.T) {
 	closed, fresh := open(membackend.New()), open(membackend.New())
 	acquire(t, closed, "held", lease)
 	closed.Close()
-	const otherKind = backend.Write + 1
+	const otherKind = backend.Permits + 1
 	for _, c := range []struct {
 		what string
 		s    session
@@ -143,6 +145,7 @@ func TestRefused(t *testing.T) {
 		_, errs["ForceRelease"] = c.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: c.kind, Name: "lock"})
 		_, errs["Look"] = c.s.Look(ctx, backend.LookRequest{Kind: c.kind, Name: "lock"})
 		_, errs["Subscribe"] = c.s.Subscribe(ctx, backend.SubscribeRequest{Kind: c.kind, Name: "lock"})
+		_, errs["KeepPlaces"] = c.s.KeepPlaces(ctx, backend.PlacesRequest{Kind: c.kind, Name: "lock", Owners: []string{"b"}, Place: lease})
 		if c.kind == otherKind {
 			_, errs["Release"] = c.s.Release(ctx, backend.ReleaseRequest{Kind: c.kind, Name: "lock", Owner: "a", Lease: lease})
 		}

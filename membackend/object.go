@@ -1,17 +1,21 @@
 package membackend
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// object is what one name holds: the hold of somebody who is alone, or readers; and, while somebody
-// writes, perhaps that owner as a reader. Nothing in it is over: see [object.prune].
+// object is what one name holds: the hold of somebody who is alone, or readers, or permits that are out; and, while somebody
+// writes, perhaps that owner as a reader. Beside it are those who wait. Nothing in it is over: see [object.prune].
 type object struct {
-	alone   hold                 // Exclusive, Fenced or Write
+	alone   hold                 // Exclusive, Fenced, Fair or Write
 	readers map[string]time.Time // who reads, and until when
 	notes   map[string]note      // of those who wait to write, by owner
+	permits map[string]permits   // that are out, by owner
+	limit   int                  // how many there are, as was last said; of no meaning while none is out
+	line    []place              // of those who wait for the Fair lock, in order
 }
 
 // hold is one that excludes others. It is none if its count is 0.
@@ -55,14 +59,27 @@ func (o *object) prune(now time.Time) (pruned bool) {
 			pruned = true
 		}
 	}
+	for owner, p := range o.permits {
+		if !now.Before(p.expires) {
+			delete(o.permits, owner)
+			pruned = true
+		}
+	}
+	over := func(p place) bool { return !now.Before(p.expires) }
+	if slices.ContainsFunc(o.line, over) {
+		o.line = slices.DeleteFunc(slices.Clone(o.line), over) // the object may be a copy that isn't stored again
+		pruned = true
+	}
 	return pruned
 }
 
 // free says whether nobody holds anything.
-func (o *object) free() bool { return o.alone.count == 0 && len(o.readers) == 0 }
+func (o *object) free() bool {
+	return o.alone.count == 0 && len(o.readers) == 0 && len(o.permits) == 0
+}
 
 // empty says whether there is nothing to keep.
-func (o *object) empty() bool { return o.free() && len(o.notes) == 0 }
+func (o *object) empty() bool { return o.free() && len(o.notes) == 0 && len(o.line) == 0 }
 
 // next returns when the first thing in the object is over, if there is anything.
 func (o *object) next() (next time.Time, ok bool) {
@@ -79,6 +96,12 @@ func (o *object) next() (next time.Time, ok bool) {
 	}
 	for _, n := range o.notes {
 		earlier(n.expires)
+	}
+	for _, p := range o.permits {
+		earlier(p.expires)
+	}
+	for _, p := range o.line {
+		earlier(p.expires)
 	}
 	return next, ok
 }
@@ -98,22 +121,23 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// isReadWrite says which of the two locks that a name can be a kind belongs to.
-func isReadWrite(k backend.Kind) bool { return k == backend.Read || k == backend.Write }
-
-// conflicts says whether the object is the other lock than that of the kind.
+// conflicts says whether the object is another lock than that of the kind.
 func (o *object) conflicts(k backend.Kind) bool {
-	return !o.free() && isReadWrite(k) != (len(o.readers) > 0 || o.alone.kind == backend.Write)
+	if o.free() {
+		return false
+	}
+	readWrite, permits := len(o.readers) > 0 || o.alone.kind == backend.Write, len(o.permits) > 0
+	return readWrite != (k == backend.Read || k == backend.Write) || permits != (k == backend.Permits)
 }
 
-// acquire is Acquire of all kinds but Read. The hold still has to get its token.
+// acquire is Acquire of the kinds that exclude. The hold still has to get its token.
 func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.AcquireResult {
 	h := &o.alone
-	if !h.by(req.Owner) && !o.free() {
-		if leavesNote(req) {
+	if !h.by(req.Owner) && !o.open(req.Owner) {
+		if req.Kind == backend.Write && req.Place > 0 {
 			o.note(req, now)
 		}
-		return backend.AcquireResult{Remaining: later(h.expires, o.lastReader()).Sub(now)}
+		return backend.AcquireResult{Remaining: o.remaining(now)}
 	}
 	if h.count == 0 {
 		*h = hold{kind: req.Kind, owner: req.Owner}
@@ -126,8 +150,13 @@ func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.Acqu
 	return backend.AcquireResult{Acquired: true, Count: h.count}
 }
 
-// leavesNote says whether a request that isn't granted leaves a note.
-func leavesNote(req backend.AcquireRequest) bool { return req.Kind == backend.Write && req.Place > 0 }
+// remaining returns for how long those who have the lock after this step have it.
+func (o *object) remaining(now time.Time) time.Duration {
+	if o.free() {
+		return grantLease // to the first in line
+	}
+	return later(o.alone.expires, o.lastReader()).Sub(now)
+}
 
 // note leaves a note for a Write that has to wait, or renews it.
 func (o *object) note(req backend.AcquireRequest, now time.Time) {
@@ -169,7 +198,7 @@ func (o *object) barred(since, now time.Time) (left time.Duration) {
 	return left
 }
 
-// release is Release of all kinds but Read.
+// release is Release of the kinds that exclude.
 func (o *object) release(req backend.ReleaseRequest, now time.Time) (outcome backend.ReleaseOutcome, wakes bool) {
 	if _, ok := o.notes[req.Owner]; ok && req.Kind == backend.Write {
 		delete(o.notes, req.Owner)
@@ -177,6 +206,9 @@ func (o *object) release(req backend.ReleaseRequest, now time.Time) (outcome bac
 	}
 	switch h := &o.alone; {
 	case !h.by(req.Owner):
+		if req.Kind == backend.Fair {
+			o.leave(req.Owner)
+		}
 		return backend.NotHeld, wakes
 	case h.count > 1:
 		h.count--
@@ -197,44 +229,36 @@ func (o *object) releaseRead(owner string) (outcome backend.ReleaseOutcome, wake
 	return backend.Freed, o.free()
 }
 
-// renew is Renew.
+// renew is Renew of the kinds that exclude.
 func (o *object) renew(req backend.RenewRequest, now time.Time) (held bool) {
-	until := now.Add(req.Lease)
-	if req.Kind == backend.Read {
-		expires, ok := o.readers[req.Owner]
-		if ok {
-			o.readers[req.Owner] = later(expires, until)
-		}
-		return ok
+	held = o.alone.by(req.Owner)
+	if held {
+		o.alone.last(now.Add(req.Lease))
 	}
-	if !o.alone.by(req.Owner) {
-		return false
+	return held
+}
+
+// renewRead is Renew of a Read.
+func (o *object) renewRead(req backend.RenewRequest, now time.Time) (held bool) {
+	expires, held := o.readers[req.Owner]
+	if held {
+		o.readers[req.Owner] = later(expires, now.Add(req.Lease))
 	}
-	o.alone.last(until)
-	return true
+	return held
 }
 
 // force is ForceRelease. Who waits goes on waiting, so notes stay.
 func (o *object) force(k backend.Kind) (released bool) {
-	if (k == backend.Read) != (o.alone.count == 0) || o.free() {
+	shared := k == backend.Read || k == backend.Permits
+	if o.free() || shared != (o.alone.count == 0) {
 		return false
 	}
-	o.alone, o.readers = hold{}, nil
+	o.alone, o.readers, o.permits = hold{}, nil, nil
 	return true
 }
 
-// look is Look.
+// look is Look of the kinds that exclude.
 func (o *object) look(req backend.LookRequest, now time.Time) (res backend.LookResult) {
-	if req.Kind == backend.Read {
-		if len(o.readers) == 0 {
-			return res
-		}
-		if _, ok := o.readers[req.Owner]; ok {
-			res.Count = 1
-		}
-		res.Held, res.Remaining = true, o.lastReader().Sub(now)
-		return res
-	}
 	if o.alone.count == 0 {
 		return res
 	}
@@ -242,5 +266,17 @@ func (o *object) look(req backend.LookRequest, now time.Time) (res backend.LookR
 		res.Count = o.alone.count
 	}
 	res.Held, res.Remaining = true, o.alone.expires.Sub(now)
+	return res
+}
+
+// lookRead is Look at a Read.
+func (o *object) lookRead(req backend.LookRequest, now time.Time) (res backend.LookResult) {
+	if len(o.readers) == 0 {
+		return res
+	}
+	if _, ok := o.readers[req.Owner]; ok {
+		res.Count = 1
+	}
+	res.Held, res.Remaining = true, o.lastReader().Sub(now)
 	return res
 }

@@ -1,0 +1,528 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// lined is a store whose messages about a line can be kept back, and whose looks can be counted and hung.
+type lined struct {
+	backend.Backend
+	mu      sync.Mutex
+	silent  bool // grants are lost
+	grants  []func()
+	defers  bool // grants are kept in grants instead
+	looks   atomic.Int64
+	steps   atomic.Int64
+	refuses atomic.Bool   // to look
+	hang    chan struct{} // looks wait for it before they are carried out
+}
+
+func (b *lined) Open() backend.Session { return &linedSession{b.Backend.Open(), b} }
+
+type linedSession struct {
+	backend.Session
+	b *lined
+}
+
+func (s *linedSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	s.b.steps.Add(1)
+	return s.Session.Acquire(ctx, req)
+}
+
+func (s *linedSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	s.b.steps.Add(1)
+	return s.Session.Release(ctx, req)
+}
+
+func (s *linedSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	s.b.steps.Add(1)
+	return s.Session.Renew(ctx, req)
+}
+
+func (s *linedSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	s.b.looks.Add(1)
+	if s.b.refuses.Load() {
+		return backend.PlacesResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("no look")}
+	}
+	s.b.mu.Lock()
+	hang := s.b.hang
+	s.b.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	return s.Session.(backend.Liner).KeepPlaces(ctx, req)
+}
+
+func (s *linedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if granted := req.Granted; granted != nil {
+		req.Granted = func(g backend.Grant) {
+			s.b.mu.Lock()
+			defer s.b.mu.Unlock()
+			switch {
+			case s.b.silent:
+			case s.b.defers:
+				s.b.grants = append(s.b.grants, func() { granted(g) })
+			default:
+				go granted(g)
+			}
+		}
+	}
+	return s.Session.(backend.Notifier).Subscribe(ctx, req)
+}
+
+func (b *lined) set(silent, defers bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.silent, b.defers = silent, defers
+}
+
+func (b *lined) deliver() {
+	b.mu.Lock()
+	grants := b.grants
+	b.grants = nil
+	b.mu.Unlock()
+	for _, g := range grants {
+		g()
+	}
+	synctest.Wait()
+}
+
+func fairClients(t *testing.T, store backend.Backend, n int) []*Client {
+	clients := make([]*Client, n)
+	for i := range clients {
+		clients[i] = New(store, quiet())
+		t.Cleanup(func() { clients[i].Close() })
+	}
+	return clients
+}
+
+func TestFairLocksGoInTheOrderOfArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		cs := fairClients(t, store, 3)
+		first := cs[0].FairLocker("x")
+		mustTry(t, first)
+		var all []*tenant
+		shared := cs[0].FairLocker("x")
+		for i := range 12 {
+			l := cs[i%3].FairLocker("x")
+			if i%4 == 0 {
+				l = shared // several plain calls of one Locker
+			}
+			all = append(all, wait(t.Context(), l))
+		}
+		time.Sleep(time.Minute)
+		mustUnlock(t, t.Context(), first)
+		for i, w := range all {
+			w.mustBeIn(t)
+			for _, later := range all[i+1:] {
+				if later.isIn(t) {
+					t.Fatal("two are in")
+				}
+			}
+			mustUnlock(t, w.ctx, w.l)
+		}
+		for _, c := range cs {
+			empty(t, c)
+		}
+	})
+}
+
+// Under load an acquisition costs two steps: one to stand in line, one to release.
+func TestFairLocksCostTwoSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		cs := fairClients(t, store, 4)
+		const rounds = 50
+		var all sync.WaitGroup
+		var inside atomic.Int32
+		for i := range 16 {
+			l := cs[i%4].FairLocker("x")
+			all.Go(func() {
+				for range rounds {
+					l.Lock()
+					if inside.Add(1) != 1 {
+						t.Error("two are in")
+					}
+					time.Sleep(time.Millisecond)
+					inside.Add(-1)
+					l.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		if n := store.steps.Load(); n > 2*16*rounds+20 {
+			t.Errorf("%d steps for %d acquisitions", n, 16*rounds)
+		}
+		if n := store.looks.Load(); n > 20 {
+			t.Errorf("%d looks", n)
+		}
+		synctest.Wait()
+		for _, c := range cs {
+			empty(t, c)
+		}
+	})
+}
+
+// Places are kept for as long as somebody waits, with one look a second for all of a client.
+func TestPlacesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		cs := fairClients(t, store, 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		var all []*tenant
+		for range 100 {
+			all = append(all, wait(t.Context(), cs[1].FairLocker("x")))
+		}
+		steps, looks := store.steps.Load(), store.looks.Load()
+		time.Sleep(60 * time.Second)
+		if n := store.looks.Load() - looks; n > 65 {
+			t.Errorf("%d looks in a minute", n)
+		}
+		if n := store.steps.Load() - steps; n > 10 {
+			t.Errorf("%d other steps in a minute", n)
+		}
+		mustUnlock(t, t.Context(), holder)
+		for _, w := range all {
+			w.mustBeIn(t)
+			mustUnlock(t, w.ctx, w.l)
+		}
+	})
+}
+
+// What the store gives away is held for a short time and renewed before that is over.
+func TestAGrantIsRenewed(t *testing.T) {
+	for name, opts := range map[string][]AcquireOption{
+		"watched":       nil,
+		"a fixed lease": {Lease(20 * time.Second)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &lined{Backend: membackend.New()}
+				cs := fairClients(t, store, 2)
+				holder := cs[0].FairLocker("x")
+				mustTry(t, holder)
+				l := cs[1].FairLocker("x")
+				w := wait(t.Context(), l, opts...)
+				mustUnlock(t, t.Context(), holder)
+				w.mustBeIn(t)
+				time.Sleep(10 * time.Second)
+				if held, err := l.IsHeld(t.Context()); !held || err != nil {
+					t.Errorf("IsHeld = %v, %v", held, err)
+				}
+				time.Sleep(15 * time.Second)
+				held, err := l.IsHeld(t.Context())
+				if want := opts == nil; held != want || err != nil {
+					t.Errorf("IsHeld = %v, %v after 25 s", held, err)
+				}
+				l.UnlockContext(t.Context())
+				synctest.Wait()
+				empty(t, cs[1])
+			})
+		})
+	}
+}
+
+// A fixed lease that is shorter than what the store gives is over when it is, also for others.
+func TestAShortLeaseOfWhoWasGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cs := fairClients(t, membackend.New(), 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		l := cs[1].FairLocker("x")
+		w := wait(t.Context(), l, Lease(100*time.Millisecond))
+		next := wait(t.Context(), cs[0].FairLocker("x"))
+		mustUnlock(t, t.Context(), holder)
+		w.mustBeIn(t)
+		lost := l.Lost(t.Context())
+		began := time.Now()
+		<-lost
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("lost after %v", took)
+		}
+		next.mustBeIn(t)
+		mustUnlock(t, t.Context(), next.l)
+		if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+			t.Error(err)
+		}
+	})
+}
+
+// Whoever gives up has left the line, and nobody waits for him.
+func TestWhoLeavesTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		cs := fairClients(t, store, 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		ctx, cancel := context.WithCancel(t.Context())
+		quitter := wait(ctx, cs[1].FairLocker("x"))
+		next := wait(t.Context(), cs[1].FairLocker("x"))
+		cancel()
+		if err := <-quitter.in; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrHeld) {
+			t.Errorf("who gave up: %v", err)
+		}
+		synctest.Wait()
+		mustUnlock(t, t.Context(), holder)
+		next.mustBeIn(t)
+		if ok, err := cs[1].FairLocker("x").TryLock(t.Context(), Wait(time.Second)); ok || err != nil {
+			t.Errorf("TryLock = %v, %v", ok, err)
+		}
+		synctest.Wait()
+		mustUnlock(t, t.Context(), next.l)
+		mustTry(t, cs[0].FairLocker("x"))
+	})
+}
+
+// Who doesn't wait doesn't overtake who does.
+func TestWhoDoesNotWaitStaysBehindTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		cs := fairClients(t, store, 3)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		w := wait(t.Context(), cs[1].FairLocker("x"))
+		store.set(true, false) // the store gives it to w, who doesn't hear of it
+		mustUnlock(t, t.Context(), holder)
+		if ok, err := cs[2].FairLocker("x").TryLock(t.Context()); ok || err != nil {
+			t.Errorf("TryLock = %v, %v", ok, err)
+		}
+		if err := <-w.in; err != nil { // the next look tells
+			t.Fatal(err)
+		}
+		mustUnlock(t, t.Context(), w.l)
+	})
+}
+
+// A grant that comes late is refused; one of an owner who has gone is nobody's.
+func TestLateGrants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		cs := fairClients(t, store, 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		late := wait(t.Context(), cs[1].FairLocker("x"))
+		ctx, cancel := context.WithCancel(t.Context())
+		quitter := wait(ctx, cs[1].FairLocker("x"))
+		store.set(false, true)
+		store.refuses.Store(true)
+		mustUnlock(t, t.Context(), holder) // late has it for a second, then quitter
+		time.Sleep(1500 * time.Millisecond)
+		mustTryNot(t, cs[0].FairLocker("x"))
+		cancel()
+		<-quitter.in
+		store.refuses.Store(false)
+		store.deliver()
+		store.set(false, false)
+		if err := <-late.in; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if held, err := late.l.IsHeld(t.Context()); !held || err != nil {
+			t.Errorf("IsHeld = %v, %v", held, err)
+		}
+		mustUnlock(t, t.Context(), late.l)
+		mustTry(t, cs[0].FairLocker("x"))
+		time.Sleep(5 * time.Second)
+		empty(t, cs[1])
+	})
+}
+
+func mustTryNot(t *testing.T, l *Locker) {
+	t.Helper()
+	if ok, err := l.TryLock(t.Context()); ok || err != nil {
+		t.Errorf("TryLock = %v, %v", ok, err)
+	}
+}
+
+// A look that is under way when somebody leaves gives him his place back; that is taken back once more.
+func TestWhoLeavesDuringALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		cs := fairClients(t, store, 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		ctx, cancel := context.WithCancel(t.Context())
+		quitter := wait(ctx, cs[1].FairLocker("x"))
+		stays := wait(t.Context(), cs[1].FairLocker("x"))
+		hang := make(chan struct{})
+		store.mu.Lock()
+		store.hang = hang
+		store.mu.Unlock()
+		time.Sleep(1100 * time.Millisecond) // a look hangs
+		cancel()
+		<-quitter.in
+		synctest.Wait()
+		close(hang)
+		synctest.Wait()
+		mustUnlock(t, t.Context(), holder)
+		stays.mustBeIn(t)
+		mustUnlock(t, t.Context(), stays.l)
+		mustTry(t, cs[0].FairLocker("x"))
+	})
+}
+
+func TestFairLocksReenter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cs := fairClients(t, membackend.New(), 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		l := cs[1].FairLocker("x")
+		done := make(chan error, 1)
+		go func() {
+			done <- l.Do(t.Context(), func(ctx context.Context) error {
+				if err := cs[1].Locker("x").LockContext(ctx, Wait(time.Second)); !errors.Is(err, ErrConflict) {
+					t.Errorf("as another kind: %v", err)
+				}
+				if err := l.LockContext(ctx); err != nil {
+					return err
+				}
+				if n, err := l.HoldCount(ctx); n != 2 || err != nil {
+					t.Errorf("HoldCount = %d, %v", n, err)
+				}
+				return l.UnlockContext(ctx)
+			})
+		}()
+		synctest.Wait()
+		mustUnlock(t, t.Context(), holder)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		mustTry(t, holder)
+		mustUnlock(t, t.Context(), holder)
+	})
+}
+
+// What a Locker's plain call had is lost: the others of that Locker stand aside until it is unlocked.
+func TestFairPlainCallsOfALockerThatWasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cs := fairClients(t, membackend.New(), 2)
+		l := cs[0].FairLocker("x")
+		mustTry(t, l, Lease(time.Second))
+		w := wait(t.Context(), l)
+		other := cs[1].FairLocker("x")
+		next := wait(t.Context(), other)
+		<-l.Lost(t.Context())
+		time.Sleep(time.Second)
+		next.mustBeIn(t)
+		if w.isIn(t) {
+			t.Fatal("it got in through a Locker that isn't unlocked")
+		}
+		if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		mustUnlock(t, t.Context(), other)
+		w.mustBeIn(t)
+		mustUnlock(t, t.Context(), l)
+	})
+}
+
+func TestFairLocksAreForced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cs := fairClients(t, membackend.New(), 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		a, b := wait(t.Context(), cs[0].FairLocker("x")), wait(t.Context(), cs[1].FairLocker("x"))
+		if ok, err := cs[1].FairLocker("x").ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatalf("ForceUnlock = %v, %v", ok, err)
+		}
+		a.mustBeIn(t)
+		if err := holder.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("the unlock of what was forced: %v", err)
+		}
+		mustUnlock(t, t.Context(), a.l)
+		b.mustBeIn(t)
+		mustUnlock(t, t.Context(), b.l)
+	})
+}
+
+func TestFairLocksAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		cs := fairClients(t, store, 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		w := wait(t.Context(), cs[1].FairLocker("x"))
+		next := wait(t.Context(), cs[0].FairLocker("x"))
+		cs[1].Close()
+		if err := <-w.in; !errors.Is(err, ErrClosed) {
+			t.Errorf("who waited: %v", err)
+		}
+		mustUnlock(t, t.Context(), holder)
+		if err := <-next.in; err != nil { // once the place of who waited is over
+			t.Fatal(err)
+		}
+		mustUnlock(t, t.Context(), next.l)
+	})
+}
+
+// While the store fails, everybody keeps trying, and gets in when it is back.
+func TestLinesOutliveAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		cs := fairClients(t, store, 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		w := wait(t.Context(), cs[1].FairLocker("x"))
+		bounded := wait(t.Context(), cs[1].FairLocker("x"), Wait(20*time.Second))
+		store.refuses.Store(true)
+		time.Sleep(10 * time.Second) // places are over by now
+		mustTryNot(t, cs[1].FairLocker("x"))
+		time.Sleep(11 * time.Second)
+		if err := <-bounded.in; !errors.Is(err, ErrUnavailable) {
+			t.Errorf("who waited while nothing was heard: %v", err)
+		}
+		store.refuses.Store(false)
+		time.Sleep(2 * time.Second)
+		mustUnlock(t, t.Context(), holder)
+		w.mustBeIn(t)
+		mustUnlock(t, t.Context(), w.l)
+	})
+}
+
+func TestFairLocksUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		cs := fairClients(t, store, 3)
+		var all sync.WaitGroup
+		var inside atomic.Int32
+		for i := range 24 {
+			c := cs[i%3]
+			r := rand.New(rand.NewPCG(uint64(i), 3))
+			all.Go(func() {
+				l := c.FairLocker("x")
+				for range 60 {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+r.IntN(60))*time.Millisecond)
+					if r.IntN(10) == 0 {
+						ctx, cancel = context.WithCancel(t.Context())
+					}
+					h, err := l.Acquire(ctx)
+					if err == nil {
+						if inside.Add(1) != 1 {
+							t.Error("two are in")
+						}
+						time.Sleep(time.Duration(r.IntN(3000)) * time.Microsecond)
+						inside.Add(-1)
+						mustRelease(t, h)
+					}
+					cancel()
+				}
+			})
+		}
+		all.Wait()
+		synctest.Wait()
+		mustTry(t, cs[0].FairLocker("x"))
+	})
+}

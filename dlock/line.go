@@ -1,0 +1,257 @@
+package dlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Who waits for a fair lock stands in line in the store: every call by itself, with a place that ends unless it is kept. So
+// nobody leads, and nothing passes inside the client. The store gives the lock to the first in line and says so; until then
+// one look at a time is made for all who wait here, which keeps their places.
+
+// Places.
+const (
+	linePlace    = longestPlace  // how long a place lasts that isn't kept
+	keepInterval = linePlace / 3 // and when it is kept
+)
+
+// keeping is how the places of a queue are kept.
+type keeping struct {
+	look    alarm   // when that is to be done next
+	looking bool    // one is under way
+	soon    bool    // and another is to follow at once
+	looks   backoff // where nobody tells of grants
+	fails   backoff
+	reports backoff // of failures, in the log
+	report  instant // when the next is due
+}
+
+// A lineLook is the look at a line for all who wait.
+type lineLook struct{ *queue }
+
+func (l lineLook) ring(c *Client, _ instant) { c.lookAtLineLocked(l.queue) }
+
+// lookAtLineLocked keeps the places of all who wait in a queue, now.
+func (c *Client) lookAtLineLocked(q *queue) {
+	if q.looking {
+		q.soon = true
+		return
+	}
+	claims := q.claims()
+	if len(claims) == 0 {
+		return // whoever comes is told by his own attempt
+	}
+	q.looking, q.soon = true, false
+	c.unscheduleLocked(&q.look)
+	c.backgroundLocked(func() { c.keepPlaces(q, claims) })
+}
+
+// claims returns what those who wait ask for, and have a place for.
+func (q *queue) claims() []*claim {
+	var claims []*claim
+	for a := q.first; a != nil; a = a.next {
+		if a.h != nil && a.h.claim.noted {
+			claims = append(claims, a.h.claim)
+		}
+	}
+	return claims
+}
+
+// keepPlaces makes a look.
+func (c *Client) keepPlaces(q *queue, claims []*claim) {
+	req := backend.PlacesRequest{Kind: claims[0].kind, Name: q.object.name, Place: linePlace, Owners: make([]string, len(claims))}
+	for i, cl := range claims {
+		req.Owners[i] = cl.owner
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, linePlace)
+	defer cancel()
+	sent := c.now()
+	res, err := step(ctx, c, keepThem, req)
+
+	c.mu.Lock()
+	defer c.unlock()
+	q.looking = false
+	c.lookedLocked(claims, sent, err)
+	if !c.waitsLocked(q) {
+		return
+	}
+	now := c.now()
+	if err != nil {
+		q.failure = err
+		c.reportLineLocked(q, err)
+		c.scheduleLocked(&q.look, now+q.fails.next(firstBackoff, keepInterval))
+		return
+	}
+	q.fails.reset()
+	q.failure = nil
+	if a := q.waiting(res.Holder); a != nil {
+		a.ask()
+	}
+	if q.soon {
+		c.lookAtLineLocked(q)
+		return
+	}
+	c.scheduleLocked(&q.look, c.nextKeepLocked(q, res.Remaining))
+}
+
+func keepThem(s backend.Session, ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	return s.(backend.Liner).KeepPlaces(ctx, req)
+}
+
+// lookedLocked notes that a look is over. It gave whoever had left the line meanwhile his place back, perhaps.
+func (c *Client) lookedLocked(claims []*claim, sent instant, err error) {
+	unknown := err != nil && backend.KindOf(err) == backend.Unknown
+	for _, cl := range claims {
+		switch until := sent + linePlace; {
+		case unknown:
+			cl.unsure = true
+			cl.horizon = max(cl.horizon, until)
+		case cl.dead && err == nil:
+			cl.unsure = true
+			cl.horizon = max(cl.horizon, c.now())
+		default:
+			continue
+		}
+		if cl.dead {
+			c.takeBackLocked(cl)
+		}
+	}
+}
+
+// waitsLocked says whether anybody still waits in a queue.
+func (c *Client) waitsLocked(q *queue) bool { return q.first != nil && !c.closed }
+
+// waiting returns the acquisition of that owner, or nil.
+func (q *queue) waiting(owner string) *acquisition {
+	for a := q.first; a != nil && owner != ""; a = a.next {
+		if a.h != nil && a.h.claim.owner == owner {
+			return a
+		}
+	}
+	return nil
+}
+
+// ask lets a waiter ask the store.
+func (a *acquisition) ask() {
+	a.fresh = true
+	a.notify()
+}
+
+// nextKeepLocked returns when to look again at a line whose lock is held for so long.
+func (c *Client) nextKeepLocked(q *queue, remaining time.Duration) instant {
+	wait := keepInterval
+	if c.notifier == nil || q.subscribed == failing || q.subscribed == denied {
+		wait = q.looks.next(firstPoll, wait)
+	}
+	if remaining >= 0 && remaining < wait {
+		wait = remaining + endJitter
+	}
+	return c.now() + max(wait, shortestWait)
+}
+
+// reportLineLocked logs, now and then, that a line can't be looked at, if somebody waits who won't say so himself.
+func (c *Client) reportLineLocked(q *queue, err error) {
+	now := c.now()
+	if now < q.report || c.ctx.Err() != nil {
+		return
+	}
+	for a := q.first; a != nil; a = a.next {
+		if !a.quiet {
+			q.report = now + q.reports.next(firstReport, longestReport)
+			c.warnLocked("cannot lock yet", "name", q.object.name, "err", err)
+			return
+		}
+	}
+}
+
+// placeTurnLocked says what one who waits in line is to do.
+func (c *Client) placeTurnLocked(q *queue, a *acquisition) move {
+	if !a.fresh || a.barred() {
+		c.watchLocked(q, a)
+		return a.wait()
+	}
+	a.fresh, a.trying = false, true
+	return toTry
+}
+
+// barred says whether a plain call can't have the lock since what its Locker had before is lost, and not unlocked.
+func (a *acquisition) barred() bool {
+	v := a.variable()
+	return v != nil && v.hold != nil && v.hold.state == lost
+}
+
+// placedLocked notes that the store has given a waiter a place.
+func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration) {
+	if a.barred() {
+		c.abandonLocked(a)
+		return
+	}
+	q.failure = nil
+	if q.subscribed == unsubscribed && c.notifier != nil {
+		c.subscribeLocked(q)
+	}
+	if !q.looking {
+		c.hastenLocked(&q.look, c.nextKeepLocked(q, remaining))
+	}
+}
+
+// granted is told by the store who has the lock now.
+func (c *Client) granted(q *queue, g backend.Grant) {
+	c.mu.Lock()
+	defer c.unlock()
+	a := q.waiting(g.Owner)
+	if a == nil || c.closed {
+		return // it is given back already, or found by the next look
+	}
+	now, since := c.now(), g.Since.Sub(c.epoch)
+	if g.Lease <= 0 || a.barred() || now >= since+promised(min(g.Lease, a.o.lease)) {
+		a.ask()
+		return
+	}
+	c.admitLocked(a, min(since, now), g.Lease)
+}
+
+// admitLocked lets a waiter in whom the store has given the lock, for a short time.
+func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration) {
+	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == live {
+		c.loseLocked(v.hold, ErrLost) // the store can't have given away what is held
+		return
+	}
+	h, cl := a.h, a.h.claim
+	cl.noted = false
+	cl.sending(since, lease)
+	cl.extend(since, min(lease, a.o.lease))
+	cl.more.grant, cl.more.end = lease, since+promised(a.o.lease)
+	a.h = nil
+	c.dequeueLocked(a)
+	a.handed = c.grantLocked(h, since)
+	h.offered = true
+	a.notify()
+	if a.trying && a.cut != nil {
+		c.scheduleLocked(&a.alarm, c.now()+shortestWait) // no need to wait for an answer that may be lost
+	}
+}
+
+// leavePlacesLocked gives up the places of the plain calls of a Locker: what it had is lost, and nobody gets in before it is
+// unlocked.
+func (c *Client) leavePlacesLocked(o *object, v *variable) {
+	if o.line == nil {
+		return
+	}
+	for a := o.line.first; a != nil; a = a.next {
+		if a.variable() == v && !a.trying {
+			c.abandonLocked(a)
+		}
+	}
+}
+
+// returnLocked has the plain calls of a Locker that was unlocked stand in line, if they don't already.
+func (c *Client) returnLocked(q *queue, v *variable) {
+	for a := q.first; a != nil; a = a.next {
+		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {
+			a.ask()
+		}
+	}
+}

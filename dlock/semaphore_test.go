@@ -1,0 +1,427 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+func mustAcquire(t *testing.T, s *Semaphore, n int, opts ...AcquireOption) *Hold {
+	t.Helper()
+	h, err := s.Acquire(t.Context(), n, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func mustRelease(t *testing.T, h *Hold) {
+	t.Helper()
+	if err := h.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func wantAvailable(t *testing.T, s *Semaphore, want int) {
+	t.Helper()
+	if n, err := s.Available(t.Context()); n != want || err != nil {
+		t.Errorf("Available = %d, %v, want %d", n, err, want)
+	}
+}
+
+// started returns a channel that gets what an acquisition comes to that waits.
+func started(ctx context.Context, s *Semaphore, n int, opts ...AcquireOption) chan *Hold {
+	in := make(chan *Hold, 1)
+	go func() {
+		h, _ := s.Acquire(ctx, n, opts...)
+		in <- h
+	}()
+	synctest.Wait()
+	return in
+}
+
+func TestPermits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		s := c.Semaphore("x", 5)
+		wantAvailable(t, s, 5)
+		three := mustAcquire(t, s, 3)
+		wantAvailable(t, s, 2)
+		if _, err := s.Acquire(t.Context(), 3, Wait(0)); !errors.Is(err, ErrHeld) || !errors.Is(err, ErrNotAcquired) {
+			t.Errorf("three more: %v", err)
+		}
+		two := mustAcquire(t, s, 2)
+		wantAvailable(t, s, 0)
+		time.Sleep(3 * DefaultLease)
+		wantAvailable(t, s, 0)
+		mustRelease(t, three)
+		mustRelease(t, two)
+		if err := two.Release(t.Context()); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("given back twice: %v", err)
+		}
+		wantAvailable(t, s, 5)
+		empty(t, c)
+	})
+}
+
+func TestPermitsThatCanNeverBeHad(t *testing.T) {
+	c := New(membackend.New(), quiet())
+	defer c.Close()
+	s := c.Semaphore("x", 5)
+	for n, want := range map[int]error{6: ErrTooMany, 0: errTooFew, -1: errTooFew} {
+		if _, err := s.Acquire(t.Context(), n); !errors.Is(err, want) {
+			t.Errorf("Acquire(%d): %v", n, err)
+		}
+		if err := s.Do(t.Context(), n, func(context.Context) error { return nil }); !errors.Is(err, want) {
+			t.Errorf("Do(%d): %v", n, err)
+		}
+	}
+	if _, err := c.Semaphore("y", 0).Acquire(t.Context(), 1); !errors.Is(err, ErrNoLimit) || errors.Is(err, ErrUnavailable) {
+		t.Errorf("of a semaphore that nobody has set up: %v", err)
+	}
+	if _, err := c.Semaphore("y", 0).Available(t.Context()); !errors.Is(err, ErrNoLimit) {
+		t.Errorf("Available of a semaphore that nobody has set up: %v", err)
+	}
+	h := mustAcquire(t, s, 1)
+	defer h.Release(t.Context())
+	if _, err := c.Semaphore("x", 0).Acquire(t.Context(), 6); !errors.Is(err, ErrTooMany) || errors.Is(err, ErrUnavailable) {
+		t.Errorf("more than the store was told: %v", err)
+	}
+	if _, err := c.Semaphore("", 1).Acquire(t.Context(), 1); !errors.Is(err, errEmptyName) {
+		t.Errorf("without a name: %v", err)
+	}
+	if err := s.Do(t.Context(), 1, nil); !errors.Is(err, errNoFunction) {
+		t.Errorf("without a function: %v", err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a semaphore with -1 permits")
+		}
+	}()
+	c.Semaphore("x", -1)
+}
+
+// A large request isn't overtaken by small ones of its client, whatever is free.
+func TestPermitsComeInTheOrderOfArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		s := c.Semaphore("x", 4)
+		first, second := mustAcquire(t, s, 2), mustAcquire(t, s, 1)
+		large := started(t.Context(), s, 4)
+		small := started(t.Context(), s, 1)
+		if _, err := s.Acquire(t.Context(), 1, Wait(0)); !errors.Is(err, ErrHeld) {
+			t.Errorf("who doesn't wait overtakes who does: %v", err)
+		}
+		mustRelease(t, first)
+		synctest.Wait()
+		if len(large)+len(small) > 0 {
+			t.Fatal("somebody got in while too few are left for the first")
+		}
+		mustRelease(t, second)
+		h := <-large
+		synctest.Wait()
+		if len(small) > 0 {
+			t.Fatal("one more than there are")
+		}
+		mustRelease(t, h)
+		mustRelease(t, <-small)
+		wantAvailable(t, s, 4)
+		empty(t, c)
+	})
+}
+
+// What is given back passes to who waits, without a word to the store, until the hand-over time is over.
+func TestPermitsAreHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &tallied{Backend: membackend.New()}
+		c := New(b, quiet())
+		defer c.Close()
+		s := c.Semaphore("x", 2)
+		a, h := mustAcquire(t, s, 1), mustAcquire(t, s, 1)
+		for range 20 {
+			in := started(t.Context(), s, 1)
+			mustRelease(t, h)
+			h = <-in
+		}
+		if n := b.released.Load(); n != 0 {
+			t.Errorf("%d releases in the store", n)
+		}
+		if n := b.acquired.Load(); n > 3 {
+			t.Errorf("%d acquisitions for two permits", n)
+		}
+		time.Sleep(DefaultHandover)
+		in := started(t.Context(), s, 1)
+		mustRelease(t, h)
+		mustRelease(t, <-in)
+		if n := b.released.Load(); n != 2 {
+			t.Errorf("%d releases in the store after the hand-over time", n)
+		}
+		mustRelease(t, a)
+		wantAvailable(t, s, 2)
+		empty(t, c)
+	})
+}
+
+// Whoever has asked for another number, of another whole or for another time isn't handed what doesn't fit.
+func TestPermitsThatDoNotFitAreNotHandedOn(t *testing.T) {
+	for name, want := range map[string]struct {
+		n, limit int
+		opts     []AcquireOption
+	}{
+		"more permits":    {n: 2, limit: 2},
+		"a smaller whole": {n: 1, limit: 1},
+		"a fixed lease":   {n: 1, limit: 2, opts: []AcquireOption{Lease(time.Second)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &tallied{Backend: membackend.New()}
+				c := New(b, quiet())
+				defer c.Close()
+				s := c.Semaphore("x", 2)
+				h, other := mustAcquire(t, s, 1), mustAcquire(t, s, 1)
+				in := started(t.Context(), c.Semaphore("x", want.limit), want.n, want.opts...)
+				mustRelease(t, h)
+				mustRelease(t, other)
+				mustRelease(t, <-in)
+				if n := b.released.Load(); n != 3 {
+					t.Errorf("%d releases in the store, want 3", n)
+				}
+				empty(t, c)
+			})
+		})
+	}
+}
+
+// held hangs an acquisition until it is let go.
+type heldSession struct {
+	backend.Session
+	hang chan struct{}
+	n    *atomic.Int64
+}
+
+func (s heldSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	if s.n.Add(1) > 1 {
+		<-s.hang
+	}
+	return s.Session.Acquire(ctx, req)
+}
+
+type heldBackend struct {
+	backend.Backend
+	hang chan struct{}
+	n    atomic.Int64
+}
+
+func (b *heldBackend) Open() backend.Session { return heldSession{b.Backend.Open(), b.hang, &b.n} }
+
+// Who is asking the store is handed what is given back meanwhile; what the store grants him then goes on, or back.
+func TestPermitsAreHandedToWhoIsJustAsking(t *testing.T) {
+	for name, more := range map[string]bool{"nobody else waits": false, "another waits": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &heldBackend{Backend: membackend.New(), hang: make(chan struct{})}
+				c := New(b, quiet(), WithHandover(time.Hour))
+				defer c.Close()
+				s := c.Semaphore("x", 2)
+				h := mustAcquire(t, s, 1)
+				asking := started(t.Context(), s, 1)
+				var behind chan *Hold
+				if more {
+					behind = started(t.Context(), s, 1)
+				}
+				mustRelease(t, h)
+				close(b.hang)
+				h = <-asking
+				if more {
+					mustRelease(t, <-behind)
+				}
+				mustRelease(t, h)
+				synctest.Wait()
+				wantAvailable(t, s, 2)
+				empty(t, c)
+			})
+		})
+	}
+}
+
+func TestPermitsOfAnotherClientComeByMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		h := mustAcquire(t, other.Semaphore("x", 2), 2)
+		s := c.Semaphore("x", 2)
+		a, b := started(t.Context(), s, 1), started(t.Context(), s, 1)
+		began := time.Now()
+		mustRelease(t, h)
+		mustRelease(t, <-a)
+		mustRelease(t, <-b)
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("they were woken after %v", took)
+		}
+		// Those who have a larger number let more in.
+		h = mustAcquire(t, other.Semaphore("x", 2), 2)
+		a = started(t.Context(), s, 1)
+		mustRelease(t, mustAcquire(t, other.Semaphore("x", 4), 1))
+		mustRelease(t, h)
+		mustRelease(t, <-a)
+		empty(t, c)
+		empty(t, other)
+	})
+}
+
+// What is lost ends its holder's context; the others keep theirs.
+func TestPermitsAreLostOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		s := c.Semaphore("x", 3)
+		kept := mustAcquire(t, s, 1)
+		short := mustAcquire(t, s, 2, Lease(time.Second))
+		waiting := started(t.Context(), s, 2)
+		<-short.Context().Done()
+		if err := context.Cause(short.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("cause %v", err)
+		}
+		<-short.Lost()
+		mustRelease(t, <-waiting)
+		if err := short.Release(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("Release of what is lost: %v", err)
+		}
+		if kept.Context().Err() != nil {
+			t.Error("another lost what it has")
+		}
+		mustRelease(t, kept)
+		synctest.Wait()
+		wantAvailable(t, s, 3)
+		empty(t, c)
+	})
+}
+
+// An acquisition within another's context is one of its own.
+func TestPermitsWithinPermits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		s := c.Semaphore("x", 2)
+		err := s.Do(WithOwner(t.Context(), NewOwner()), 1, func(ctx context.Context) error {
+			h, err := s.Acquire(ctx, 1)
+			if err != nil {
+				return err
+			}
+			wantAvailable(t, s, 0)
+			if err := s.Do(ctx, 1, func(context.Context) error { return nil }, Wait(time.Second)); !errors.Is(err, ErrHeld) {
+				t.Errorf("a third of two: %v", err)
+			}
+			return h.Release(ctx)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		wantAvailable(t, s, 2)
+		empty(t, c)
+	})
+}
+
+func TestPermitsAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c := New(store, quiet())
+		s := c.Semaphore("x", 1)
+		h := mustAcquire(t, s, 1)
+		waits := make(chan error)
+		go func() {
+			_, err := s.Acquire(t.Context(), 1)
+			waits <- err
+		}()
+		synctest.Wait()
+		c.Close()
+		if err := <-waits; !errors.Is(err, ErrClosed) {
+			t.Errorf("who waits: %v", err)
+		}
+		<-h.Lost()
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("Release after Close: %v", err)
+		}
+		if _, err := s.Acquire(t.Context(), 1); !errors.Is(err, ErrClosed) {
+			t.Errorf("Acquire after Close: %v", err)
+		}
+		other := New(store, quiet())
+		defer other.Close()
+		wantAvailable(t, other.Semaphore("x", 1), 1)
+	})
+}
+
+// Never more are inside than there are permits, and all come back.
+func TestPermitsUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		var clients []*Client
+		for range 3 {
+			c := New(store, quiet())
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		const permits = 5
+		var inside atomic.Int32
+		var all sync.WaitGroup
+		for i := range 48 {
+			c := clients[i%3]
+			r := rand.New(rand.NewPCG(uint64(i), 11))
+			s := c.Semaphore("x", permits)
+			all.Go(func() {
+				for range 100 {
+					n := 1 + r.IntN(3)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+r.IntN(50))*time.Millisecond)
+					h, err := s.Acquire(ctx, n)
+					cancel()
+					if err != nil {
+						continue
+					}
+					if now := inside.Add(int32(n)); now > permits {
+						t.Errorf("%d are inside", now)
+					}
+					time.Sleep(time.Duration(r.IntN(2000)) * time.Microsecond)
+					inside.Add(int32(-n))
+					mustRelease(t, h)
+				}
+			})
+		}
+		all.Wait()
+		synctest.Wait()
+		wantAvailable(t, clients[0].Semaphore("x", permits), permits)
+		time.Sleep(longestCrowd)
+		for _, c := range clients {
+			empty(t, c)
+		}
+	})
+}
+
+func BenchmarkSemaphoreHandedOn(b *testing.B) {
+	c := New(membackend.New(), quiet())
+	defer c.Close()
+	s := c.Semaphore("x", 16)
+	ctx := b.Context()
+	b.SetParallelism(32)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			h, err := s.Acquire(ctx, 1)
+			if err != nil {
+				b.Fatal(err)
+			}
+			h.Release(ctx)
+		}
+	})
+}

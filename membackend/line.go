@@ -1,0 +1,93 @@
+package membackend
+
+import (
+	"slices"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// grantLease is for how long the first in line is given the lock. Nobody waits for longer for one who is gone.
+const grantLease = time.Second
+
+// place is that of an owner who waits for a Fair lock.
+type place struct {
+	owner   string
+	s       *session // which last asked for it, and is told when the owner's turn has come
+	expires time.Time
+}
+
+// inLine returns the index of the owner's place, or -1.
+func (o *object) inLine(owner string) int {
+	return slices.IndexFunc(o.line, func(p place) bool { return p.owner == owner })
+}
+
+// open says whether the owner may have the lock, which it doesn't hold, before anybody else.
+func (o *object) open(owner string) bool {
+	return o.free() && (len(o.line) == 0 || o.line[0].owner == owner)
+}
+
+// leave takes the owner out of the line.
+func (o *object) leave(owner string) {
+	if i := o.inLine(owner); i >= 0 {
+		o.line = slices.Delete(o.line, i, i+1)
+	}
+}
+
+// settle gives a free lock to the first in line, and says to whom.
+func (o *object) settle(now time.Time) (first place, granted bool) {
+	if len(o.line) == 0 || !o.free() {
+		return place{}, false
+	}
+	first = o.line[0]
+	o.leave(first.owner)
+	o.alone = hold{kind: backend.Fair, owner: first.owner, count: 1, expires: now.Add(grantLease)}
+	return first, true
+}
+
+// acquireFair is Acquire of Fair, for an owner whose session is s.
+func (o *object) acquireFair(req backend.AcquireRequest, s *session, now time.Time) backend.AcquireResult {
+	if h := &o.alone; h.by(req.Owner) && !req.Reentry {
+		h.expires = later(h.expires, now.Add(req.Lease))
+		return backend.AcquireResult{Acquired: true, Count: h.count}
+	}
+	res := o.acquire(req, now)
+	switch {
+	case res.Acquired:
+		o.leave(req.Owner)
+	case req.Place > 0:
+		o.stand(req.Owner, s, now.Add(req.Place))
+	}
+	return res
+}
+
+// stand keeps the owner's place in line, or makes one at the end.
+func (o *object) stand(owner string, s *session, until time.Time) {
+	if i := o.inLine(owner); i >= 0 {
+		o.line[i] = place{owner, s, later(o.line[i].expires, until)}
+		return
+	}
+	o.line = append(o.line, place{owner, s, until})
+}
+
+// keepPlaces keeps those of a session's owners. Who has none any more comes back before all others.
+func (o *object) keepPlaces(owners []string, s *session, until time.Time) {
+	kept := make(map[string]bool, len(owners))
+	for _, owner := range owners {
+		kept[owner] = o.alone.by(owner)
+	}
+	for i, p := range o.line {
+		if _, ok := kept[p.owner]; ok {
+			o.line[i] = place{p.owner, s, until}
+			kept[p.owner] = true
+		}
+	}
+	var back []place
+	for _, owner := range owners {
+		if !kept[owner] {
+			back = append(back, place{owner, s, until})
+			kept[owner] = true
+		}
+	}
+	o.line = slices.Concat(back, o.line)
+}
