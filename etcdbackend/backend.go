@@ -62,4 +62,4 @@ func (b *Backend) Limits() backend.Limits {
 	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds}
 }
 
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits)
+var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits, backend.Fair)

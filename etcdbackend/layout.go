@@ -8,8 +8,8 @@ import (
 )
 
 // The key of a lock is the prefix and its name. There is the hold of whoever has it alone. Of a read-write
-// lock there are other keys, one for each hold of a reader and for each note of a waiting writer, and of a semaphore
-// one for each hold: the lock's key, a byte 1, a word, and the owner. What begins so may also be the key of a lock with such a name, or one
+// lock there are other keys, one for each hold of a reader and for each note of a waiting writer, of a semaphore
+// one for each hold, and of a fair lock one for each who stands in line: the lock's key, a byte 1, a word, and the owner. What begins so may also be the key of a lock with such a name, or one
 // that belongs to it. So a key is only that of a hold if its value says so, and the rest of it is the owner that its value names;
 // else it is in the way, and neither touched nor taken for anything.
 
@@ -47,9 +47,14 @@ func (st *store) all(name string, as role) span {
 	return span{keys, after(keys)}
 }
 
-// beside returns the keys of all holds that aren't the lock's own key, of whatever kind. There are none of notes among them.
+// beside returns the keys of all that may be held beside the lock's own key, of whatever kind. There are none of notes among them.
 func (st *store) beside(name string) span {
-	return span{st.keysOf(name, permitRole), after(st.keysOf(name, readRole))}
+	return span{st.keysOf(name, lineRole), after(st.keysOf(name, readRole))}
+}
+
+// unshared returns those of them that a read-write lock has not.
+func (st *store) unshared(name string) span {
+	return span{st.keysOf(name, lineRole), after(st.keysOf(name, permitRole))}
 }
 
 // find asks for what is in the span, or for no more than so many if limit isn't 0.

@@ -44,7 +44,7 @@ func (s *session) found(a *attempt, key record) (scene, error) {
 }
 
 // scene reads the answer to what an attempt looks at: for a writer the lock's key and the readers', for a reader
-// its own, the lock's, the notes, and whether there are permits.
+// its own, the lock's, the notes, and what keeps both out.
 func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.rev = res.Header.GetRevision()
 	as := []role{writeRole, readRole}
@@ -75,11 +75,11 @@ func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	return at, nil
 }
 
-// exclusively returns an attempt to have a lock alone.
-func (s *session) exclusively(id holdID, ttl int64) *attempt {
-	a := &attempt{id: id, ttl: ttl}
+// exclusively returns an attempt to have a lock of a kind alone.
+func (s *session) exclusively(id holdID, ttl int64, kind backend.Kind) *attempt {
+	a := &attempt{id: id, ttl: ttl, fair: kind == backend.Fair}
 	limit := int64(0)
-	if id.role == lockRole {
+	if id.role == lockRole && !a.fair {
 		limit = 1
 		if s.alone.has(id.name) {
 			return a
@@ -106,10 +106,14 @@ func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
 	}
 	for _, found := range res.Responses {
 		kvs := found.GetResponseRange().GetKvs()
-		if kv := first(kvs); id.role == readRole && kv != nil && bytes.Equal(kv.Key, s.store.key(id.name)) {
+		switch kv := first(kvs); {
+		case kv == nil:
+		case id.role == readRole && bytes.Equal(kv.Key, s.store.key(id.name)):
 			_, err = decode(writeRole, kv)
-		} else {
-			err = none(kvs)
+		case id.role == lockRole:
+			_, err = s.store.decodeAll(id.name, lineRole, kvs) // who stands in line waits for this lock
+		default:
+			err = conflict(kv)
 		}
 		if err != nil {
 			return err
@@ -124,11 +128,11 @@ func (s *session) inTheWay(id holdID) []*pb.RequestOp {
 	case lockRole:
 		return []*pb.RequestOp{s.store.beside(id.name).findOp(1)}
 	case permitRole:
-		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.all(id.name, readRole).findOp(1)}
+		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.all(id.name, readRole).findOp(1), s.store.all(id.name, lineRole).findOp(1)}
 	case readRole:
-		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.all(id.name, permitRole).findOp(1)}
+		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.unshared(id.name).findOp(1)}
 	default:
-		return []*pb.RequestOp{s.store.all(id.name, permitRole).findOp(1)}
+		return []*pb.RequestOp{s.store.unshared(id.name).findOp(1)}
 	}
 }
 
@@ -148,18 +152,10 @@ func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	return s.conflicts(ctx, a.id, a.ttl)
 }
 
-// besideIn returns an error if a lock that was to be had alone is one of another kind.
-func besideIn(res *pb.TxnResponse) error {
-	if res == nil || len(res.Responses) < 2 {
-		return nil
-	}
-	return none(res.Responses[1].GetResponseRange().GetKvs())
-}
-
 // acquireWrite takes the lock to be free as acquire does.
 func (s *session) acquireWrite(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
-	a := s.exclusively(id, s.store.ttl(req.Lease))
+	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
 	at := scene{write: s.holds.guess(id)}
 	var err error
 	if at.write.free() && s.looksFirst(a) {
@@ -222,7 +218,7 @@ func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (
 	a.look = []*pb.RequestOp{
 		rangeOp(s.store.key(req.Name)),
 		s.store.all(req.Name, noteRole).findOp(0),
-		s.store.all(req.Name, permitRole).findOp(1),
+		s.store.unshared(req.Name).findOp(1),
 	}
 	at := scene{mine: s.holds.guess(id), write: s.holds.guess(writeOf(id))}
 	var err error
@@ -237,7 +233,7 @@ func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (
 		}
 		a.only = same(s.store.key(req.Name), at.write)
 		if at.write.free() {
-			a.only = append(a.only, s.store.all(req.Name, permitRole).empty())
+			a.only = append(a.only, s.store.unshared(req.Name).empty())
 			if len(at.notes) == 0 {
 				a.only = append(a.only, s.store.all(req.Name, noteRole).empty())
 			}
@@ -272,7 +268,7 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 
 // forceReads ends all that is read, unless somebody writes.
 func (s *session) forceReads(ctx context.Context, name string) (backend.ForceReleaseResult, error) {
-	a := s.exclusively(holdID{name: name, role: writeRole}, 0)
+	a := s.exclusively(holdID{name: name, role: writeRole}, 0, backend.Write)
 	at, err := s.lookAround(ctx, a)
 	for err == nil {
 		if !at.write.free() || len(at.reads) == 0 {
@@ -317,7 +313,7 @@ func (s *session) giveBackAll(ctx context.Context, name string, as role, holds [
 }
 
 func (s *session) lookAtReads(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
-	at, err := s.lookAround(ctx, s.exclusively(holdID{name: req.Name, role: writeRole}, 0))
+	at, err := s.lookAround(ctx, s.exclusively(holdID{name: req.Name, role: writeRole}, 0, backend.Write))
 	if err != nil || len(at.reads) == 0 {
 		return backend.LookResult{}, err
 	}

@@ -96,6 +96,13 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	shortest := int64(0)
 	for i, r := range some {
 		id, ttl := b.id(r), b.store.ttl(b.reqs[r].Lease)
+		if kvs[i] == nil && b.reqs[r].Kind == backend.Fair {
+			b.apart(func() {
+				held, err := b.takeTurn(b.ctx, id, ttl)
+				b.done(r, held, err)
+			})
+			continue
+		}
 		if kvs[i] == nil {
 			b.apart(func() { b.done(r, false, b.conflicts(b.ctx, id, ttl)) })
 			continue

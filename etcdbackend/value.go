@@ -21,10 +21,14 @@ const (
 	noteRole  role = "waits" // somebody waits to write
 
 	permitRole role = "permits" // somebody has some of a semaphore's permits
+	lineRole   role = "line"    // somebody stands in line for a fair lock, or is the first, and has it
 )
 
 // beside says whether a role has keys of its own beside the lock's.
-func (r role) beside() bool { return r == readRole || r == noteRole || r == permitRole }
+func (r role) beside() bool { return r != lockRole && r != writeRole }
+
+// waits says whether a role is of those who have nothing yet, which have no count.
+func (r role) waits() bool { return r == noteRole || r == lineRole }
 
 // onlyUp says whether the ends of a role only move up.
 func (r role) onlyUp() bool { return r == readRole || r == writeRole }
@@ -52,6 +56,11 @@ type record struct {
 
 	limit int // of permits: how many there are, as their owner has said, or had found
 
+	// Of who has come back to a line, before all others that were there: the how-manieth of those who came at once, and
+	// who was inside then by his place.
+	front  int
+	behind position
+
 	// Of a note: for how long its owner had waited when it was written last, and when it was created; and since when,
 	// as only the owner's session knows.
 	waited, first time.Duration
@@ -67,12 +76,19 @@ type value struct {
 	Count       int    `json:"count,omitempty"`
 	Kind        role   `json:"kind,omitempty"`
 	Limit       int    `json:"limit,omitempty"`
+	Front       int    `json:"front,omitempty"`
+	BehindRev   int64  `json:"behind_rev,omitempty"`
+	BehindFront int    `json:"behind_front,omitempty"`
 	Waited      int64  `json:"waited_ms,omitempty"`
 	First       int64  `json:"first_ms,omitempty"`
 }
 
 func encode(as role, r record) []byte {
-	v := value{Owner: r.owner, Count: r.count, Kind: as, Limit: r.limit, Waited: r.waited.Milliseconds(), First: r.first.Milliseconds()}
+	v := value{
+		Owner: r.owner, Count: r.count, Kind: as, Limit: r.limit,
+		Front: r.front, BehindRev: r.behind.rev, BehindFront: r.behind.front,
+		Waited: r.waited.Milliseconds(), First: r.first.Milliseconds(),
+	}
 	if !utf8.ValidString(r.owner) {
 		v.Owner, v.OwnerBase64 = "", []byte(r.owner)
 	}
@@ -102,7 +118,7 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if json.Unmarshal(kv.Value, &v) != nil {
 		return record{}, conflict(kv)
 	}
-	if v.Kind != as || (v.Count < 1) != (as == noteRole) || (v.Limit < 1) != (as != permitRole) || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
+	if v.Kind != as || (v.Count < 1) != as.waits() || v.Front < 0 || (v.Limit < 1) != (as != permitRole) || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
 		return record{}, conflict(kv)
 	}
 	return record{
@@ -112,6 +128,8 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 		created: kv.CreateRevision,
 		lease:   kv.Lease,
 		limit:   v.Limit,
+		front:   v.Front,
+		behind:  position{v.BehindRev, v.BehindFront},
 		waited:  time.Duration(v.Waited) * time.Millisecond,
 		first:   time.Duration(v.First) * time.Millisecond,
 	}, nil
@@ -126,6 +144,8 @@ func known(as role, field string) bool {
 		return as != lockRole
 	case "limit":
 		return as == permitRole
+	case "front", "behind_rev", "behind_front":
+		return as == lineRole
 	case "waited_ms", "first_ms":
 		return as == noteRole
 	default:

@@ -55,11 +55,13 @@ type subscription struct {
 	end     []byte   // of what is watched, if that is more than the key
 	shared  *shared  // of a read-write lock
 	permits *permits // of a semaphore
+	line    *lineup  // of a fair lock
 	wake    func(backend.Wakeup)
 
 	// Guarded by the watcher's mutex.
-	watch  int64       // on the present stream; 0: none
-	stands bool        // Subscribe has its answer
+	watch  int64 // on the present stream; 0: none
+	stands bool  // Subscribe has its answer
+	closed bool
 	answer chan error  // what Subscribe returns
 	later  *time.Timer // wakes when those ahead have had their turns; nil if it never did
 }
@@ -103,6 +105,9 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if err := check(ctx, req.Kind); err != nil {
 		return nil, err
 	}
+	if req.Kind == backend.Fair {
+		return s.subscribeFair(ctx, req)
+	}
 	sub := &subscription{watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), answer: make(chan error, 1)}
 	sub.wake = func(w backend.Wakeup) {
 		s.others.remove(req.Name)
@@ -124,11 +129,16 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 		return nil, err
 	}
 	s.line.stand(ctx, req.Name)
+	return sub.wait(ctx)
+}
+
+// wait waits for the server's answer.
+func (sub *subscription) wait(ctx context.Context) (_ backend.Subscription, err error) {
 	select {
 	case err = <-sub.answer:
 	case <-ctx.Done():
 		err = inDoubt(ctx.Err())
-	case <-s.watcher.ctx.Done():
+	case <-sub.watcher.ctx.Done():
 		err = errClosed
 	}
 	if err != nil {
@@ -146,7 +156,9 @@ func (w *watcher) add(sub *subscription) error {
 		return w.failed
 	}
 	w.subs[sub] = struct{}{}
-	w.line.enter(sub.name)
+	if sub.line == nil {
+		w.line.enter(sub.name)
+	}
 	w.create(sub)
 	if !w.started {
 		w.started = true
@@ -171,7 +183,10 @@ func (sub *subscription) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.subs, sub)
-	w.line.leave(sub.name)
+	sub.closed = true
+	if sub.line == nil {
+		w.line.leave(sub.name)
+	}
 	sub.stopWaiting()
 	if sub.watch == 0 {
 		return
@@ -345,12 +360,17 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 		return wake, backend.WakeAll, err
 	case res.Created:
 		*served = true
+		if sub.line != nil {
+			sub.line.begin(res.Header.GetRevision())
+		}
 		if sub.stands {
 			w.line.unknown(sub.name)
 			return sub.wake, backend.WakeAll, nil // it has missed what happened meanwhile
 		}
 		sub.stands = true
 		sub.answer <- nil
+	case sub.line != nil:
+		return sub.line.changed(res.Events), backend.WakeOne, nil
 	default:
 		wake, wakeup = w.changed(sub, res.Events)
 		return wake, wakeup, nil

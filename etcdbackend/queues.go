@@ -1,0 +1,239 @@
+package etcdbackend
+
+import (
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// queues is who stands in line in a session, for which locks.
+type queues struct {
+	mu  sync.Mutex // never held while anything is sent or called
+	all map[string]map[int64]*queue
+	n   int // how many queues there are
+}
+
+// A queue is those who stand in line for one lock, with places that last equally long. They have one lease.
+type queue struct {
+	name string
+	ttl  int64
+	slot chan struct{} // is had by whoever lets the lease begin
+
+	lease  lease // that the places are attached to; none is 0
+	former []lease
+	owners map[string]*standing
+	looks  []look // some of the last, the oldest first
+}
+
+// standing is what is known of one who stands in line.
+type standing struct {
+	until  time.Time
+	doubt  bool   // a request that puts the place has no answer
+	place  record // as it was last put, or seen
+	inside bool   // it was the first then, and nobody had the lock's key
+}
+
+// A look is when it was sent that somebody else had the lock, as was found at a revision.
+type look struct {
+	sent time.Time
+	rev  int64
+}
+
+const (
+	mostLooks  = 8
+	looksApart = 100 * time.Millisecond
+)
+
+// expect notes that an owner stands in line, or is going to, for so long at least.
+func (qs *queues) expect(name, owner string, ttl int64, place time.Duration) *queue {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	for other, q := range qs.all[name] {
+		if other != ttl && q.owners[owner] != nil {
+			delete(q.owners, owner)
+		}
+	}
+	q := qs.all[name][ttl]
+	if q == nil {
+		q = qs.add(name, ttl)
+	}
+	o := q.owners[owner]
+	if o == nil {
+		o = new(standing)
+		q.owners[owner] = o
+	}
+	if until := time.Now().Add(place); until.After(o.until) {
+		o.until = until
+	}
+	return q
+}
+
+// add makes a queue, and drops those of which nothing can be left, now and then. qs.mu is held.
+func (qs *queues) add(name string, ttl int64) *queue {
+	if qs.n++; qs.n%firstSweep == 0 {
+		qs.sweep(time.Now())
+	}
+	if qs.all == nil {
+		qs.all = make(map[string]map[int64]*queue)
+	}
+	if qs.all[name] == nil {
+		qs.all[name] = make(map[int64]*queue)
+	}
+	q := &queue{name: name, ttl: ttl, slot: make(chan struct{}, 1), owners: make(map[string]*standing)}
+	qs.all[name][ttl] = q
+	return q
+}
+
+func (qs *queues) sweep(now time.Time) {
+	for name, some := range qs.all {
+		for ttl, q := range some {
+			over := now.Sub(q.lease.since) > keptFor(q.ttl)
+			for _, o := range q.owners {
+				over = over && now.After(o.until)
+			}
+			if over {
+				delete(some, ttl)
+			}
+		}
+		if len(some) == 0 {
+			delete(qs.all, name)
+		}
+	}
+}
+
+func (qs *queues) getLease(q *queue) lease {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	return q.lease
+}
+
+// begin notes that the lease of a queue has begun.
+func (qs *queues) begin(q *queue, l lease) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q.lease = l
+}
+
+// lost notes that a lease is over, and all places with it.
+func (qs *queues) lost(q *queue, l lease) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if q.lease.id == l.id {
+		q.lease = lease{}
+	}
+}
+
+// saw notes a look that was sent, and found at a revision that another has the lock.
+func (qs *queues) saw(q *queue, sent time.Time, rev int64) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if n := len(q.looks); n > 0 && sent.Sub(q.looks[n-1].sent) < looksApart {
+		return
+	}
+	if q.looks = append(q.looks, look{sent, rev}); len(q.looks) > mostLooks {
+		q.looks = q.looks[1:]
+	}
+}
+
+// doubt notes that a place may be put late.
+func (qs *queues) doubt(name, owner string) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	for _, q := range qs.all[name] {
+		if o := q.owners[owner]; o != nil {
+			o.doubt = true
+		}
+	}
+}
+
+// over says whether an owner should stand in line no more.
+func (qs *queues) over(q *queue, owner string, now time.Time) bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	o := q.owners[owner]
+	return o == nil || now.After(o.until)
+}
+
+// stands notes a place that was put.
+func (qs *queues) stands(q *queue, place record) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if o := q.owners[place.owner]; o != nil {
+		o.place, o.inside = place, false
+	}
+}
+
+// place returns an owner's place as it was last seen, and whether the owner has the lock by that.
+func (qs *queues) place(name, owner string) (place record, inside bool) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	for _, q := range qs.all[name] {
+		if o := q.owners[owner]; o != nil {
+			return o.place, o.inside
+		}
+	}
+	return record{}, false
+}
+
+// left forgets a place. It returns the lease if there are no others any more, and those that nothing may be attached to: where
+// the place may come late the others get another lease.
+func (qs *queues) left(name, owner string) (spare lease, suspect []lease) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	for ttl, q := range qs.all[name] {
+		o := q.owners[owner]
+		if o == nil {
+			continue
+		}
+		delete(q.owners, owner)
+		if o.doubt && q.lease.id != 0 {
+			q.former = append(q.former, q.lease)
+			q.lease = lease{}
+		}
+		if len(q.owners) > 0 {
+			continue
+		}
+		spare, suspect = q.lease, q.former
+		if delete(qs.all[name], ttl); len(qs.all[name]) == 0 {
+			delete(qs.all, name)
+		}
+	}
+	return spare, suspect
+}
+
+// moved returns the leases that a queue had before, when all its places are on another.
+func (qs *queues) moved(q *queue) (former []lease) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	former, q.former = q.former, nil
+	return former
+}
+
+// grant returns what is to be said of an owner who has got the lock, at a revision if that isn't 0. It says whether that is one of this session's.
+func (qs *queues) grant(name string, place record, rev int64) (g backend.Grant, ok bool) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	for _, q := range qs.all[name] {
+		o := q.owners[place.owner]
+		if o == nil {
+			continue
+		}
+		g = backend.Grant{Owner: place.owner, Since: time.Now()}
+		if q.lease.id != place.lease {
+			return g, true
+		}
+		for i := len(q.looks) - 1; i >= 0; i-- {
+			if q.looks[i].rev < rev {
+				end := q.lease.since.Add(time.Duration(q.lease.ttl) * time.Second)
+				g.Since, g.Lease = q.looks[i].sent, end.Sub(q.looks[i].sent)
+				if o.place, o.inside = place, true; end.After(o.until) {
+					o.until = end
+				}
+				break
+			}
+		}
+		return g, true
+	}
+	return g, false
+}
