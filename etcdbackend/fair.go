@@ -92,6 +92,9 @@ func (s *session) turn(id holdID, res *pb.TxnResponse) (at turn, err error) {
 	}
 	at.line, err = s.store.decodeAll(id.name, lineRole, res.Responses[1].GetResponseRange().Kvs)
 	inOrder(at.line)
+	if holder, first := at.holder(); first && err == nil {
+		s.queues.inherits(id.name, holder)
+	}
 	return at, err
 }
 
@@ -138,7 +141,7 @@ func (s *session) takes(a *attempt, at turn, first bool) {
 // stand has an owner stand in line, if it still is as was seen that another has the lock. If not, it returns what it has found instead.
 func (s *session) stand(ctx context.Context, a *attempt, place time.Duration, at turn) (stands bool, found turn, err error) {
 	owner := a.id.owner
-	q := s.queues.expect(a.id.name, owner, s.store.ttl(place), place)
+	q := s.queues.asks(a.id.name, owner, s.store.ttl(place), place)
 	l, err := s.placeLease(ctx, q)
 	if err != nil {
 		return false, at, err
@@ -333,7 +336,7 @@ func (s *session) lookAtHolder(ctx context.Context, req backend.LookRequest) (ba
 			res.Count = holder.count
 		}
 		var over bool
-		if res.Remaining, over, err = s.ends(ctx, holder); err == nil && (!over || holder == last) {
+		if res.Remaining, over, err = s.ends(ctx, req.Name, at); err == nil && (!over || holder == last) {
 			return res, nil
 		}
 		if last = holder; err == nil {
@@ -343,13 +346,39 @@ func (s *session) lookAtHolder(ctx context.Context, req backend.LookRequest) (ba
 	return backend.LookResult{}, err
 }
 
-// ends returns how long a hold lasts, negative if it doesn't end, and whether its lease is over: perhaps it has another by now.
-func (s *session) ends(ctx context.Context, r record) (remaining time.Duration, over bool, err error) {
-	if r.lease == 0 {
+// ends returns how long a lock is held, negative if that doesn't end, and whether it is over: perhaps there is something else by now.
+func (s *session) ends(ctx context.Context, name string, at turn) (remaining time.Duration, over bool, err error) {
+	holder, first := at.holder()
+	if holder.lease == 0 {
 		return -1, false, nil
 	}
-	left, _, err := s.store.remaining(ctx, r.lease)
-	return lasts(left), left < 0, err
+	left, _, err := s.store.remaining(ctx, holder.lease)
+	remaining = lasts(left)
+	if first {
+		remaining = min(remaining, s.queues.inherits(name, holder))
+	}
+	return max(remaining, 0), left < 0, err
+}
+
+// An heir, who has the lock as the first in line, is taken for dead if it doesn't take the lock's key for so long, counted by whoever
+// waits for it, from when that was seen. The heir counts from before it could have been.
+const heirTime = 3 * time.Second
+
+// passOver takes the place of an heir who is taken for dead, and says whether there was one.
+func (s *session) passOver(ctx context.Context, name string, at turn) (dead bool, err error) {
+	heir, first := at.holder()
+	if !first || s.queues.inherits(name, heir) > 0 {
+		return false, nil
+	}
+	place := s.store.keyOf(holdID{name, heir.owner, lineRole})
+	_, err = insist(ctx, patience(0), s.store.kv.Txn, &pb.TxnRequest{
+		Compare: append(same(s.store.key(name), at.lock), same(place, heir)...),
+		Success: []*pb.RequestOp{del(place)},
+	})
+	if err != nil {
+		return true, notDone(err)
+	}
+	return true, nil
 }
 
 // takeTurn has the first in line take the lock's key, or an owner who has it keep it.
@@ -402,16 +431,19 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 		if err != nil {
 			return backend.PlacesResult{}, notDone(err)
 		}
-		kept, err := s.mend(ctx, q, l, req.Owners, at)
+		wrong, err := s.passOver(ctx, req.Name, at)
+		if err == nil && !wrong {
+			wrong, err = s.mend(ctx, q, l, req.Owners, at)
+		}
 		if err != nil {
 			return backend.PlacesResult{}, err
 		}
-		if !kept {
+		if wrong {
 			continue
 		}
 		s.queues.saw(q, begin, at.rev)
 		holder, _ := at.holder()
-		remaining, over, err := s.ends(ctx, holder)
+		remaining, over, err := s.ends(ctx, req.Name, at)
 		switch {
 		case err != nil:
 			remaining = -1
@@ -426,8 +458,8 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 	}
 }
 
-// mend sees to it that all owners have places on the lease of their queue, and nobody else has. It says whether nothing was wrong.
-func (s *session) mend(ctx context.Context, q *queue, l lease, owners []string, at turn) (right bool, err error) {
+// mend sees to it that all owners have places on the lease of their queue, and nobody else has. It says whether something was wrong.
+func (s *session) mend(ctx context.Context, q *queue, l lease, owners []string, at turn) (wrong bool, err error) {
 	name := q.name
 	m := menders{}
 	now := time.Now()
@@ -447,7 +479,7 @@ func (s *session) mend(ctx context.Context, q *queue, l lease, owners []string, 
 		}
 	}
 	if len(m) > 0 {
-		return false, s.mendAll(ctx, q, l, m)
+		return true, s.mendAll(ctx, q, l, m)
 	}
 	var back []string
 	for _, owner := range owners {
@@ -456,9 +488,9 @@ func (s *session) mend(ctx context.Context, q *queue, l lease, owners []string, 
 		}
 	}
 	if len(back) == 0 {
-		return true, nil
+		return false, nil
 	}
-	return false, s.comeBack(ctx, q, l, back, at)
+	return true, s.comeBack(ctx, q, l, back, at)
 }
 
 // A mending changes a key, if it is as was seen.

@@ -89,9 +89,13 @@ func (l *lineup) begun(at turn) func(backend.Wakeup) {
 	l.loaded, l.turn = true, at
 	missed := l.missed
 	l.missed = nil
-	var grants []backend.Grant
-	grants = l.grant(grants, 0)
-	return l.happened(missed, grants)
+	if tell := l.happened(missed, l.grant(nil, 0)); tell != nil {
+		return tell
+	}
+	if holder, _ := l.holder(); holder.free() {
+		return l.wake // it may have got so since somebody has looked before
+	}
+	return nil
 }
 
 // changed notes what has happened. It returns what is to be told.
@@ -135,11 +139,14 @@ func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func(b
 
 // grant adds to some grants that of whoever has the lock since a revision, if that is one of this session's, and wasn't told.
 func (l *lineup) grant(grants []backend.Grant, rev int64) []backend.Grant {
-	holder, _ := l.holder()
+	holder, first := l.holder()
 	if holder.owner == l.told {
 		return grants
 	}
 	l.told = holder.owner
+	if first {
+		l.session.queues.inherits(l.name, holder)
+	}
 	if g, ours := l.session.queues.grant(l.name, holder, rev); ours && !holder.free() {
 		grants = append(grants, g)
 	}

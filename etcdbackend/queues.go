@@ -11,7 +11,30 @@ import (
 type queues struct {
 	mu  sync.Mutex // never held while anything is sent or called
 	all map[string]map[int64]*queue
-	n   int // how many queues there are
+	n   int // how many queues there were
+
+	heirs map[string]heir // by name of the lock
+}
+
+// An heir has a lock as the first in line, and was first seen to.
+type heir struct {
+	position
+	seen time.Time
+}
+
+// inherits notes that somebody has the lock by his place, and returns what is left of his time, as far as this session can tell.
+func (qs *queues) inherits(name string, place record) time.Duration {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	h, known := qs.heirs[name]
+	if !known || h.position != place.position() {
+		if qs.heirs == nil || len(qs.heirs) >= mostNames {
+			qs.heirs = make(map[string]heir)
+		}
+		h = heir{place.position(), time.Now()}
+		qs.heirs[name] = h
+	}
+	return heirTime - time.Since(h.seen)
 }
 
 // A queue is those who stand in line for one lock, with places that last equally long. They have one lease.
@@ -45,7 +68,21 @@ const (
 	looksApart = 100 * time.Millisecond
 )
 
-// expect notes that an owner stands in line, or is going to, for so long at least.
+// asks notes that an owner stands in line, or is going to, for so long at least: perhaps for longer already.
+func (qs *queues) asks(name, owner string, ttl int64, place time.Duration) *queue {
+	qs.mu.Lock()
+	until := time.Now().Add(place)
+	for _, q := range qs.all[name] {
+		if o := q.owners[owner]; o != nil && o.until.After(until) {
+			qs.mu.Unlock()
+			return q
+		}
+	}
+	qs.mu.Unlock()
+	return qs.expect(name, owner, ttl, place)
+}
+
+// expect notes that an owner stands in line, or is going to, for so long.
 func (qs *queues) expect(name, owner string, ttl int64, place time.Duration) *queue {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -226,7 +263,7 @@ func (qs *queues) grant(name string, place record, rev int64) (g backend.Grant, 
 		for i := len(q.looks) - 1; i >= 0; i-- {
 			if q.looks[i].rev < rev {
 				end := q.lease.since.Add(time.Duration(q.lease.ttl) * time.Second)
-				g.Since, g.Lease = q.looks[i].sent, end.Sub(q.looks[i].sent)
+				g.Since, g.Lease = q.looks[i].sent, min(end.Sub(q.looks[i].sent), heirTime)
 				if o.place, o.inside = place, true; end.After(o.until) {
 					o.until = end
 				}

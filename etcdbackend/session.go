@@ -96,12 +96,19 @@ func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (back
 		holder, first := at.holder()
 		if !holder.free() && holder.owner != req.Owner {
 			s.others.add(req.Name)
+			var dead bool
+			if dead, err = s.passOver(ctx, req.Name, at); dead && err == nil {
+				at, err = s.lookAtTurn(ctx, a)
+			}
+			if dead || err != nil {
+				continue
+			}
 			if stands := !a.fair || req.Place <= 0; !stands {
 				if stands, at, err = s.stand(ctx, a, req.Place, at); !stands {
 					continue
 				}
 			}
-			remaining, over, err := s.ends(ctx, holder)
+			remaining, over, err := s.ends(ctx, req.Name, at)
 			switch {
 			case err != nil:
 				return backend.AcquireResult{Remaining: -1}, nil
@@ -119,7 +126,7 @@ func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (back
 		if first {
 			next.count = 1
 		}
-		if !a.fair || req.Reentry || next.count == 0 {
+		if a.onlyUp = a.fair && !req.Reentry; !a.onlyUp || next.count == 0 {
 			next.count++
 		}
 		s.takes(a, at, first)
@@ -338,7 +345,7 @@ func (s *session) write(ctx context.Context, a *attempt, old, next record) (done
 	if err := ended(ctx); err != nil {
 		return false, record{}, err
 	}
-	l, err := s.prolong(ctx, a.id, old, a.ttl)
+	l, err := s.prolong(ctx, a, old)
 	if err != nil {
 		return false, record{}, notDone(err)
 	}
@@ -476,14 +483,15 @@ func (s *session) swapOnLease(ctx context.Context, a *attempt, old record, ops [
 }
 
 // prolong lets the lease of a key begin anew, and returns it. It returns none if the key needs another:
-// it has none, or one of another length, or one that has ended. What is read or written lasts no shorter
-// than before: its lease is left alone if it lasts for longer.
-func (s *session) prolong(ctx context.Context, id holdID, key record, ttl int64) (lease, error) {
+// it has none, or one of another length, or one that has ended. What is read or written, and what is asked for once more, lasts no
+// shorter than before: its lease is left alone if it lasts for longer.
+func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, error) {
+	id, ttl := a.id, a.ttl
 	if key.free() || key.lease == 0 || s.keeper.closed() {
 		return lease{}, nil
 	}
 	begin := time.Now()
-	if id.role.onlyUp() && !s.lastsFor(id, key, ttl) {
+	if (a.onlyUp || id.role.onlyUp()) && !s.lastsFor(id, key, ttl) {
 		left, granted, err := s.store.remaining(ctx, key.lease)
 		switch {
 		case err != nil:
