@@ -154,10 +154,18 @@ func (s *session) stand(ctx context.Context, a *attempt, place time.Duration, at
 	next := was
 	next.owner, next.lease = owner, l.id
 	begin := time.Now()
+	own, put := same(s.store.keyOf(id), was), s.store.put(id, next)
 	res, err := insist(ctx, patience(a.ttl), s.store.kv.Txn, &pb.TxnRequest{
-		Compare: append(same(s.store.keyOf(id), was), s.stillHeld(a.id.name, at)...),
-		Success: []*pb.RequestOp{s.store.put(id, next)},
-		Failure: []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0)},
+		Compare: append(own, s.stillHeld(a.id.name, at)...),
+		Success: []*pb.RequestOp{put},
+		Failure: []*pb.RequestOp{
+			rangeOp(s.store.key(id.name)),
+			s.store.beside(id.name).findOp(0),
+			{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
+				Compare: append(slices.Clip(own), s.store.all(id.name, lineRole).some()),
+				Success: []*pb.RequestOp{put},
+			}}},
+		},
 	})
 	switch {
 	case gone(err):
@@ -166,7 +174,7 @@ func (s *session) stand(ctx context.Context, a *attempt, place time.Duration, at
 	case err != nil:
 		s.queues.doubt(id.name, owner)
 		return false, at, err
-	case res.Succeeded:
+	case res.Succeeded, len(res.Responses) > 2 && res.Responses[2].GetResponseTxn().GetSucceeded():
 		rev := res.Header.GetRevision()
 		if next.rev = rev; was.free() {
 			next.created = rev
@@ -182,11 +190,11 @@ func (s *session) stand(ctx context.Context, a *attempt, place time.Duration, at
 }
 
 // stillHeld says that another has a lock: somebody stands in line, of whom the last is the least likely to be gone; or the lock's key is
-// as it was seen.
+// as it was seen. If somebody else stands in line by now that does as well, but takes a look at all of them.
 func (s *session) stillHeld(name string, at turn) []*pb.Compare {
 	if n := len(at.line); n > 0 {
 		last := at.line[n-1]
-		return same(s.store.keyOf(holdID{name, last.owner, lineRole}), record{rev: last.rev, lease: last.lease})
+		return same(s.store.keyOf(holdID{name, last.owner, lineRole}), last)
 	}
 	return same(s.store.key(name), at.lock)
 }
@@ -268,17 +276,16 @@ func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record,
 	return false, at.lock, err
 }
 
-// left forgets a place that isn't there any more. What was sent for it and has no answer must not make it again.
+// left forgets a place that isn't there any more. What was sent for it and has no answer must not make it again: it doesn't where
+// nobody else stands in line, and else that is found when the places are kept.
 func (s *session) left(ctx context.Context, id holdID) {
-	spare, suspect := s.queues.left(id.name, id.owner)
-	for i, l := range suspect {
-		if err := s.store.revoke(ctx, l.id); err != nil {
-			s.leases.discard(suspect[i:]...)
-			break
-		}
-	}
-	if spare.id != 0 {
-		s.leases.put(spare)
+	l, suspect := s.queues.left(id.name, id.owner)
+	switch {
+	case l.id == 0:
+	case !suspect:
+		s.leases.put(l)
+	case s.store.revoke(ctx, l.id) != nil:
+		s.leases.discard(l)
 	}
 }
 
@@ -516,7 +523,6 @@ func (s *session) mendAll(ctx context.Context, q *queue, l lease, m menders) err
 			return err
 		}
 	}
-	s.leases.discard(s.queues.moved(q)...)
 	return nil
 }
 

@@ -74,6 +74,14 @@ func (sp span) empty() *pb.Compare {
 	}
 }
 
+// some says that something is there.
+func (sp span) some() *pb.Compare {
+	return &pb.Compare{
+		Key: sp.key, RangeEnd: sp.end, Result: pb.Compare_GREATER,
+		Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{},
+	}
+}
+
 // asOf says that nothing has come or changed since a revision.
 func (sp span) asOf(rev int64) *pb.Compare {
 	return &pb.Compare{

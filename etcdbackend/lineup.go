@@ -75,6 +75,17 @@ func (s *session) lookAtLineup(ctx context.Context, sub *subscription) {
 	}
 }
 
+// lineup returns what is known of a fair lock without asking, if anything is.
+func (w *watcher) lineup(name string) (at turn, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.lineups[name]
+	if l == nil || !l.loaded {
+		return turn{}, false
+	}
+	return turn{rev: l.rev, lock: l.lock, line: slices.Clone(l.line)}, true
+}
+
 // begin notes that a watch stands, since a revision. What was known is not any more.
 func (l *lineup) begin(rev int64) {
 	l.loaded, l.since, l.missed, l.told = false, rev, nil, ""

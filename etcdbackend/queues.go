@@ -44,7 +44,7 @@ type queue struct {
 	slot chan struct{} // is had by whoever lets the lease begin
 
 	lease  lease // that the places are attached to; none is 0
-	former []lease
+	doubt  bool  // a place may be put late
 	owners map[string]*standing
 	looks  []look // some of the last, the oldest first
 }
@@ -213,9 +213,8 @@ func (qs *queues) place(name, owner string) (place record, inside bool) {
 	return record{}, false
 }
 
-// left forgets a place. It returns the lease if there are no others any more, and those that nothing may be attached to: where
-// the place may come late the others get another lease.
-func (qs *queues) left(name, owner string) (spare lease, suspect []lease) {
+// left forgets a place. It returns the lease if there are no others any more, and whether nothing may be attached to it.
+func (qs *queues) left(name, owner string) (spare lease, suspect bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	for ttl, q := range qs.all[name] {
@@ -223,28 +222,16 @@ func (qs *queues) left(name, owner string) (spare lease, suspect []lease) {
 		if o == nil {
 			continue
 		}
-		delete(q.owners, owner)
-		if o.doubt && q.lease.id != 0 {
-			q.former = append(q.former, q.lease)
-			q.lease = lease{}
-		}
-		if len(q.owners) > 0 {
+		q.doubt = q.doubt || o.doubt
+		if delete(q.owners, owner); len(q.owners) > 0 {
 			continue
 		}
-		spare, suspect = q.lease, q.former
+		spare, suspect = q.lease, q.doubt
 		if delete(qs.all[name], ttl); len(qs.all[name]) == 0 {
 			delete(qs.all, name)
 		}
 	}
 	return spare, suspect
-}
-
-// moved returns the leases that a queue had before, when all its places are on another.
-func (qs *queues) moved(q *queue) (former []lease) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	former, q.former = q.former, nil
-	return former
 }
 
 // grant returns what is to be said of an owner who has got the lock, at a revision if that isn't 0. It says whether that is one of this session's.

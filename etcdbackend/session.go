@@ -88,8 +88,12 @@ func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (back
 	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
 	at := turn{lock: s.holds.guess(id)}
 	var last record // whose lease was over
+	var told bool   // who waits is told, and needs no time
 	var err error
-	if at.lock.free() && s.looksFirst(a) {
+	if a.fair && at.lock.free() {
+		at, told = s.watcher.lineup(req.Name)
+	}
+	if !told && at.lock.free() && s.looksFirst(a) {
 		at, err = s.beginTurn(ctx, a)
 	}
 	for err == nil {
@@ -107,6 +111,9 @@ func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (back
 				if stands, at, err = s.stand(ctx, a, req.Place, at); !stands {
 					continue
 				}
+			}
+			if told {
+				return backend.AcquireResult{Remaining: -1}, nil
 			}
 			remaining, over, err := s.ends(ctx, req.Name, at)
 			switch {

@@ -39,6 +39,7 @@ type watcher struct {
 	started  bool       // run
 	lastID   int64      // of a watch; none is used twice
 	subs     map[*subscription]struct{}
+	lineups  map[string]*lineup      // the last that was subscribed to, by name
 	watches  map[int64]*subscription // those that the server was told of on the present stream
 	queue    []*pb.WatchRequest      // to be sent on the present stream
 	asked    []int64                 // watches whose creation it has not answered yet, in order
@@ -82,6 +83,7 @@ func newWatcher(client pb.WatchClient, ln *line, checkEvery time.Duration, check
 		stop:       stop,
 		kick:       make(chan struct{}, 1),
 		subs:       make(map[*subscription]struct{}),
+		lineups:    make(map[string]*lineup),
 		watches:    make(map[int64]*subscription),
 		heard:      true,
 	}
@@ -158,6 +160,8 @@ func (w *watcher) add(sub *subscription) error {
 	w.subs[sub] = struct{}{}
 	if sub.line == nil {
 		w.line.enter(sub.name)
+	} else {
+		w.lineups[sub.name] = sub.line
 	}
 	w.create(sub)
 	if !w.started {
@@ -186,6 +190,8 @@ func (sub *subscription) Close() {
 	sub.closed = true
 	if sub.line == nil {
 		w.line.leave(sub.name)
+	} else if w.lineups[sub.name] == sub.line {
+		delete(w.lineups, sub.name)
 	}
 	sub.stopWaiting()
 	if sub.watch == 0 {
@@ -508,6 +514,9 @@ func (w *watcher) lost(err error, served bool) {
 	w.pause = time.Now().Add(backoff(w.failures))
 	w.queue, w.asked, w.heard = nil, nil, true
 	clear(w.watches)
+	for _, l := range w.lineups {
+		l.loaded = false
+	}
 	for sub := range w.subs {
 		sub.watch = 0
 		if !sub.stands {
