@@ -1,9 +1,14 @@
 package etcdbackend_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
@@ -124,4 +129,226 @@ func TestFair(t *testing.T) {
 	b.releases(backend.Fair, backend.NotHeld)
 	c.releases(backend.Fair, backend.NotHeld)
 	nothingLeft(t, admin, a, b, c)
+}
+
+// TestHeirKeepsOthersOut: who has the lock as the first in line has it, whatever kind somebody else asks for.
+func TestHeirKeepsOthersOut(t *testing.T) {
+	a, b, c, admin := parties(t)
+	for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Permits} {
+		for step, run := range kindSteps(wanted) {
+			b.gets(backend.Fair)
+			a.stands()
+			b.releases(backend.Fair, backend.Freed)
+			before := state(t, admin)
+			if err := run(t.Context(), c.s); !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
+				t.Errorf("%s %v: %v", step, wanted, err)
+			}
+			if after := state(t, admin); after != before {
+				t.Errorf("%s %v has changed\n%sto\n%s", step, wanted, before, after)
+			}
+			a.renews(backend.Fair, true)
+			a.releases(backend.Fair, backend.Freed)
+		}
+		// Nor does anybody stand in line for what is no such lock.
+		b.gets(wanted)
+		before := state(t, admin)
+		for range 2 {
+			_, err := a.s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: place})
+			_, err2 := a.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{alice}, Place: place})
+			if !errors.Is(err, backend.ErrConflict) || !errors.Is(err2, backend.ErrConflict) || backend.KindOf(err2) != backend.Refused {
+				t.Errorf("a place in line for %v: %v, %v", wanted, err, err2)
+			}
+		}
+		if after := state(t, admin); after != before {
+			t.Errorf("a place in line for %v has changed\n%sto\n%s", wanted, before, after)
+		}
+		b.releases(wanted, backend.Freed)
+		a.releases(backend.Fair, backend.NotHeld)
+	}
+	nothingLeft(t, admin, a, b, c)
+}
+
+// TestStandsMeanwhile: what happens between a look and the request for a place. The last in line leaves; and the lock becomes one of
+// another kind.
+func TestStandsMeanwhile(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	b := party{t, open(t, connect(t, server.Addr)), bob}
+	c := party{t, b.s, carol}
+	var meanwhile func()
+	a := party{t, open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+		if f := meanwhile; f != nil && puts(req) {
+			meanwhile = nil
+			f()
+		}
+		return send(ctx)
+	}))), alice}
+	other := party{t, b.s, "another"}
+	b.gets(backend.Fair)
+	other.stands()
+	c.stands()
+	meanwhile = func() {
+		c.releases(backend.Fair, backend.NotHeld)
+		b.releases(backend.Fair, backend.Freed)
+	}
+	a.stands()
+	other.sees(backend.Fair, true, 1)
+	other.releases(backend.Fair, backend.Freed)
+	a.sees(backend.Fair, true, 1)
+	a.renews(backend.Fair, true)
+	a.releases(backend.Fair, backend.Freed)
+
+	b.gets(backend.Fair)
+	meanwhile = func() { b.releases(backend.Fair, backend.Freed) }
+	a.gets(backend.Fair, waits(0, place))
+	a.releases(backend.Fair, backend.Freed)
+	for _, kind := range []backend.Kind{backend.Read, backend.Write, backend.Permits} {
+		b.gets(backend.Fair)
+		meanwhile = func() {
+			b.releases(backend.Fair, backend.Freed)
+			b.gets(kind)
+		}
+		_, err := a.s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: place})
+		if !errors.Is(err, backend.ErrConflict) {
+			t.Errorf("%v meanwhile: %v", kind, err)
+		}
+		b.releases(kind, backend.Freed)
+		a.releases(backend.Fair, backend.NotHeld)
+	}
+	nothingLeft(t, admin, a, b)
+}
+
+// TestDeadHeir: one who has the lock as the first in line, and died, keeps it for some three seconds; a dead place keeps nobody.
+func TestDeadHeir(t *testing.T) {
+	a, b, c, _ := parties(t)
+	heard := listen(t, c.s)
+	a.gets(backend.Fair)
+	b.stands()
+	party{t, a.s, "another dead"}.stands()
+	c.stands()
+	a.releases(backend.Fair, backend.Freed)
+	begin := time.Now()
+	var keeping sync.WaitGroup
+	stop := make(chan struct{})
+	keeping.Go(func() {
+		for {
+			_, err := c.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{carol}, Place: place})
+			if err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	})
+	heard.hears(carol)
+	close(stop)
+	keeping.Wait()
+	t.Logf("two dead heirs cost %v", time.Since(begin))
+	b.renews(backend.Fair, false)
+	b.releases(backend.Fair, backend.NotHeld)
+	c.renews(backend.Fair, true)
+}
+
+// TestPlacesLost: whose lease is over comes back before all others, in order, but not before who is inside.
+func TestPlacesLost(t *testing.T) {
+	a, b, c, admin := parties(t)
+	on := func(owner string) party { return party{t, b.s, owner} }
+	keep := func(p party, owners ...string) backend.PlacesResult {
+		t.Helper()
+		return wiretest.Must[backend.PlacesResult](t)(p.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: owners, Place: place}))
+	}
+	lose := func(owner string) {
+		t.Helper()
+		id := clientv3.LeaseID(get(t, admin, key("n\x01line/"+owner)).Lease)
+		wiretest.Must[*clientv3.LeaseRevokeResponse](t)(admin.Revoke(t.Context(), id))
+	}
+	heard, others := listen(t, b.s), listen(t, c.s)
+	a.gets(backend.Fair)
+	var owners []string
+	const n = 150 // more than one request can put
+	for i := range n {
+		owners = append(owners, fmt.Sprint("owner ", i))
+		on(owners[i]).stands()
+	}
+	c.stands()
+	party{t, c.s, "last"}.stands()
+	lose(owners[0])
+	if res := keep(b, owners...); res.Holder != "" || res.Remaining <= 0 {
+		t.Errorf("%+v", res)
+	}
+	a.releases(backend.Fair, backend.Freed)
+	for _, owner := range owners {
+		heard.hears(owner)
+		on(owner).releases(backend.Fair, backend.Freed)
+	}
+	others.hears(carol)
+	if res := keep(b, "back 1", "back 2"); res.Holder != "" { // carol is inside
+		t.Errorf("%+v", res)
+	}
+	if res := keep(a, "before them"); res.Holder != "" {
+		t.Errorf("%+v", res)
+	}
+	c.sees(backend.Fair, true, 1)
+	c.renews(backend.Fair, true)
+	c.releases(backend.Fair, backend.Freed)
+	party{t, a.s, "before them"}.releases(backend.Fair, backend.Freed)
+	heard.hears("back 1")
+	on("back 1").releases(backend.Fair, backend.Freed)
+	heard.hears("back 2")
+	on("back 2").releases(backend.Fair, backend.Freed)
+	others.hears("last")
+	party{t, c.s, "last"}.releases(backend.Fair, backend.Freed)
+	nothingLeft(t, admin, a, b, c)
+}
+
+// TestThousandInLine: of one client they take one watch, and keeping their places some requests.
+func TestThousandInLine(t *testing.T) {
+	const n = 1000
+	server := testservers.Etcd(t)
+	var sent counts
+	holder := party{t, open(t, connect(t, server.Addr)), alice}
+	s := open(t, connect(t, server.Addr, sent.install))
+	heard := listen(t, s)
+	holder.gets(backend.Fair)
+	var owners []string
+	var all sync.WaitGroup
+	for i := range n {
+		owners = append(owners, fmt.Sprint("owner ", i))
+		all.Go(func() { party{t, s, owners[i]}.stands() })
+	}
+	all.Wait()
+	unary, streams := sent.get()
+	t.Logf("to stand in line: %s, %s", unary, streams)
+	sent.reset()
+	begin := time.Now()
+	const rounds = 5
+	for range rounds {
+		wiretest.Must[backend.PlacesResult](t)(s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: owners, Place: place}))
+	}
+	t.Logf("to keep the places once: %v", time.Since(begin)/rounds)
+	if unary, _ := sent.get(); unary != fmt.Sprint(map[string]int{rpcTxn: rounds, rpcTTL: rounds}) {
+		t.Errorf("to keep the places %d times: %s", rounds, unary)
+	}
+	holder.releases(backend.Fair, backend.Freed)
+	sent.reset()
+	begin = time.Now()
+	for range n {
+		testservers.Until(t, "there is a grant", func() bool {
+			heard.mu.Lock()
+			defer heard.mu.Unlock()
+			return len(heard.grants) > 0
+		})
+		heard.mu.Lock()
+		owner := heard.grants[0].Owner
+		heard.mu.Unlock()
+		heard.hears(owner)
+		party{t, s, owner}.releases(backend.Fair, backend.Freed)
+	}
+	t.Logf("a turn: %v", time.Since(begin)/n)
+	if unary, streams := sent.get(); unary != fmt.Sprint(map[string]int{rpcTxn: n}) || streams != "map[]" {
+		t.Errorf("%d turns: %s, %s", n, unary, streams)
+	}
 }

@@ -22,7 +22,7 @@ func TestFairAmongClients(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for i := range turns {
-		c := dlock.New(etcdbackend.New(connectAll(t, append(addrs(members)[i%3:], addrs(members)[:i%3]...))), dlock.WithLease(10*time.Second))
+		c := dlock.New(etcdbackend.New(connectAll(t, append(addrs(members)[i%3:], addrs(members)[:i%3]...))), dlock.WithLease(4*time.Second))
 		t.Cleanup(func() { c.Close() })
 		for j := range 4 {
 			wait := time.Hour

@@ -347,7 +347,7 @@ func state(t *testing.T, admin *clientv3.Client) string {
 // TestKindsUnderOneName: a name that is used for one kind of lock isn't one of the other, whoever has it, and however
 // a step begins that has never seen it, or has seen it otherwise.
 func TestKindsUnderOneName(t *testing.T) {
-	locks := []backend.Kind{backend.Exclusive, backend.Fenced}
+	locks := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair}
 	sides := []backend.Kind{backend.Read, backend.Write}
 	permits := []backend.Kind{backend.Permits}
 	for _, c := range []struct{ held, wanted []backend.Kind }{
@@ -396,13 +396,13 @@ func TestNamesWithin(t *testing.T) {
 		res, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: name, Owner: owner, Lease: lease, Place: time.Minute, Permits: 1, Limit: 9})
 		return res.Acquired, err
 	}
-	for _, within := range []string{"n\x01read/", "n\x01read/" + alice, "n\x01read/x\x01read/" + alice, "n\x01waits/" + alice, "n\x01permits/" + alice, "n\x01"} {
-		for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
+	for _, within := range []string{"n\x01read/", "n\x01read/" + alice, "n\x01read/x\x01read/" + alice, "n\x01waits/" + alice, "n\x01permits/" + alice, "n\x01line/" + alice, "n\x01"} {
+		for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits, backend.Fair} {
 			if ok, err := acquire(kind, within, bob); !ok || err != nil {
 				t.Fatalf("%q to %v: %v, %v", within, kind, ok, err)
 			}
 			before := state(t, admin)
-			for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Exclusive, backend.Permits} {
+			for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Exclusive, backend.Permits, backend.Fair} {
 				for _, owner := range []string{alice, "x\x01read/" + bob, within[1:]} {
 					// It is free, but may seem not to be: then nothing happens.
 					ok, err := acquire(wanted, "n", owner)

@@ -177,13 +177,13 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	var key record
 	var err error
 	switch req.Kind {
+	case backend.Fair:
+		key = s.holds.guess(id)
 	case backend.Write:
 		key, err = s.endNote(ctx, id, ttl)
 	case backend.Read:
 		s.waits.end(id)
 		fallthrough
-	case backend.Fair:
-		key = s.holds.guess(id)
 	default:
 		key, err = s.find(ctx, id, ttl)
 	}
