@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -350,5 +352,141 @@ func TestThousandInLine(t *testing.T) {
 	t.Logf("a turn: %v", time.Since(begin)/n)
 	if unary, streams := sent.get(); unary != fmt.Sprint(map[string]int{rpcTxn: n}) || streams != "map[]" {
 		t.Errorf("%d turns: %s, %s", n, unary, streams)
+	}
+}
+
+// A lined is what a fair lock must be like, by the tables of package backend.
+type lined struct {
+	owner string
+	count int
+	line  []string
+}
+
+func (m *lined) settle() {
+	if m.count == 0 && len(m.line) > 0 {
+		m.owner, m.count, m.line = m.line[0], 1, m.line[1:]
+	}
+}
+
+func (m *lined) holds(owner string) bool { return m.count > 0 && m.owner == owner }
+
+func (m *lined) leave(owner string) {
+	m.line = slices.DeleteFunc(slices.Clone(m.line), func(o string) bool { return o == owner })
+}
+
+func (m *lined) acquire(owner string, stands, reentry bool) (acquired bool) {
+	switch {
+	case m.holds(owner) && reentry:
+		m.count++
+	case m.holds(owner):
+	case m.count == 0:
+		m.owner, m.count = owner, 1
+		m.leave(owner)
+	default:
+		if stands && !slices.Contains(m.line, owner) {
+			m.line = append(slices.Clone(m.line), owner)
+		}
+		return false
+	}
+	return true
+}
+
+func (m *lined) release(owner string) backend.ReleaseOutcome {
+	switch {
+	case !m.holds(owner):
+		m.leave(owner)
+		return backend.NotHeld
+	case m.count > 1:
+		m.count--
+		return backend.Left
+	default:
+		m.count = 0
+		return backend.Freed
+	}
+}
+
+func (m *lined) keep(owners []string) {
+	var back []string
+	for _, owner := range owners {
+		if !m.holds(owner) && !slices.Contains(m.line, owner) && !slices.Contains(back, owner) {
+			back = append(back, owner)
+		}
+	}
+	m.line = slices.Concat(back, m.line)
+}
+
+// TestFairModel: random steps, by owners whose session needn't be the same each time.
+func TestFairModel(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	var sessions []session
+	for i := range 3 {
+		sessions = append(sessions, open(t, connect(t, server.Addr)))
+		if i > 0 {
+			listen(t, sessions[i])
+		}
+	}
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	var m lined
+	ctx := t.Context()
+	someone := func() string { return fmt.Sprint("owner ", rnd.IntN(5)) }
+	for step := range 400 {
+		s, owner := sessions[rnd.IntN(3)], someone()
+		name, want, got := "", "", ""
+		switch rnd.IntN(9) {
+		case 0, 1, 2:
+			req := backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease, Place: []time.Duration{0, place}[rnd.IntN(2)], Reentry: rnd.IntN(3) == 0}
+			name = fmt.Sprintf("%+v", req)
+			want = fmt.Sprint(m.acquire(owner, req.Place > 0, req.Reentry), nil)
+			res, err := s.Acquire(ctx, req)
+			got = fmt.Sprint(res.Acquired, err)
+		case 3, 4:
+			name, want = "release", fmt.Sprint(m.release(owner), nil)
+			res, err := s.Release(ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease})
+			got = fmt.Sprint(res.Outcome, err)
+		case 5:
+			name, want = "renew", fmt.Sprint(m.holds(owner), nil)
+			res, err := s.Renew(ctx, backend.RenewRequest{Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease})
+			got = fmt.Sprint(res.Held, err)
+		case 6:
+			owners := []string{owner, someone()}
+			m.keep(owners)
+			m.settle()
+			holder := ""
+			if m.count > 0 && slices.Contains(owners, m.owner) {
+				holder = m.owner
+			}
+			name, want = fmt.Sprintf("keep %q", owners), fmt.Sprint(holder, nil)
+			res, err := s.KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: owners, Place: place})
+			got = fmt.Sprint(res.Holder, err)
+		case 7:
+			if rnd.IntN(3) == 0 {
+				name, want = "force", fmt.Sprint(m.count > 0, nil)
+				m.count = 0
+				res, err := s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Fair, Name: "n"})
+				got = fmt.Sprint(res.Released, err)
+			}
+		case 8:
+			if slices.Contains(m.line, owner) {
+				name = "the end of a place"
+				m.leave(owner)
+				wiretest.Must[*clientv3.DeleteResponse](t)(admin.Delete(ctx, key("n\x01line/"+owner)))
+			}
+		}
+		m.settle()
+		look, err := s.Look(ctx, backend.LookRequest{Kind: backend.Fair, Name: "n", Owner: m.owner})
+		if want != got || err != nil || look.Held != (m.count > 0) || look.Count != m.count {
+			t.Fatalf("seed %d, step %d, %s by %s: %s, want %s; now %+v, %v, want %+v", seed, step, name, owner, got, want, look, err, m)
+		}
+		if rnd.IntN(3) == 0 { // who has the lock as the first in line doesn't keep it for long else
+			s.Renew(ctx, backend.RenewRequest{Kind: backend.Fair, Name: "n", Owner: m.owner, Lease: lease})
+		}
+	}
+	// All have their turns, in order.
+	for m.count > 0 {
+		p := party{t, sessions[rnd.IntN(3)], m.owner}
+		p.releases(backend.Fair, m.release(m.owner))
+		m.settle()
 	}
 }

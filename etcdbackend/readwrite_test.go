@@ -350,12 +350,12 @@ func TestKindsUnderOneName(t *testing.T) {
 	locks := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair}
 	sides := []backend.Kind{backend.Read, backend.Write}
 	permits := []backend.Kind{backend.Permits}
+	a, b, other, admin := parties(t)
 	for _, c := range []struct{ held, wanted []backend.Kind }{
 		{locks, sides}, {locks, permits}, {sides, locks}, {sides, permits}, {permits, locks}, {permits, sides},
 	} {
 		for _, held := range c.held {
 			for _, wanted := range c.wanted {
-				a, b, other, admin := parties(t)
 				for _, holder := range []party{b, {t, b.s, alice}} {
 					for step, run := range kindSteps(wanted) {
 						// What a's session has seen last is a lock of its own kind, held by another.
@@ -381,6 +381,7 @@ func TestKindsUnderOneName(t *testing.T) {
 					}
 				}
 				a.gets(wanted) // now that the name is free
+				a.releases(wanted, backend.Freed)
 			}
 		}
 	}
