@@ -450,12 +450,9 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 		}
 		s.queues.saw(q, begin, at.rev)
 		holder, _ := at.holder()
-		remaining, over, err := s.ends(ctx, req.Name, at)
-		switch {
-		case err != nil:
+		remaining, _, err := s.ends(ctx, req.Name, at)
+		if err != nil {
 			remaining = -1
-		case over && !holder.free():
-			continue
 		}
 		res := backend.PlacesResult{Remaining: remaining}
 		if slices.Contains(req.Owners, holder.owner) {

@@ -490,3 +490,66 @@ func TestFairModel(t *testing.T) {
 		m.settle()
 	}
 }
+
+// TestLatePlace: a request for a place that was given up, and taken back, is carried out by the server after all.
+func TestLatePlace(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	holder := party{t, open(t, connect(t, server.Addr)), bob}
+	for _, others := range []bool{false, true} {
+		caught := &catcher{caught: make(chan func() error, 1)}
+		a := party{t, open(t, connect(t, server.Addr, caught.install)), alice}
+		c := party{t, a.s, carol}
+		holder.gets(backend.Fair)
+		if others {
+			c.stands()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error)
+		caught.next.Store(true)
+		go func() {
+			_, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: place})
+			failed <- err
+		}()
+		late := <-caught.caught
+		cancel()
+		wantKind(t, <-failed, backend.Unknown)
+		a.releases(backend.Fair, backend.NotHeld)
+		if err := late(); (err == nil) != others {
+			t.Errorf("the late request, with others %v: %v", others, err)
+		}
+		if others {
+			wiretest.Must[backend.PlacesResult](t)(c.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{carol}, Place: place}))
+			c.releases(backend.Fair, backend.NotHeld)
+		}
+		if keys := keysOf(t, admin); len(keys) != 1 {
+			t.Errorf("with others %v the keys are %q, want that of the holder", others, keys)
+		}
+		holder.releases(backend.Fair, backend.Freed)
+		nothingLeft(t, admin, holder, a)
+	}
+}
+
+// TestFairValues: this is what others read, and what other versions must understand.
+func TestFairValues(t *testing.T) {
+	a, b, c, admin := parties(t)
+	want := func(name, value string) {
+		t.Helper()
+		if kv := get(t, admin, key(name)); kv == nil || string(kv.Value) != value || kv.Lease == 0 {
+			t.Errorf("%q is %v, want %s and a lease", name, kv, value)
+		}
+	}
+	a.gets(backend.Fair)
+	want("n", fmt.Sprintf(`{"owner":%q,"count":1}`, alice))
+	b.stands()
+	want("n\x01line/"+bob, fmt.Sprintf(`{"owner":%q,"kind":"line"}`, bob))
+	rev := get(t, admin, key("n\x01line/"+bob)).CreateRevision
+	a.releases(backend.Fair, backend.Freed)
+	wiretest.Must[backend.PlacesResult](t)(c.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{alice, carol}, Place: place}))
+	want("n\x01line/"+carol, fmt.Sprintf(`{"owner":%q,"kind":"line","front":2,"behind_rev":%d}`, carol, rev))
+	b.renews(backend.Fair, true)
+	want("n", fmt.Sprintf(`{"owner":%q,"count":1}`, bob))
+	if keys := keysOf(t, admin); len(keys) != 3 {
+		t.Errorf("the keys are %q, want those of the holder and of two who stand in line", keys)
+	}
+}

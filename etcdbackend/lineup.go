@@ -55,16 +55,16 @@ func (s *session) lookAtLineup(ctx context.Context, sub *subscription) {
 		at, err := s.lookAtTurn(ctx, &attempt{id: holdID{name: sub.name}, fair: true})
 		w := s.watcher
 		w.mu.Lock()
-		over := sub.closed || ctx.Err() != nil
 		var tell func(backend.Wakeup)
-		if err == nil && !over {
+		if err == nil && !sub.closed {
 			tell = sub.line.begun(at)
 		}
+		over := sub.closed || sub.line.loaded || ctx.Err() != nil
 		w.mu.Unlock()
 		if tell != nil {
 			tell(backend.WakeOne)
 		}
-		if over || err == nil {
+		if over {
 			return
 		}
 		select {
@@ -95,7 +95,7 @@ func (l *lineup) begin(rev int64) {
 // begun notes a look. It returns what is to be told.
 func (l *lineup) begun(at turn) func(backend.Wakeup) {
 	if l.loaded || at.rev < l.since {
-		return nil // there has been another watch meanwhile, which has its own
+		return nil // there has been another, or it is older than the watch
 	}
 	l.loaded, l.turn = true, at
 	missed := l.missed
@@ -111,12 +111,16 @@ func (l *lineup) begun(at turn) func(backend.Wakeup) {
 
 // changed notes what has happened. It returns what is to be told.
 func (l *lineup) changed(events []*mvccpb.Event) func(backend.Wakeup) {
-	if !l.loaded {
-		l.missed = append(l.missed, events...)
-		return nil
+	if l.loaded {
+		return l.happened(events, nil)
 	}
-	return l.happened(events, nil)
+	if l.missed = append(l.missed, events...); len(l.missed) > mostMissed {
+		l.since, l.missed = l.missed[len(l.missed)-1].Kv.ModRevision, nil // only a look after that is of use
+	}
+	return nil
 }
+
+const mostMissed = 10_000
 
 func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func(backend.Wakeup) {
 	freed := false
