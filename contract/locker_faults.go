@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,19 +23,25 @@ const (
 	forceStep
 	lookStep
 	subscribeStep
+	keepStep
+	grantStep // which the store sends
 )
 
 func (k stepKind) String() string {
-	return [...]string{"any", "acquire", "re-entry", "release", "renew", "force-release", "look", "subscribe"}[k]
+	return [...]string{"any", "acquire", "re-entry", "release", "renew", "force-release", "look", "subscribe", "keep places", "grant"}[k]
 }
 
-// A sentStep is one step that a client sent.
+// A sentStep is one step that a client sent, or a grant that it is sent.
 type sentStep struct {
-	kind  stepKind
-	name  string
-	owner string
-	lease time.Duration
-	at    time.Time
+	kind    stepKind
+	name    string
+	owner   string
+	owners  []string      // of a step about several
+	lease   time.Duration // of places, where it keeps them
+	place   time.Duration
+	permits int
+	limit   int
+	at      time.Time
 
 	// What became of it, guarded by faultyBackend.mu.
 	carriedOut bool
@@ -42,7 +49,7 @@ type sentStep struct {
 	err        error
 }
 
-// which names steps; zero fields mean any.
+// which names steps; zero fields mean any step, but no grant.
 type which struct {
 	kind  stepKind
 	name  string
@@ -51,9 +58,9 @@ type which struct {
 }
 
 func (w which) matches(s *sentStep) bool {
-	return (w.kind == anyStep || w.kind == s.kind) &&
+	return (w.kind == s.kind || w.kind == anyStep && s.kind != grantStep) &&
 		(w.name == "" || w.name == s.name) &&
-		(w.owner == "" || w.owner == s.owner)
+		(w.owner == "" || w.owner == s.owner || slices.Contains(s.owners, w.owner))
 }
 
 // A fault is what happens to a step on its way. It may carry the step out, once, and returns the
@@ -140,6 +147,19 @@ func late(open <-chan struct{}) fault {
 	}
 }
 
+// twice: it comes, and comes again.
+func twice(x *transit) error {
+	return errors.Join(x.carryOut(x.ctx), x.carryOut(x.ctx))
+}
+
+// unsure: a grant by a store that can't say whether it is one still.
+func unsure(x *transit) error {
+	x.f.mu.Lock()
+	x.step.lease = 0
+	x.f.mu.Unlock()
+	return x.carryOut(x.ctx)
+}
+
 // before does something else at the store first.
 func before(other func()) fault {
 	return func(x *transit) error {
@@ -194,9 +214,10 @@ type faultyBackend struct {
 	rules    []*rule
 	sent     []*sentStep
 	batches  []int // the sizes of batches of renewals
-	deaf     bool  // swallow wake-ups
+	deaf     bool  // swallow wake-ups and grants
 	subs     map[string]int
 	given    map[string]bool // owners that were released
+	permits  map[string]int  // for how many each owner has asked
 	plain    bool            // no re-entries: a released owner is never used again
 	closed   bool
 	breaches []string
@@ -208,6 +229,8 @@ func newFaults(inner backend.Backend) *faultyBackend {
 		ended: make(chan struct{}),
 		subs:  make(map[string]int),
 		given: make(map[string]bool),
+
+		permits: make(map[string]int),
 	}
 }
 
@@ -277,7 +300,13 @@ func (f *faultyBackend) owner(name string) string {
 	return steps[len(steps)-1].owner
 }
 
-// swallow lets wake-ups be lost, or not.
+// dies lets nothing through any more, as if the client's process were gone.
+func (f *faultyBackend) dies() {
+	f.on(which{}, hangsPolitely)
+	f.swallow(true)
+}
+
+// swallow lets wake-ups and grants be lost, or not.
 func (f *faultyBackend) swallow(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -364,11 +393,19 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 			f.breach("%v with a lease of %v, which the store's limits %+v don't allow", s.kind, s.lease, limits)
 		}
 	}
+	switch {
+	case s.kind == keepStep && (len(s.owners) == 0 || s.lease <= 0):
+		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
+	case s.kind == acquireStep && s.permits > 0:
+		f.permits[s.owner] = s.permits
+	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
+		f.breach("%v of %d permits by %q, who has acquired %d", s.kind, s.permits, s.owner, f.permits[s.owner])
+	}
 	// Where a call's context has ended, its step may begin after what was done next.
 	if s.kind == acquireStep && f.plain && f.given[s.owner] && ctx.Err() == nil {
 		f.breach("%s was released, and is used again", s.owner)
 	}
-	if f.closed && s.kind != releaseStep && ctx.Err() == nil {
+	if f.closed && s.kind != releaseStep && s.kind != grantStep && ctx.Err() == nil {
 		f.breach("%v after Close", s.kind)
 	}
 }
@@ -440,11 +477,16 @@ func (s *faultySession) Acquire(ctx context.Context, req backend.AcquireRequest)
 	if req.Reentry {
 		kind = reentryStep
 	}
-	return through(ctx, s.f, &sentStep{kind: kind, name: req.Name, owner: req.Owner, lease: req.Lease}, req, s.inner.Acquire)
+	step := &sentStep{
+		kind: kind, name: req.Name, owner: req.Owner, lease: req.Lease,
+		place: req.Place, permits: req.Permits, limit: req.Limit,
+	}
+	return through(ctx, s.f, step, req, s.inner.Acquire)
 }
 
 func (s *faultySession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	return through(ctx, s.f, &sentStep{kind: releaseStep, name: req.Name, owner: req.Owner, lease: req.Lease}, req, s.inner.Release)
+	step := &sentStep{kind: releaseStep, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
+	return through(ctx, s.f, step, req, s.inner.Release)
 }
 
 func (s *faultySession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
@@ -452,7 +494,7 @@ func (s *faultySession) Renew(ctx context.Context, req backend.RenewRequest) (ba
 }
 
 func renewal(req backend.RenewRequest) *sentStep {
-	return &sentStep{kind: renewStep, name: req.Name, owner: req.Owner, lease: req.Lease}
+	return &sentStep{kind: renewStep, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
 }
 
 func (s *faultySession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
@@ -460,7 +502,18 @@ func (s *faultySession) ForceRelease(ctx context.Context, req backend.ForceRelea
 }
 
 func (s *faultySession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
-	return through(ctx, s.f, &sentStep{kind: lookStep, name: req.Name, owner: req.Owner}, req, s.inner.Look)
+	step := &sentStep{kind: lookStep, name: req.Name, owner: req.Owner, permits: req.Permits, limit: req.Limit}
+	return through(ctx, s.f, step, req, s.inner.Look)
+}
+
+// KeepPlaces implements [backend.Liner] for the stores that do.
+func (s *faultySession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	line, ok := s.inner.(backend.Liner)
+	if !ok {
+		return backend.PlacesResult{}, backend.UnknownKind("a store that is no Liner", req.Kind)
+	}
+	step := &sentStep{kind: keepStep, name: req.Name, owners: slices.Clone(req.Owners), lease: req.Place}
+	return through(ctx, s.f, step, req, line.KeepPlaces)
 }
 
 func (s *faultySession) Close() error {
@@ -489,6 +542,9 @@ func (n faultyNotifier) Subscribe(ctx context.Context, req backend.SubscribeRequ
 			wake(w)
 		}
 	}
+	if granted := req.Granted; granted != nil {
+		req.Granted = func(g backend.Grant) { f.grant(req.Name, g, granted) }
+	}
 	sub, err := through(ctx, f, &sentStep{kind: subscribeStep, name: req.Name}, req, n.inner.Subscribe)
 	if err != nil {
 		if sub != nil { // the reply was lost
@@ -498,6 +554,29 @@ func (n faultyNotifier) Subscribe(ctx context.Context, req backend.SubscribeRequ
 	}
 	f.subscribed(req.Name, +1)
 	return &faultySubscription{f, req.Name, sub}, nil
+}
+
+// grant sends a grant on its way. A fault of it keeps nobody waiting.
+func (f *faultyBackend) grant(name string, g backend.Grant, granted func(backend.Grant)) {
+	s := &sentStep{kind: grantStep, name: name, owner: g.Owner, lease: g.Lease}
+	carryOut := func(context.Context) error {
+		f.mu.Lock()
+		g.Lease, s.carriedOut = s.lease, true
+		f.mu.Unlock()
+		granted(g)
+		return nil
+	}
+	what := f.begin(context.Background(), s)
+	f.mu.Lock()
+	deaf := f.deaf
+	f.mu.Unlock()
+	switch {
+	case deaf:
+	case what == nil:
+		_ = carryOut(context.Background())
+	default:
+		f.late.Go(func() { _ = what(&transit{f, s, context.Background(), carryOut}) })
+	}
 }
 
 func (f *faultyBackend) subscribed(name string, change int) {

@@ -41,6 +41,8 @@ func lockerOf(c *dlock.Client, k backend.Kind, name string) *dlock.Locker {
 	switch k {
 	case backend.Fenced:
 		return c.FencedLocker(name)
+	case backend.Fair:
+		return c.FairLocker(name)
 	case backend.Write:
 		return c.RWLocker(name).Writer()
 	case backend.Read:

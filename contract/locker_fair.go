@@ -1,0 +1,1220 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// fairLockerCases: what sets a FairLocker apart.
+var fairLockerCases = []testCase{
+	{"order of arrival", "goes for all who wait, in whatever client and by whatever call", ofKind(backend.Fair, fairOrder)},
+	{"a lock that is given", "is had without another word to the store", ofKind(backend.Fair, fairGiven)},
+	{"a line and TryLock", "without a wait it fails where others wait, and leaves no place; with one it stands in line for so long", ofKind(backend.Fair, fairTryLock)},
+	{"a free lock with a line", "is the first one's, whoever asks first", ofKind(backend.Fair, fairFirst)},
+	{"re-entry past a line", "the holder re-enters whoever waits, and an attempt that is repeated isn't counted", ofKind(backend.Fair, fairReentry)},
+	{"places are kept", "for as long as one waits", ofKind(backend.Fair, fairKept)},
+	{"places that can't be kept", "are had again before those who came later", ofKind(backend.Fair, fairKeptInVain)},
+	{"a place given up", "is gone at once, also if the lock was given to it", ofKind(backend.Fair, fairGivenUp)},
+	{"a place given up without an answer", "is given up all the same, whichever step comes late", ofKind(backend.Fair, fairGivenUpLate)},
+	{"the places of the dead", "delay others by as long as they last, all together", ofKind(backend.Fair, fairDeadPlaces)},
+	{"a place that is kept while the lock is given", "and given back: whoever had it did, and no place is left", ofKind(backend.Fair, fairKeptMeanwhile)},
+	{"a dead one who is given the lock", "delays others by a second or so", ofKind(backend.Fair, fairDeadGranted)},
+	{"an attempt to stand in line without an answer", "is made again, and costs nobody his turn", ofKind(backend.Fair, fairUnanswered)},
+	{"a grant that is lost", "is found out by looking, in order", ofKind(backend.Fair, fairLostGrant)},
+	{"every grant is lost", "and all get in, in order", ofKind(backend.Fair, fairNoGrants)},
+	{"a subscription that breaks while others wait", "costs nobody his turn", ofKind(backend.Fair, fairBroken)},
+	{"a late grant", "is none when its time is over", ofKind(backend.Fair, fairLateGrant)},
+	{"a grant for one that has gone", "is nobody's, and a grant that comes twice is one", ofKind(backend.Fair, fairStrayGrant)},
+	{"a grant that the store can't vouch for", "is asked about", ofKind(backend.Fair, fairUnsure)},
+	{"a lock that was given and can't be renewed", "ends with the time for which it was given, counted from then", ofKind(backend.Fair, fairShortGrant)},
+	{"a fixed lease of who stood in line", "is as long as it was to be, whatever the store gave first", ofKind(backend.Fair, fairFixed)},
+	{"the calls of one Locker", "each have a place in line", ofKind(backend.Fair, fairParked)},
+	{"a Locker that was lost", "lets nobody in before it is unlocked, and keeps no other client waiting", ofKind(backend.Fair, fairParkedLost)},
+	{"a fair lock that is lost", "goes to the next in line, and who had it is told", ofKind(backend.Fair, fairLost)},
+	{"a fair lock that is forced", "goes to the next in line, also of that client, and who had it is told", ofKind(backend.Fair, fairForced)},
+	{"Close in a line", "those who waited are told, and others get their turn", ofKind(backend.Fair, fairClose)},
+	{"many in a line", "cost one subscription and a look a second", ofKind(backend.Fair, fairMany)},
+	{"a fair lock and another kind", "of one name exclude each other, and a party that has one of them is told at once", ofKind(backend.Fair, fairAndOthers)},
+}
+
+// lineDelay is what one who died after the lock was given to him may cost the others, and placeLease how long a place lasts that isn't kept.
+const (
+	lineDelay  = 1500 * time.Millisecond
+	placeLease = 3 * time.Second
+)
+
+// inLine returns how many steps to stand in line a client has sent that were carried out.
+func (p *process) inLine(name string) (n int) {
+	for _, s := range p.steps(which{kind: acquireStep, name: name}) {
+		if s.place > 0 && s.carriedOut {
+			n++
+		}
+	}
+	return n
+}
+
+// inLine begins something that waits for a lock, and returns when the store has given it a place.
+func (l *lab) inLine(p *process, name, what string, f func() error) *call {
+	l.Helper()
+	before := p.inLine(name)
+	c := l.start(what, f)
+	l.eventually(what+" stands in line", func() bool { return p.inLine(name) > before })
+	c.waits()
+	return c
+}
+
+// waits begins to wait in line for a lock, and returns when the store has given it a place.
+func (l *lab) waits(p *process, name string) *call {
+	l.Helper()
+	return l.inLine(p, name, "a waiter for "+name, func() error { return p.Locker(name).LockContext(l.ctx) })
+}
+
+// stands lets an owner of another process stand in line, and never come back.
+func (l *lab) stands(name, owner string, place time.Duration) {
+	l.Helper()
+	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: name, Owner: owner, Lease: l.longLease(), Place: place})
+	l.noError(err, "Acquire")
+	if res.Acquired {
+		l.Fatalf("another process was to wait for %q, and has it", name)
+	}
+}
+
+// gives is give that must not fail.
+func (l *lab) gives(name, owner string) {
+	l.Helper()
+	l.noError(l.give(name, owner), "release")
+}
+
+// has fails the test unless the lock is that one's of a client, once.
+func (l *lab) has(p *process, lk *dlock.Locker) {
+	l.Helper()
+	if n, err := lk.HoldCount(l.ctx); err != nil || n != 1 {
+		l.Fatalf("HoldCount of who was given %q: %d, %v; want 1", lk.Name(), n, err)
+	}
+	if res := l.look(lk.Name(), ""); !res.Held {
+		l.Fatalf("%q is held, and free in the store", lk.Name())
+	}
+}
+
+// leavesNothing fails the test if, in a bubble, somebody is left in line for a lock that is free.
+func (l *lab) leavesNothing(name string) {
+	l.Helper()
+	l.eventuallyFree(name)
+	begin := time.Now()
+	l.take(name, "probe:1")
+	l.gives(name, "probe:1")
+	l.took(begin, 0, "getting what is free")
+	l.wantFree(name, "after whoever was left in line would have got it")
+}
+
+// An order is that in which parties got in.
+type order struct {
+	mu  sync.Mutex
+	got []int
+}
+
+func (o *order) add(i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.got = append(o.got, i)
+}
+
+// check fails the test unless n got in one after the other.
+func (o *order) check(l *lab, n int) {
+	l.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.got) != n || !slices.IsSorted(o.got) {
+		l.Errorf("those who waited got in in the order %v, and there were %d", o.got, n)
+	}
+}
+
+func fairOrder(l *lab) {
+	clients := []*process{l.process(), l.process(), l.process()}
+	shared := clients[1].Locker("a")
+	var got order
+	var calls []*call
+	l.take("a", "other:1")
+	for i := range 12 {
+		p := clients[i*i%3]
+		lk, ctx := p.Locker("a"), l.ctx
+		if i%3 == 0 {
+			ctx = l.ctxOf()
+		}
+		inside := func(context.Context) error { got.add(i); return nil }
+		calls = append(calls, l.inLine(p, "a", "waiter "+strconv.Itoa(i), func() error {
+			switch i % 4 {
+			case 0:
+				return lk.Do(ctx, inside)
+			case 1:
+				h, err := lk.Acquire(ctx)
+				if err != nil {
+					return err
+				}
+				return errors.Join(inside(ctx), h.Release(ctx))
+			case 2:
+				ok, err := lk.TryLock(ctx, dlock.Wait(time.Hour))
+				if err != nil || !ok {
+					return fmt.Errorf("TryLock: %v, %w", ok, err)
+				}
+				return errors.Join(inside(ctx), lk.UnlockContext(ctx))
+			default:
+				if p == clients[1] {
+					lk = shared
+				}
+				lk.Lock()
+				defer lk.Unlock()
+				return inside(ctx)
+			}
+		}))
+	}
+	begin := time.Now()
+	l.gives("a", "other:1")
+	for _, c := range calls {
+		c.ok()
+	}
+	got.check(l, len(calls))
+	if l.hasNotifier() {
+		l.took(begin, 0, "a lock that passes down the line")
+	}
+	l.leavesNothing("a")
+	for _, p := range clients {
+		l.eventually("the subscription is gone", func() bool { return p.subscriptions("a") == 0 })
+	}
+}
+
+func fairGiven(l *lab) {
+	l.skipWithout(l.hasNotifier(), "notification")
+	p := l.process()
+	var sent []stepKind
+	// Where time is real somebody may look at that very moment.
+	for range 20 {
+		l.take("a", "other:1")
+		lk := p.Locker("a")
+		wait := l.inLine(p, "a", "a waiter", func() error { return lk.LockContext(l.ctx) })
+		l.eventually("it waits, subscribed", func() bool { return p.subscriptions("a") == 1 && p.underWay(which{}) == 0 })
+		before := len(p.kinds())
+		begin := time.Now()
+		l.gives("a", "other:1")
+		wait.ok()
+		sent = p.kinds()[before:]
+		l.took(begin, 0, "getting what is given")
+		l.has(p, lk)
+		l.unlock(lk)
+		l.leavesNothing("a")
+		if len(sent) == 0 || l.h.Virtual {
+			break
+		}
+	}
+	if len(sent) > 0 {
+		l.Errorf("to get what was given the client sent %v", sent)
+	}
+	if n := p.count(which{kind: grantStep}); n == 0 {
+		l.Error("nobody called Granted")
+	}
+}
+
+func fairTryLock(l *lab) {
+	p, q := l.process(), l.process()
+	l.take("a", "other:1")
+	first := l.waits(p, "a")
+	for range 3 {
+		for _, c := range []*process{p, q} {
+			if l.tryLock(c.Locker("a")) {
+				l.Fatal("TryLock got what another has")
+			}
+			l.wantError(c.Locker("a").LockContext(l.ctx, dlock.Wait(0)), "LockContext with Wait(0)", dlock.ErrNotAcquired, dlock.ErrHeld)
+		}
+	}
+	for _, c := range []*process{p, q} {
+		for _, s := range c.steps(which{kind: acquireStep})[c.inLine("a"):] {
+			if s.place != 0 {
+				l.Errorf("TryLock asks for a place of %v", s.place)
+			}
+		}
+	}
+	wait := 50 * time.Millisecond
+	if !l.h.Virtual {
+		wait = 300 * time.Millisecond // in which the store answers
+	}
+	begin := time.Now()
+	if l.tryLock(q.Locker("a"), dlock.Wait(wait)) {
+		l.Fatal("TryLock got what another has")
+	}
+	l.tookBetween(begin, wait, wait, "TryLock with Wait")
+	patient := l.inLine(q, "a", "TryLock with a long Wait", func() error {
+		ok, err := q.Locker("a").TryLock(l.ctx, dlock.Wait(time.Hour))
+		if err == nil && !ok {
+			err = errors.New("false")
+		}
+		return err
+	})
+	begin = time.Now()
+	l.gives("a", "other:1")
+	first.ok()
+	patient.waits()
+	l.unlockAll("a")
+	patient.ok() // nobody else stood in between
+	if l.hasNotifier() {
+		l.took(begin, 0, "a line of two")
+	}
+	l.unlockAll("a")
+	l.leavesNothing("a")
+	if !l.tryLock(l.process().Locker("a")) {
+		l.Error("TryLock of a free lock without a line says false")
+	}
+}
+
+func fairFirst(l *lab) {
+	p, q := l.process(), l.process()
+	p.swallow(true)
+	lease := l.legal(300 * time.Millisecond)
+	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: "a", Owner: "dead:1", Lease: lease})
+	if err != nil || !res.Acquired {
+		l.Fatalf("Acquire: %+v, %v", res, err)
+	}
+	lk := p.Locker("a")
+	wait := l.start("a waiter", func() error { return lk.LockContext(l.ctx) })
+	l.eventually("it stands in line", func() bool { return p.inLine("a") > 0 || wait.over() })
+	for begin := time.Now(); time.Since(begin) < lease+50*time.Millisecond; l.sleep(5 * time.Millisecond) {
+		if l.tryLock(q.Locker("a")) {
+			l.Fatal("TryLock got a lock for which another stands in line")
+		}
+	}
+	wait.ok()
+	l.has(p, lk)
+	l.unlock(lk)
+	l.leavesNothing("a")
+}
+
+func fairReentry(l *lab) {
+	p, q := l.process(), l.process()
+	lk, ctx := p.Locker("a"), l.ctxOf()
+	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+		p.next(2, which{kind: acquireStep}, f)
+		l.noError(lk.LockContext(ctx), "LockContext, "+what)
+		owner := p.owner("a")
+		if n := l.look("a", owner).Count; n != 1 {
+			l.Errorf("%s, twice: the store counts %d holds, want 1", what, n)
+		}
+		wait := l.waits(q, "a")
+		same := l.waits(p, "a")
+		for range 2 {
+			l.noError(lk.LockContext(ctx), "a re-entry past a line")
+		}
+		if ok, err := lk.TryLock(ctx); err != nil || !ok {
+			l.Errorf("TryLock of who is inside: %v, %v", ok, err)
+		}
+		if n := l.look("a", owner).Count; n != 4 {
+			l.Errorf("the store counts %d holds, want 4", n)
+		}
+		for range 4 {
+			wait.waits()
+			l.noError(lk.UnlockContext(ctx), "UnlockContext")
+		}
+		wait.ok()
+		same.waits()
+		l.unlockAll("a")
+		same.ok()
+		l.unlockAll("a")
+		l.leavesNothing("a")
+	}
+	// Who was given the lock re-enters, and is counted.
+	l.take("a", "other:1")
+	wait := l.inLine(p, "a", "an owner", func() error { return lk.LockContext(ctx) })
+	owner := p.owner("a")
+	l.gives("a", "other:1")
+	wait.ok()
+	l.noError(lk.LockContext(ctx), "a re-entry of who was given the lock")
+	if n := l.look("a", owner).Count; n != 2 {
+		l.Errorf("the store counts %d holds, want 2", n)
+	}
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	l.wantHeld("a", "after one of two unlocks")
+	l.noError(lk.UnlockContext(ctx), "UnlockContext")
+	l.leavesNothing("a")
+}
+
+func fairKept(l *lab) {
+	p, q := l.process(), l.process()
+	l.take("a", "other:1")
+	var calls []*call
+	var got order
+	for i, c := range []*process{p, q, p, q} {
+		lk := c.Locker("a")
+		calls = append(calls, l.inLine(c, "a", "waiter "+strconv.Itoa(i), func() error {
+			return lk.Do(l.ctx, func(context.Context) error { got.add(i); return nil })
+		}))
+	}
+	longer := placeLease + 500*time.Millisecond
+	if l.h.Virtual {
+		longer = 10 * time.Minute
+	}
+	begin := time.Now()
+	l.sleep(longer)
+	seconds := int(time.Since(begin)/time.Second) + 1
+	for _, c := range []*process{p, q} {
+		if n := c.count(which{kind: acquireStep}); n != 2 {
+			l.Errorf("two who wait asked %d times to stand in line", n)
+		}
+		if n := c.count(which{kind: keepStep}); n > seconds+2 || n < seconds/2 {
+			l.Errorf("the places of two who wait were kept %d times in %d s", n, seconds)
+		}
+	}
+	begin = time.Now()
+	l.gives("a", "other:1")
+	for _, c := range calls {
+		c.ok()
+	}
+	if l.hasNotifier() {
+		l.took(begin, 0, "a line of four")
+	}
+	got.check(l, len(calls))
+	l.leavesNothing("a")
+}
+
+func fairKeptInVain(l *lab) {
+	p, q := l.process(), l.process()
+	l.take("a", "other:1")
+	var calls []*call
+	var got order
+	for i, c := range []*process{p, p, q} {
+		lk := c.Locker("a")
+		calls = append(calls, l.inLine(c, "a", "waiter "+strconv.Itoa(i), func() error {
+			return lk.Do(l.ctx, func(context.Context) error { got.add(i); return nil })
+		}))
+	}
+	r := p.on(which{kind: keepStep}, requestLost)
+	l.sleep(placeLease + 500*time.Millisecond)
+	sent := r.hits()
+	if sent < 2 {
+		l.Errorf("keeping places that fails was tried %d times", sent)
+	}
+	r.off()
+	begin := p.count(which{kind: keepStep})
+	l.eventually("places are kept again", func() bool {
+		return slices.ContainsFunc(p.steps(which{kind: keepStep})[begin:], func(s sentStep) bool { return s.answered && s.err == nil })
+	})
+	l.gives("a", "other:1")
+	for _, c := range calls {
+		c.ok()
+	}
+	got.check(l, len(calls))
+	l.leavesNothing("a")
+}
+
+func fairGivenUp(l *lab) {
+	p, q := l.process(), l.process()
+	for name, giveUp := range map[string]func() (*call, func()){
+		"its context is cancelled": func() (*call, func()) {
+			ctx, cancel := context.WithCancel(l.ctx)
+			name := "its context is cancelled"
+			return l.inLine(p, name, "a waiter", func() error { return p.Locker(name).LockContext(ctx) }), cancel
+		},
+		"it has waited for long enough": func() (*call, func()) {
+			name := "it has waited for long enough"
+			wait := 300 * time.Millisecond
+			c := l.start("a waiter", func() error { return p.Locker(name).LockContext(l.ctx, dlock.Wait(wait)) })
+			l.eventually("it stands in line", func() bool { return p.inLine(name) > 0 })
+			return c, func() {}
+		},
+		"in a Do": func() (*call, func()) {
+			ctx, cancel := context.WithCancel(l.ctxOf())
+			name := "in a Do"
+			return l.inLine(p, name, "a waiter", func() error {
+				return p.Locker(name).Do(ctx, func(context.Context) error { return errors.New("fn was called") })
+			}), cancel
+		},
+	} {
+		l.take(name, "other:1")
+		first, end := giveUp()
+		next := l.waits(q, name)
+		end()
+		l.wantError(first.result(), "a waiter of whom "+name, dlock.ErrHeld)
+		l.eventually("it gives up its place", func() bool {
+			return slices.ContainsFunc(p.steps(which{kind: releaseStep, name: name}), func(s sentStep) bool { return s.carriedOut })
+		})
+		begin := time.Now()
+		l.gives(name, "other:1")
+		next.ok()
+		if l.hasNotifier() {
+			l.took(begin, 0, "getting in when "+name)
+		}
+		l.unlockAll(name)
+		l.leavesNothing(name)
+	}
+
+	// The lock was given to it, and it hears nothing of that.
+	p.swallow(true)
+	l.take("a", "other:1")
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
+	first := l.inLine(p, "a", "a waiter", func() error { return p.Locker("a").LockContext(ctx) })
+	next := l.waits(q, "a")
+	l.gives("a", "other:1")
+	begin := time.Now()
+	cancel()
+	if first.result() == nil { // it has looked meanwhile
+		l.unlockAll("a")
+	}
+	next.ok()
+	if l.hasNotifier() {
+		l.took(begin, 0, "getting in after one who gave up what it was given")
+	}
+	l.unlockAll("a")
+	l.leavesNothing("a")
+}
+
+func fairGivenUpLate(l *lab) {
+	q := l.process()
+	type late struct {
+		kind stepKind
+		what func(<-chan struct{}) fault
+	}
+	for name, c := range map[string]late{
+		"the step to stand in line comes late":         {acquireStep, hangs},
+		"its answer does":                              {acquireStep, replyHangs},
+		"it failed, and comes late":                    {acquireStep, late2},
+		"the place is kept late":                       {keepStep, hangs},
+		"the place is kept, and the answer comes late": {keepStep, replyHangs},
+		"keeping it failed, and comes late":            {keepStep, late2},
+		"giving it up fails":                           {releaseStep, func(<-chan struct{}) fault { return requestLost }},
+		"giving it up isn't answered":                  {releaseStep, func(<-chan struct{}) fault { return replyLost }},
+		"giving it up comes late":                      {releaseStep, hangs},
+	} {
+		p := l.process()
+		l.take(name, "other:1")
+		open := make(chan struct{})
+		r := p.next(1, which{kind: c.kind, name: name}, c.what(open))
+		ctx, cancel := context.WithCancel(l.ctx)
+		first := l.start("a waiter", func() error { return p.Locker(name).LockContext(ctx) })
+		if c.kind != releaseStep {
+			l.eventually("it asks", func() bool { return r.hits() == 1 })
+		} else {
+			l.eventually("it stands in line", func() bool { return p.inLine(name) > 0 })
+		}
+		next := l.waits(q, name)
+		cancel()
+		l.wantError(first.result(), "a waiter that is cancelled, and "+name, context.Canceled)
+		l.eventually("it gives up its place", func() bool { return p.count(which{kind: releaseStep, name: name}) > 0 })
+		l.settle()
+		close(open)
+		l.settle()
+		l.gives(name, "other:1")
+		begin := time.Now()
+		next.ok()
+		l.tookBetween(begin, 0, lineDelay, "getting in after one who left, and "+name)
+		l.unlockAll(name)
+		begin = time.Now()
+		l.eventually("nobody is left in line", func() bool { // whoever is put there late is given the lock once
+			return p.underWay(which{name: name}) == 0 && !l.look(name, "").Held
+		})
+		l.tookBetween(begin, 0, placeLease+lineDelay, "what is left behind, and "+name)
+		l.leavesNothing(name)
+	}
+}
+
+// late2 is late.
+func late2(open <-chan struct{}) fault { return late(open) }
+
+func fairDeadPlaces(l *lab) {
+	q := l.process()
+	place := 300 * time.Millisecond
+	// They are over when the lock is given back.
+	l.take("a", "other:1")
+	for i := range 5 {
+		l.stands("a", "dead:"+strconv.Itoa(i), place)
+	}
+	next := l.waits(q, "a")
+	l.sleep(place + 50*time.Millisecond)
+	begin := time.Now()
+	l.gives("a", "other:1")
+	next.ok()
+	if l.hasNotifier() {
+		l.took(begin, 0, "getting in behind places that are over")
+	}
+	l.unlockAll("a")
+	l.leavesNothing("a")
+
+	// They aren't: the first of them is given the lock, and when that is over so are the others.
+	l.take("b", "other:1")
+	for i := range 5 {
+		l.stands("b", "dead:"+strconv.Itoa(i), place)
+	}
+	next = l.waits(q, "b")
+	begin = time.Now()
+	l.gives("b", "other:1")
+	next.ok()
+	l.tookBetween(begin, 0, lineDelay, "getting in behind five dead places")
+	l.unlockAll("b")
+	l.leavesNothing("b")
+
+	// A client that dies with many places.
+	if l.h.Virtual {
+		dying := l.process()
+		l.take("c", "other:1")
+		for range 20 {
+			l.waits(dying, "c")
+		}
+		next = l.waits(q, "c")
+		dying.dies()
+		begin = time.Now()
+		l.gives("c", "other:1")
+		next.ok()
+		l.tookBetween(begin, 0, placeLease+lineDelay, "getting in behind a dead client")
+	}
+}
+
+func fairKeptMeanwhile(l *lab) {
+	p, q := l.process(), l.process()
+	for what, slow := range map[string]func(<-chan struct{}) fault{"the answer comes late": replyHangs, "the step comes late": hangs} {
+		l.take(what, "other:1")
+		lk := p.Locker(what)
+		wait := l.inLine(p, what, "a waiter", func() error { return lk.LockContext(l.ctx) })
+		open := make(chan struct{})
+		r := p.next(1, which{kind: keepStep, name: what}, slow(open))
+		l.eventually("its place is being kept", func() bool { return r.hits() == 1 })
+		l.gives(what, "other:1")
+		wait.ok()
+		// Its release is under way when that is answered.
+		held := make(chan struct{})
+		r = p.next(1, which{kind: releaseStep, name: what}, hangs(held))
+		unlock := l.start("UnlockContext, and "+what, func() error { return lk.UnlockContext(l.ctx) })
+		l.eventually("the release is sent", func() bool { return r.hits() == 1 })
+		close(open)
+		l.eventually("the look is answered", func() bool { return p.underWay(which{kind: keepStep}) == 0 })
+		l.settle()
+		close(held)
+		unlock.ok()
+		begin := time.Now()
+		l.lock(q.Locker(what))
+		l.tookBetween(begin, 0, lineDelay, "the next one's turn, when "+what)
+		l.unlockAll(what)
+		l.eventually("nothing is under way", func() bool { return p.underWay(which{}) == 0 })
+		l.leavesNothing(what)
+	}
+}
+
+func fairDeadGranted(l *lab) {
+	q, dying := l.process(), l.process()
+	l.take("a", "other:1")
+	l.waits(dying, "a")
+	var calls []*call
+	var got order
+	for i := range 3 {
+		calls = append(calls, l.inLine(q, "a", "waiter "+strconv.Itoa(i), func() error {
+			return q.Locker("a").Do(l.ctx, func(context.Context) error { got.add(i); return nil })
+		}))
+	}
+	dying.dies()
+	l.settle()
+	begin := time.Now()
+	l.gives("a", "other:1")
+	for _, c := range calls {
+		c.ok()
+	}
+	// Where time is real the lease may be longer, too, and begins a little before.
+	l.tookBetween(begin, 0, lineDelay, "getting in after a dead one was given the lock")
+	got.check(l, len(calls))
+	l.leavesNothing("a")
+}
+
+func fairUnanswered(l *lab) {
+	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+		p, q := l.process(), l.process()
+		l.take(what, "other:1")
+		p.next(2, which{kind: acquireStep, name: what}, f)
+		var got order
+		enter := func(c *process, i int) *call {
+			return l.inLine(c, what, "waiter "+strconv.Itoa(i), func() error {
+				return c.Locker(what).Do(l.ctx, func(context.Context) error { got.add(i); return nil })
+			})
+		}
+		first := enter(p, 0)
+		second := enter(q, 1)
+		l.eventually("the first is answered", func() bool { return p.count(which{kind: acquireStep}) >= 3 })
+		if n := p.inLine(what); what == "reply lost" && n < 3 {
+			l.Errorf("%s: the attempt to stand in line was made %d times", what, n)
+		}
+		for _, s := range p.steps(which{kind: acquireStep}) {
+			if s.owner != p.owner(what) {
+				l.Errorf("%s: the attempts of one acquisition have two numbers", what)
+			}
+		}
+		l.gives(what, "other:1")
+		first.ok()
+		second.ok()
+		got.check(l, 2)
+		l.leavesNothing(what)
+	}
+	// Subscribing fails, too.
+	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "refused": refused} {
+		p := l.process()
+		name := "subscribing, " + what
+		p.next(2, which{kind: subscribeStep}, f)
+		l.take(name, "other:1")
+		wait := l.waits(p, name)
+		l.gives(name, "other:1")
+		begin := time.Now()
+		wait.ok()
+		l.tookBetween(begin, 0, lineDelay, "getting in where "+name)
+		l.unlockAll(name)
+		l.leavesNothing(name)
+	}
+}
+
+func fairLostGrant(l *lab) {
+	l.skipWithout(l.hasNotifier(), "notification")
+	p, q := l.process(), l.process()
+	l.take("a", "other:1")
+	r := p.next(1, which{kind: grantStep}, requestLost)
+	var got order
+	var calls []*call
+	for i, c := range []*process{p, q} {
+		calls = append(calls, l.inLine(c, "a", "waiter "+strconv.Itoa(i), func() error {
+			return c.Locker("a").Do(l.ctx, func(context.Context) error { got.add(i); return nil })
+		}))
+	}
+	begin := time.Now()
+	l.gives("a", "other:1")
+	for _, c := range calls {
+		c.ok()
+	}
+	if r.hits() == 0 && l.h.Virtual {
+		l.Error("no grant was lost")
+	}
+	l.tookBetween(begin, 0, 2*lineDelay, "two turns, the first of which nobody heard of")
+	got.check(l, len(calls))
+	l.leavesNothing("a")
+}
+
+func fairNoGrants(l *lab) {
+	p, q := l.process(), l.process()
+	p.swallow(true)
+	q.swallow(true)
+	l.take("a", "other:1")
+	var got order
+	var calls []*call
+	for i, c := range []*process{p, q, p} {
+		calls = append(calls, l.inLine(c, "a", "waiter "+strconv.Itoa(i), func() error {
+			return c.Locker("a").Do(l.ctx, func(context.Context) error { got.add(i); return nil })
+		}))
+	}
+	begin := time.Now()
+	l.gives("a", "other:1")
+	for _, c := range calls {
+		c.ok()
+	}
+	l.tookBetween(begin, 0, time.Duration(len(calls))*2*lineDelay, "a line that hears nothing")
+	got.check(l, len(calls))
+	l.leavesNothing("a")
+}
+
+func fairBroken(l *lab) {
+	l.skipWithout(l.store.BreakSubscriptions != nil, "BreakSubscriptions")
+	p, q := l.process(), l.process()
+	for i := range 4 {
+		name := strconv.Itoa(i)
+		l.take(name, "other:1")
+		var got order
+		var calls []*call
+		for i, c := range []*process{p, q} {
+			calls = append(calls, l.inLine(c, name, "waiter "+strconv.Itoa(i), func() error {
+				return c.Locker(name).Do(l.ctx, func(context.Context) error { got.add(i); return nil })
+			}))
+			l.eventually("it is subscribed", func() bool { return c.subscriptions(name) == 1 })
+		}
+		if i%2 == 0 {
+			l.store.BreakSubscriptions()
+			l.gives(name, "other:1")
+		} else {
+			l.gives(name, "other:1")
+			l.store.BreakSubscriptions()
+		}
+		for _, c := range calls {
+			c.ok()
+		}
+		got.check(l, len(calls))
+		l.leavesNothing(name)
+	}
+}
+
+func fairLateGrant(l *lab) {
+	l.skipWithout(l.hasNotifier(), "notification")
+	p, q := l.process(), l.process()
+	l.take("a", "other:1")
+	open := make(chan struct{})
+	grant := p.next(1, which{kind: grantStep, name: "a"}, late(open))
+	lk, next := p.Locker("a"), q.Locker("a")
+	wait := l.inLine(p, "a", "the first", func() error { return lk.LockContext(l.ctx) })
+	second := l.inLine(q, "a", "the second", func() error { return next.LockContext(l.ctx) })
+	// The first is cut off: it hears nothing, and can't ask.
+	var cut []*rule
+	for _, k := range []stepKind{acquireStep, keepStep, releaseStep} {
+		cut = append(cut, p.on(which{kind: k}, requestLost))
+	}
+	l.eventually("nothing is under way", func() bool { return p.underWay(which{kind: acquireStep}) == 0 })
+	l.gives("a", "other:1")
+	second.ok()
+	if grant.hits() == 0 {
+		l.Fatal("the lock wasn't given to the first")
+	}
+	wait.waits()
+	close(open)
+	l.sleep(20 * time.Millisecond)
+	wait.waits() // its time is over
+	l.has(q, next)
+	for _, r := range cut {
+		r.off()
+	}
+	l.sleep(20 * time.Millisecond)
+	wait.waits()
+	l.unlock(next)
+	wait.ok()
+	l.has(p, lk)
+	l.unlock(lk)
+	l.leavesNothing("a")
+}
+
+func fairStrayGrant(l *lab) {
+	l.skipWithout(l.hasNotifier(), "notification")
+	p, q := l.process(), l.process()
+	// It comes when the one that it is for has had the lock, and given it back, and others wait.
+	l.take("a", "other:1")
+	open := make(chan struct{})
+	r := p.next(1, which{kind: grantStep, name: "a"}, func(x *transit) error {
+		return errors.Join(x.carryOut(x.ctx), late(open)(x))
+	})
+	lk, next := p.Locker("a"), q.Locker("a")
+	wait := l.inLine(p, "a", "the first", func() error { return lk.LockContext(l.ctx) })
+	second := l.inLine(q, "a", "the second", func() error { return next.LockContext(l.ctx) })
+	third := l.inLine(p, "a", "the third", func() error { return p.Locker("a").LockContext(l.ctx) })
+	l.gives("a", "other:1")
+	wait.ok()
+	if n, err := lk.HoldCount(l.ctx); err != nil || n != 1 {
+		l.Errorf("HoldCount: %d, %v", n, err)
+	}
+	l.unlock(lk)
+	second.ok()
+	if r.hits() == 0 && l.h.Virtual {
+		l.Error("no grant came twice")
+	}
+	close(open)
+	l.sleep(20 * time.Millisecond)
+	third.waits()
+	l.has(q, next)
+	l.unlock(next)
+	third.ok()
+	l.unlockAll("a")
+	l.leavesNothing("a")
+
+	// It comes twice.
+	l.take("b", "other:1")
+	p.next(1, which{kind: grantStep, name: "b"}, twice)
+	lk = p.Locker("b")
+	wait = l.inLine(p, "b", "a waiter", func() error { return lk.LockContext(l.ctx) })
+	l.gives("b", "other:1")
+	wait.ok()
+	l.has(p, lk)
+	l.unlock(lk)
+	l.leavesNothing("b")
+
+	// It comes when whom it is for has given up.
+	l.take("c", "other:1")
+	gone := make(chan struct{})
+	p.next(1, which{kind: grantStep, name: "c"}, late(gone))
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
+	wait = l.inLine(p, "c", "a waiter", func() error { return p.Locker("c").LockContext(ctx) })
+	second = l.waits(p, "c")
+	l.gives("c", "other:1")
+	cancel()
+	if wait.result() == nil { // it has looked meanwhile
+		l.unlockAll("c")
+	}
+	second.ok()
+	close(gone)
+	l.sleep(20 * time.Millisecond)
+	l.wantHeld("c", "after a grant for one who has gone")
+	l.unlockAll("c")
+	l.leavesNothing("c")
+}
+
+func fairUnsure(l *lab) {
+	l.skipWithout(l.hasNotifier(), "notification")
+	p := l.process()
+	l.take("a", "other:1")
+	r := p.on(which{kind: grantStep}, unsure)
+	lk := p.Locker("a")
+	wait := l.inLine(p, "a", "a waiter", func() error { return lk.LockContext(l.ctx) })
+	begin := time.Now()
+	l.gives("a", "other:1")
+	wait.ok()
+	l.took(begin, 0, "asking about a grant")
+	if r.hits() == 0 && l.h.Virtual {
+		l.Error("no grant was unsure")
+	}
+	l.has(p, lk)
+	if left := l.look("a", "").Remaining; left < l.calm()/2 {
+		l.Errorf("a lock that was asked for again is held for %v", left)
+	}
+	l.unlock(lk)
+	l.leavesNothing("a")
+}
+
+func fairShortGrant(l *lab) {
+	l.skipWithout(l.hasNotifier(), "notification")
+	for _, delayed := range []bool{false, true} {
+		if delayed && !l.h.Virtual { // then it may be too late, and can't ask
+			continue
+		}
+		p, q := l.process(), l.process()
+		name := strconv.FormatBool(delayed)
+		p.on(which{kind: renewStep}, requestLost)
+		open := make(chan struct{})
+		if delayed {
+			p.next(1, which{kind: grantStep, name: name}, late(open))
+			p.on(which{kind: keepStep}, requestLost)
+			p.on(which{kind: acquireStep, name: name, skip: 1}, requestLost)
+		}
+		l.take(name, "other:1")
+		lk := p.Locker(name)
+		wait := l.inLine(p, name, "a waiter", func() error { return lk.LockContext(l.ctx) })
+		next := l.waits(q, name)
+		begin := time.Now()
+		l.gives(name, "other:1")
+		if delayed {
+			l.sleep(l.shortLease())
+			close(open)
+		}
+		wait.ok()
+		if isOver(lk.Lost(l.ctx)) && l.h.Virtual {
+			l.Fatal("what was given is lost at once")
+		}
+		l.eventuallyOver("it is lost", lk.Lost(l.ctx))
+		if l.h.Virtual {
+			if n := p.count(which{kind: grantStep}); n != 1 {
+				l.Fatalf("%d grants", n)
+			}
+			lease := p.steps(which{kind: grantStep})[0].lease
+			l.took(begin, lease-lease/100, "losing what can't be renewed")
+		}
+		next.ok()
+		l.tookBetween(begin, 0, lineDelay, "the next one's turn")
+		l.wantError(lk.UnlockContext(l.ctx), "UnlockContext", dlock.ErrLost)
+		l.wantHeld(name, "after the unlock of what was lost")
+		l.unlockAll(name)
+	}
+}
+
+func fairFixed(l *lab) {
+	p, q := l.process(), l.process()
+	short, long := l.legal(200*time.Millisecond), l.legal(2500*time.Millisecond)
+	for name, lease := range map[string]time.Duration{"shorter": short, "longer": long, "free": short} {
+		lk, next := p.Locker(name), q.Locker(name)
+		if name == "free" { // nobody gives it
+			l.lock(lk, dlock.Lease(lease))
+		} else {
+			l.take(name, "other:1")
+			wait := l.inLine(p, name, "a waiter with a lease", func() error { return lk.LockContext(l.ctx, dlock.Lease(lease)) })
+			l.gives(name, "other:1")
+			wait.ok()
+		}
+		begin := time.Now()
+		second := l.start("the next", func() error { return next.LockContext(l.ctx) })
+		l.eventuallyOver("the lease is over", lk.Lost(l.ctx))
+		if p.limits().MinLease <= short {
+			l.tookBetween(begin, lease-lease/100-time.Millisecond, lease-lease/100+time.Millisecond, "a fixed lease, "+name)
+		}
+		second.ok()
+		if passed := time.Since(begin); l.h.Virtual && (passed < lease-lease/100 || passed > max(lease, time.Second)+lineDelay) {
+			l.Errorf("%s: the next got in after %v, behind a lease of %v", name, passed, lease)
+		}
+		l.wantError(lk.UnlockContext(l.ctx), "UnlockContext", dlock.ErrLost)
+		l.has(q, next)
+		l.unlock(next)
+		l.leavesNothing(name)
+	}
+	// A lock that was given is given back before that is over.
+	l.take("b", "other:1")
+	lk := p.Locker("b")
+	wait := l.inLine(p, "b", "a waiter with a lease", func() error { return lk.LockContext(l.ctx, dlock.Lease(long)) })
+	l.gives("b", "other:1")
+	wait.ok()
+	l.unlock(lk)
+	l.leavesNothing("b")
+}
+
+func fairParked(l *lab) {
+	p, q := l.process(), l.process()
+	shared, other := p.Locker("a"), q.Locker("a")
+	var got order
+	var calls []*call
+	l.lock(shared)
+	for i, lk := range []*dlock.Locker{shared, other, shared, shared, other} {
+		c := p
+		if lk == other {
+			c = q
+		}
+		calls = append(calls, l.inLine(c, "a", "waiter "+strconv.Itoa(i), func() error {
+			lk.Lock()
+			defer lk.Unlock()
+			got.add(i)
+			return nil
+		}))
+	}
+	if l.tryLock(shared) || l.tryLock(other) {
+		l.Fatal("TryLock got what is held")
+	}
+	begin := time.Now()
+	shared.Unlock()
+	for _, c := range calls {
+		c.ok()
+	}
+	if l.hasNotifier() {
+		l.took(begin, 0, "a line of plain calls")
+	}
+	got.check(l, len(calls))
+	l.leavesNothing("a")
+}
+
+func fairParkedLost(l *lab) {
+	p, q := l.process(), l.process()
+	shared := p.Locker("a")
+	l.lock(shared, dlock.Lease(l.shortLease()))
+	lost := shared.Lost(l.ctx)
+	second := l.start("a second Lock of the Locker", func() error { return shared.LockContext(l.ctx) })
+	l.eventuallyOver("the first hold is lost", lost)
+	begin := time.Now()
+	other := q.Locker("a")
+	l.lock(other)
+	l.tookBetween(begin, 0, lineDelay, "the wait for a Locker that was lost")
+	for range 3 {
+		second.waits()
+		l.unlock(other)
+		l.lock(other)
+	}
+	_, err := shared.TryLock(l.ctx)
+	l.wantError(err, "TryLock of a Locker that was lost", dlock.ErrLost)
+	l.wantError(shared.UnlockContext(l.ctx), "the late unlock", dlock.ErrLost)
+	second.waits()
+	l.unlock(other)
+	second.ok()
+	l.has(p, shared)
+	l.unlock(shared)
+	l.leavesNothing("a")
+}
+
+func fairLost(l *lab) {
+	p, q := l.process(dlock.WithLease(l.brisk())), l.process()
+	lk := p.Locker("a")
+	h := l.acquire(lk)
+	next := l.waits(q, "a")
+	after := l.waits(p, "a")
+	l.vanish("a")
+	next.ok()
+	l.eventuallyOver("who had it is told", h.Lost())
+	l.eventuallyOver("its context ends", h.Context().Done())
+	if cause := context.Cause(h.Context()); !errors.Is(cause, dlock.ErrLost) {
+		l.Errorf("the context of a Hold that was lost ended with cause %v", cause)
+	}
+	l.wantError(h.Release(l.ctx), "Release", dlock.ErrLost)
+	after.waits()
+	l.wantHeld("a", "after the Release of what was lost")
+	l.unlockAll("a")
+	after.ok()
+	l.unlockAll("a")
+
+	if l.store.Wipe == nil {
+		return
+	}
+	// All is lost, the line with it: whoever waited gets in, and who comes later is behind.
+	h = l.acquire(lk)
+	next = l.waits(p, "a")
+	l.store.Wipe()
+	l.eventuallyOver("who had it is told", h.Lost())
+	next.ok()
+}
+
+func fairForced(l *lab) {
+	p, q := l.process(), l.process()
+	lk := p.Locker("a")
+	if released, err := q.Locker("a").ForceUnlock(l.ctx); err != nil || released {
+		l.Fatalf("ForceUnlock of a free lock: %v, %v", released, err)
+	}
+	l.lock(lk)
+	lost := lk.Lost(l.ctx)
+	first, second := p.Locker("a"), q.Locker("a")
+	next := l.inLine(p, "a", "a waiter of the same client", func() error { return first.LockContext(l.ctx) })
+	after := l.inLine(q, "a", "a waiter of another", func() error { return second.LockContext(l.ctx) })
+	force := func(c *process) {
+		l.Helper()
+		begin := time.Now()
+		if released, err := c.Locker("a").ForceUnlock(l.ctx); err != nil || !released {
+			l.Fatalf("ForceUnlock: %v, %v", released, err)
+		}
+		l.took(begin, 0, "ForceUnlock")
+	}
+	begin := time.Now()
+	force(p)
+	next.ok()
+	if l.hasNotifier() {
+		l.took(begin, 0, "getting what was forced")
+	}
+	if !isOver(lost) {
+		l.Error("Lost is still open after a ForceUnlock by the same client")
+	}
+	l.has(p, first)
+	l.wantError(lk.UnlockContext(l.ctx), "the unlock of who was forced out", dlock.ErrLost)
+	after.waits()
+	l.has(p, first)
+	force(q)
+	after.ok()
+	l.has(q, second)
+	l.wantError(first.UnlockContext(l.ctx), "the unlock of the next who was forced out", dlock.ErrLost)
+	l.unlock(second)
+	l.leavesNothing("a")
+}
+
+func fairClose(l *lab) {
+	p, q := l.process(), l.process()
+	lk := p.Locker("a")
+	l.lock(lk)
+	shared := []*call{
+		l.waits(p, "a"),
+		l.inLine(p, "a", "a second call", func() error { return lk.LockContext(l.ctx) }),
+		l.inLine(p, "a", "Lock", func() error { return panicOf(p.Locker("a").Lock) }),
+	}
+	lost := lk.Lost(l.ctx)
+	next := l.waits(q, "a")
+	l.noError(p.Client.Close(), "Close")
+	for _, c := range shared {
+		l.wantError(c.result(), c.what+", when the client is closed", dlock.ErrClosed)
+	}
+	if !isOver(lost) {
+		l.Error("Lost is open after Close")
+	}
+	l.wantHeld("a", "after Close")
+	next.waits()
+	begin := time.Now()
+	l.noError(lk.UnlockContext(l.ctx), "UnlockContext after Close")
+	next.ok()
+	l.tookBetween(begin, 0, placeLease+lineDelay, "getting in after those of a closed client")
+	l.unlockAll("a")
+	l.leavesNothing("a")
+	if n := p.subscriptions("a"); n != 0 {
+		l.Errorf("%d subscriptions are left", n)
+	}
+}
+
+func fairMany(l *lab) {
+	waiters := 1000
+	if !l.h.Virtual {
+		waiters = 100
+	}
+	p, q := l.process(), l.process()
+	l.take("a", "other:1")
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
+	var in atomic.Int32
+	var calls []*call
+	for range waiters {
+		calls = append(calls, l.start("a waiter", func() error {
+			return p.Locker("a").Do(ctx, func(context.Context) error { in.Add(1); return nil })
+		}))
+	}
+	l.eventually("they stand in line", func() bool { return p.inLine("a") >= waiters })
+	l.settle()
+	before, begin := p.count(which{}), time.Now()
+	l.sleep(1500 * time.Millisecond)
+	seconds := int(time.Since(begin)/time.Second) + 1
+	if n := p.count(which{}) - before; n > 2*seconds {
+		l.Errorf("%d waiters sent %d steps in %d s, and nothing was released", waiters, n, seconds)
+	}
+	if n := p.count(which{kind: subscribeStep}); n > 1 {
+		l.Errorf("%d waiters subscribed %d times", waiters, n)
+	}
+	if n := p.count(which{kind: acquireStep}); n != waiters {
+		l.Errorf("%d waiters asked %d times to stand in line", waiters, n)
+	}
+	last := l.waits(q, "a")
+	cancel()
+	for _, c := range calls {
+		l.wantError(c.result(), c.what+" that is cancelled", context.Canceled)
+	}
+	l.eventually("they give up their places", func() bool {
+		left := 0
+		for _, s := range p.steps(which{kind: releaseStep}) {
+			if s.carriedOut {
+				left++
+			}
+		}
+		return left >= waiters
+	})
+	begin = time.Now()
+	l.gives("a", "other:1")
+	last.ok()
+	if l.hasNotifier() {
+		l.took(begin, 0, "getting in after many who have left")
+	}
+	if n := in.Load(); n != 0 {
+		l.Errorf("%d of those who were cancelled got in", n)
+	}
+	l.eventually("the subscription is gone", func() bool { return p.subscriptions("a") == 0 })
+}
+
+func fairAndOthers(l *lab) {
+	p, q := l.process(dlock.WithLease(l.brisk())), l.process(dlock.WithLease(l.brisk()))
+	others := []backend.Kind{backend.Exclusive}
+	if l.limits().Kinds.Has(backend.Fenced) {
+		others = append(others, backend.Fenced)
+	}
+	for _, k := range others {
+		for _, ways := range [][2]backend.Kind{{backend.Fair, k}, {k, backend.Fair}} {
+			mine, other := p.as(ways[0]).Locker("a"), ways[1]
+			h := l.acquire(mine)
+			if l.tryLock(p.as(other).Locker("a")) || l.tryLock(q.as(other).Locker("a")) {
+				l.Fatalf("a %v lock was acquired beside a %v one", other, ways[0])
+			}
+			for _, way := range []func(context.Context) error{
+				func(ctx context.Context) error { _, err := p.as(other).Locker("a").Acquire(ctx); return err },
+				func(ctx context.Context) error { _, err := p.as(other).Locker("a").TryLock(ctx); return err },
+			} {
+				l.wantError(way(h.Context()), "the other kind by the party that has the one", dlock.ErrConflict)
+			}
+			l.release(h)
+			l.eventuallyFree("a")
+		}
+	}
+	// In a line and outside of it: both get in, though nobody promises to wake the one for the other.
+	h := l.acquire(p.Locker("b"))
+	fair := l.inLine(q, "b", "a waiter in line", func() error {
+		lk := q.Locker("b")
+		return errors.Join(lk.LockContext(l.ctx), lk.UnlockContext(l.ctx))
+	})
+	plain := l.start("a plain waiter", func() error {
+		lk := q.as(backend.Exclusive).Locker("b")
+		return errors.Join(lk.LockContext(l.ctx), lk.UnlockContext(l.ctx))
+	})
+	plain.waits()
+	l.release(h)
+	fair.ok()
+	plain.ok()
+	h = l.as(backend.Exclusive).acquire(p.as(backend.Exclusive).Locker("b"))
+	fair = l.inLine(q, "b", "a waiter in line", func() error {
+		lk := q.Locker("b")
+		return errors.Join(lk.LockContext(l.ctx), lk.UnlockContext(l.ctx))
+	})
+	l.release(h)
+	fair.ok()
+	l.leavesNothing("b")
+}
