@@ -90,7 +90,7 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || *q.slot() != q {
 		return false
 	}
 	retry := backend.KindOf(err) != backend.Refused

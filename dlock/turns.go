@@ -126,7 +126,11 @@ func (c *Client) sitOutLocked(cr *crowd, q *queue) {
 	now := c.now()
 	cr.until = now + shortestWait
 	c.scheduleLocked(&cr.alarm, now+longestCrowd)
-	if q != nil && q.lead != nil {
+	if q == nil {
+		return
+	}
+	q.refusal = refusal{} // what was refused before may be granted then
+	if q.lead != nil {
 		c.hearLocked(q, cr.until)
 	}
 }

@@ -520,7 +520,7 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 		c.keptOut(a, remaining)
 		return nil, nil
 	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
-		return nil, c.quit(a, err) // if it goes on, it is another acquisition, behind the others
+		return nil, c.quit(a, err) // if it goes on, it is another acquisition, behind the others; nil if it was handed something just now
 	}
 	if c.failed(a, ctx.Err() != nil, err) {
 		c.report(a, err)
@@ -544,8 +544,8 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	q := c.waitsInLocked(a)
-	if q == nil || q.lead != a && !q.placed {
-		c.abandonLocked(a) // it was joined meanwhile, or its Locker was locked
+	if q == nil || a.joined || a.handed != nil || q.lead != a && !q.placed {
+		c.abandonLocked(a) // it was joined or handed something meanwhile, or its Locker was locked
 		return false
 	}
 	a.answered = a.answered || q.refused > a.seen
@@ -564,10 +564,14 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	defer cut()
 	c.mu.Lock()
 	a.cut = cut
+	handed := a.handed != nil
 	if a.joined {
 		c.laterLocked(cut) // it was, between its turn and now
 	}
 	c.unlock()
+	if handed {
+		return 0, errAgain // the same
+	}
 	return c.attempt(ctx, a)
 }
 
@@ -661,11 +665,14 @@ func (c *Client) leaveClosed(a *acquisition) {
 	c.releaseOnce(ctx, cl, c.stored(cl.lease), true)
 }
 
-// quit takes a waiter out of the queue for good, and returns err.
+// quit takes a waiter out of the queue for good, and returns err. Who is handed something just then stays, to take it.
 func (c *Client) quit(a *acquisition, err error) error {
 	c.mu.Lock()
+	defer c.unlock()
+	if a.handed != nil {
+		return nil
+	}
 	c.dequeueLocked(a)
-	c.unlock()
-	c.abandon(a)
+	c.abandonLocked(a)
 	return err
 }
