@@ -49,6 +49,7 @@ type Client struct {
 	number    uint64                       // of the last outermost acquisition
 	attempts  uint64                       // to acquire, that were sent
 	objects   [families]map[string]*object // by name: locks that somebody has here, or waits for
+	struckAt  instant                      // when it last forced a lock
 	lost      map[lostKey][]*hold          // of owners, not yet unlocked
 	losses    []*hold                      // the same, oldest first
 	forgot    bool                         // some of these were dropped

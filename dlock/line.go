@@ -235,18 +235,20 @@ func (c *Client) granted(q *queue, g backend.Grant) {
 // place, and only a look gives it back: an attempt of his own would put him last.
 func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
-	since = min(since, c.now())
+	since, lease = min(since, c.now()), min(lease, longestLease)
 	switch {
+	case a.barred() && a.trying: // the answer says what becomes of it
 	case a.barred():
 		c.abandonLocked(a)
-	case lease <= 0 || c.now() >= since+promised(min(lease, a.o.lease)):
+	case lease <= 0 || c.now() >= since+promised(lease) || since < c.struckAt: // what was forced may be that
 		c.lookAtLineLocked(q)
 	default:
 		c.admitLocked(a, since, lease)
 	}
 }
 
-// admitLocked lets a waiter in whom the store has given the lock, for a short time.
+// admitLocked lets a waiter in whom the store has given the lock, for a short time. What he wanted it for begins now: counted from
+// the grant it could be over before he hears of that, each time.
 func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration) {
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == live {
 		c.loseLocked(v.hold, ErrLost) // the store can't have given away what is held
@@ -255,8 +257,9 @@ func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration)
 	h, cl := a.h, a.h.claim
 	cl.noted = false
 	cl.sending(since, lease)
-	cl.extend(since, min(lease, a.o.lease))
-	cl.more.grant, cl.more.end = lease, since+promised(a.o.lease)
+	end := c.now() + promised(a.o.lease)
+	cl.deadline.Store(int64(min(since+promised(lease), end)))
+	cl.more.grant, cl.more.end = lease, end
 	a.h = nil
 	c.dequeueLocked(a)
 	c.handLocked(a, c.grantLocked(h, since))

@@ -238,6 +238,7 @@ func (c *Client) struck(l *Locker, mine []*claim) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.forced.Add(1)
+	c.struckAt = c.now()
 	for _, cl := range mine {
 		c.loseClaimLocked(cl, ErrLost)
 	}
