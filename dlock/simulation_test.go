@@ -231,6 +231,7 @@ func (h *history) checkOthers() {
 	holders, permits := make(map[string][]validHold), 0
 	for i, c := range h.clients {
 		c.mu.Lock()
+		h.checkAlarms(c)
 		for name, o := range c.objects[locks] {
 			if o.alone != nil && o.alone.valid(c.now()) {
 				holders[name] = append(holders[name], validHold{i, o.alone.party, o.alone.claim.owner, o.alone.kind})
@@ -252,6 +253,22 @@ func (h *history) checkOthers() {
 	}
 	if permits > someSemaphore {
 		h.Errorf("%d permits are out", permits)
+	}
+}
+
+// checkAlarms looks whether a call that has returned, and may be another's by now, is to be woken. The client's mutex is held.
+func (h *history) checkAlarms(c *Client) {
+	for i, x := range c.alarms.heap {
+		if x.place != i+1 {
+			h.Errorf("an alarm is at place %d, and says %d", i+1, x.place)
+		}
+		a, ok := x.task.(*acquisition)
+		if !ok || a.handed != nil {
+			continue
+		}
+		if q := c.waitsInLocked(a); q == nil || a.prev == nil && q.first != a {
+			h.Errorf("somebody is to be woken who doesn't wait: %v %q", a.kind, a.name)
+		}
 	}
 }
 
@@ -464,12 +481,9 @@ func (h *history) handle(r *rand.Rand, rw *RWLocker) {
 	}
 }
 
-// fenced has the numbered lock of another name, or the plain one.
+// fenced has the numbered lock of another name, or the plain or the fair one.
 func (h *history) fenced(r *rand.Rand, c *Client) {
-	l := c.FencedLocker("f")
-	if r.IntN(3) == 0 {
-		l = c.Locker("f")
-	}
+	l := []*Locker{c.FencedLocker("f"), c.FencedLocker("f"), c.Locker("f"), c.FairLocker("f")}[r.IntN(4)]
 	bounded, cancel, opts := h.options(context.Background(), r)
 	defer cancel()
 	hold, err := l.Acquire(bounded, opts...)
@@ -491,7 +505,8 @@ func (h *history) fenced(r *rand.Rand, c *Client) {
 func (h *history) permits(r *rand.Rand, c *Client) {
 	bounded, cancel, opts := h.options(context.Background(), r)
 	defer cancel()
-	hold, err := c.Semaphore("s", someSemaphore).Acquire(bounded, 1+r.IntN(3)*r.IntN(2), opts...)
+	n := 1 + r.IntN(3)*r.IntN(2)
+	hold, err := c.Semaphore("s", max(n, someSemaphore-r.IntN(2)*r.IntN(3))).Acquire(bounded, n, opts...)
 	if !h.locked("permits", err) {
 		return
 	}
@@ -499,8 +514,35 @@ func (h *history) permits(r *rand.Rand, c *Client) {
 	h.unlocked("permits' release", hold.Release(context.Background()))
 }
 
+// fairParty is several goroutines of one owner in line.
+func (h *history) fairParty(r *rand.Rand, c *Client) {
+	ctx := WithOwner(context.Background(), NewOwner())
+	var all sync.WaitGroup
+	l := c.FairLocker("q")
+	for range 2 + r.IntN(3) {
+		r := rand.New(rand.NewPCG(r.Uint64(), 1))
+		all.Go(func() {
+			time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
+			bounded, cancel, opts := h.options(ctx, r)
+			defer cancel()
+			if h.locked("a party in line", l.LockContext(bounded, opts...)) {
+				h.stay(r)
+				h.unlocked("the unlock of a party in line", l.UnlockContext(ctx))
+			}
+		})
+	}
+	all.Wait()
+}
+
 // fair has a fair lock, perhaps that of the plain calls of its client, perhaps twice.
 func (h *history) fair(r *rand.Rand, c *Client, l *Locker) {
+	if h.forces && r.IntN(10) == 0 {
+		l.ForceUnlock(context.Background())
+	}
+	if r.IntN(6) == 0 {
+		h.fairParty(r, c)
+		return
+	}
 	if r.IntN(3) == 0 {
 		if h.lock(context.Background(), r, l) {
 			h.stay(r)
