@@ -160,7 +160,8 @@ type history struct {
 	token   atomic.Uint64
 
 	checking sync.Mutex
-	free     time.Time // when somebody last had the lock, or nobody waited
+	free     time.Time             // when somebody last had the lock, or nobody waited
+	idle     map[lockKey]time.Time // the same, of the others
 }
 
 // A valid hold, for the rule that a writer is alone.
@@ -229,9 +230,15 @@ const someSemaphore = 4 // permits
 // checkOthers looks whether other locks have one holder at most, and permits no more than there are.
 func (h *history) checkOthers() {
 	holders, permits := make(map[string][]validHold), 0
+	waits, now := make(map[lockKey]bool), time.Now()
 	for i, c := range h.clients {
 		c.mu.Lock()
 		h.checkAlarms(c)
+		for _, f := range []family{locks, semaphores} {
+			for _, o := range c.objects[f] {
+				waits[o.key()] = waits[o.key()] || o.queue != nil || o.line != nil
+			}
+		}
 		for name, o := range c.objects[locks] {
 			if o.alone != nil && o.alone.valid(c.now()) {
 				holders[name] = append(holders[name], validHold{i, o.alone.party, o.alone.claim.owner, o.alone.kind})
@@ -245,6 +252,17 @@ func (h *history) checkOthers() {
 			}
 		}
 		c.mu.Unlock()
+	}
+	maps.DeleteFunc(h.idle, func(key lockKey, _ time.Time) bool { return !waits[key] })
+	for key := range waits {
+		switch {
+		case !waits[key], len(holders[key.name]) > 0, key.family == semaphores && permits > 0, !h.store.calm(now), h.idle[key] == time.Time{}:
+			h.idle[key] = now
+		case now.Sub(h.idle[key]) > 5*time.Second && !h.closes:
+			h.Errorf("somebody waits for %v, and nobody has it", key)
+			h.stuck()
+			h.idle[key] = now.Add(time.Hour) // to say so once
+		}
 	}
 	for name, all := range holders {
 		if len(all) > 1 {
@@ -673,7 +691,7 @@ func TestRandomHistories(t *testing.T) {
 				t.Run(fmt.Sprint(seed), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						r := rand.New(rand.NewPCG(seed, 3))
-						h := &history{T: t, forces: sort.forces, closes: sort.closes}
+						h := &history{T: t, forces: sort.forces, closes: sort.closes, idle: make(map[lockKey]time.Time)}
 						h.store = &moody{Backend: membackend.New(), random: rand.New(rand.NewPCG(seed, 4))}
 						for range 3 {
 							c := New(h.store, append(sort.opts, quiet(), WithLease([]time.Duration{3 * time.Second, time.Minute}[seed%2]))...)
