@@ -309,8 +309,12 @@ func (r *modelRun) await(s modelStep) error {
 	}
 	fmt.Fprintf(&r.trace, "  %v\n", s)
 	r.e.sleep(rest)
-	for _, k := range []backend.Kind{backend.Exclusive, backend.Read, backend.Write} {
-		if err := r.awaitFree(modelStep{op: opLook, kind: k, name: s.name, owner: s.owner}); err != nil {
+	kinds := []backend.Kind{backend.Exclusive, backend.Read, backend.Write}
+	if slices.ContainsFunc(r.objects[s.name], func(o object) bool { return o.told != 0 }) {
+		kinds = []backend.Kind{backend.Permits} // the name may stay a semaphore's
+	}
+	for _, k := range kinds {
+		if err := r.awaitFree(modelStep{op: opLook, kind: k, name: s.name, owner: s.owner, limit: 9}); err != nil {
 			return err
 		}
 	}
@@ -330,7 +334,7 @@ func (r *modelRun) awaitFree(look modelStep) error {
 	}
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		got, err := r.do(look)
-		if err != nil || got.text == "free" {
+		if err != nil || got.text == "free" || got.text == permitsSeen(false, 0, look.limit) {
 			return err
 		}
 		if time.Since(start) > 30*time.Second {

@@ -207,7 +207,7 @@ func (t moment) left(x ending) *[2]time.Duration {
 }
 
 // apply returns what the object may answer to a step, as modelRun.do words it, and what it is afterwards.
-func (o object) apply(s modelStep, t moment) []outcome {
+func (o object) apply(s modelStep, t moment) (results []outcome) {
 	if !o.free() && lockOf(s.kind) != o.lock() {
 		all := []outcome{{text: otherKind, next: o}}
 		if t.mayBeOver(o.holds()) && (s.op == opAcquire || s.op == opReenter) {
@@ -217,6 +217,10 @@ func (o object) apply(s modelStep, t moment) []outcome {
 	}
 	i := slices.Index(modelOwners[:], s.owner)
 	var all []outcome
+	if o.told != 0 && lockOf(s.kind) != backend.Permits {
+		// The store may remember how many permits there are, and then the name stays a semaphore's.
+		defer func() { results = append(results, outcome{text: otherKind, next: o}) }()
+	}
 	switch {
 	case s.kind == backend.Permits:
 		return o.applyPermits(s, i, t)

@@ -930,6 +930,9 @@ var conflictCases = []testCase{
 					holder.has(name, 1)
 					holder.lasts(name, lease, start)
 					holder.releases(name, lease, backend.Freed)
+					if k == backend.Permits {
+						continue // the store may remember how many there are, for ever, so that the name stays a semaphore's
+					}
 					for _, other := range others {
 						b.as(other).acquires(name, lease)
 						b.as(other).releases(name, lease, backend.Freed)
@@ -937,7 +940,7 @@ var conflictCases = []testCase{
 				}
 			}
 		}},
-	{"kinds/after another", "A name whose holds have all run out is free for locks of any kind",
+	{"kinds/after another", "A name whose holds have all run out is free for locks of any kind; but one of which permits were out may stay a semaphore's",
 		func(e *env) {
 			a, b := e.party("a"), e.party("b")
 			locks := e.locks()
@@ -946,7 +949,7 @@ var conflictCases = []testCase{
 			var pairs []pair
 			for i, first := range locks {
 				for j, then := range locks {
-					if i != j {
+					if i != j && first[0] != backend.Permits {
 						pairs = append(pairs, pair{first[i%len(first)], then[j%len(then)]})
 					}
 				}
