@@ -109,17 +109,23 @@ func (l *historyLab) run(lab *lab) {
 	l.settleDown()
 }
 
-// locks returns those that users contend for, of all kinds that the store knows.
+// locks returns those that users contend for: a plain one, and two of other kinds that the store knows, chosen by chance.
 func (l *historyLab) locks() []history.Lock {
-	locks := []history.Lock{{Name: "a"}, {Name: "b"}, {Name: "c", Kind: backend.Write}}
-	kinds := l.store.Backend().Limits().Kinds
-	if !kinds.Has(backend.Read) || !kinds.Has(backend.Write) {
-		locks = locks[:2]
+	others := []history.Lock{
+		{Name: "numbered", Kind: backend.Fenced},
+		{Name: "read and written", Kind: backend.Write},
+		{Name: "in line", Kind: backend.Fair},
+		{Name: "permits", Kind: backend.Permits, Permits: 3},
 	}
-	if kinds.Has(backend.Fenced) {
-		locks[1].Kind = backend.Fenced
+	known := l.store.Backend().Limits().Kinds
+	others = slices.DeleteFunc(others, func(lock history.Lock) bool {
+		return !known.Has(lock.Kind) || lock.Kind == backend.Write && !known.Has(backend.Read)
+	})
+	rand.New(rand.NewPCG(l.seed, 1<<33)).Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	if len(others) == 0 {
+		return []history.Lock{{Name: "a"}, {Name: "b"}}
 	}
-	return locks
+	return append([]history.Lock{{Name: "a"}}, others[:min(2, len(others))]...)
 }
 
 // promptness returns for how long a waiter may leave a lock free.
@@ -207,7 +213,7 @@ func (l *historyLab) settleDown() {
 	for _, lock := range l.workload.Locks {
 		for _, kind := range lock.Kinds() {
 			l.eventually(lock.Name+" is free in the store", func() bool {
-				res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: kind, Name: lock.Name})
+				res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: kind, Name: lock.Name, Limit: lock.Permits})
 				return err == nil && !res.Held
 			})
 		}

@@ -61,6 +61,7 @@ type claim struct {
 	back    bool          // it is being taken back
 	unsure  bool          // an acquisition or re-entry has no answer: the store may count more than we do
 	noted   bool          // the store may have a note that somebody waits for it
+	leaving bool          // its last release is under way
 	dead    bool          // its last release has begun, or it is lost: nothing re-enters, joins or renews it
 	lease   time.Duration // what the next renewal or partial release asks for
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none

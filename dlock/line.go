@@ -66,7 +66,7 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	for i, cl := range claims {
 		req.Owners[i] = cl.owner
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, linePlace)
+	ctx, cancel := context.WithTimeout(c.ctx, keepInterval) // places outlast two lost answers in a row
 	defer cancel()
 	sent := c.now()
 	res, err := step(ctx, c, keepThem, req)
@@ -106,6 +106,7 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 func (q *queue) askLocked(claims []*claim) {
 	for a := q.first; a != nil; a = a.next {
 		if a.h != nil && slices.Contains(claims, a.h.claim) {
+			a.h.claim.noted, a.h.claim.unsure = false, true
 			a.ask()
 		}
 	}
@@ -129,7 +130,7 @@ func (c *Client) lookedLocked(claims []*claim, sent instant, err error) {
 		default:
 			continue
 		}
-		if cl.dead {
+		if cl.dead && !cl.leaving {
 			c.takeBackLocked(cl)
 		}
 	}
@@ -183,12 +184,17 @@ func (c *Client) reportLineLocked(q *queue, err error) {
 
 // placeTurnLocked says what one who waits in line is to do.
 func (c *Client) placeTurnLocked(q *queue, a *acquisition) move {
-	if !a.fresh || a.barred() {
-		c.watchLocked(q, a)
-		return a.wait()
+	switch {
+	case !a.fresh, a.barred():
+	case a.h != nil && a.h.claim.noted: // an attempt could put it last
+		a.fresh = false
+		c.lookAtLineLocked(q)
+	default:
+		a.fresh, a.trying = false, true
+		return toTry
 	}
-	a.fresh, a.trying = false, true
-	return toTry
+	c.watchLocked(q, a)
+	return a.wait()
 }
 
 // barred says whether a plain call can't have the lock since what its Locker had before is lost, and not unlocked.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -53,23 +54,66 @@ type Verdict struct {
 func (r *Recorder) Check(rules Rules) Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := weigh(r.ops, r.steps, rules)
-	errs := []error{r.overlaps(), r.delays(rules.Prompt), r.misnumbered(e), r.overtaken(e)}
+	if slices.ContainsFunc(r.ops, func(o *op) bool { return o.user >= maxUsers && o.kind != wipe }) {
+		panic("history: too many users")
+	}
+	errs := r.times(rules)
 	limit := patience
 	if errors.Join(errs...) != nil {
 		limit = forAnExample
 	}
 	var v Verdict
 	var result porcupine.CheckResult
-	result, v.info = porcupine.CheckOperationsVerbose(model, r.operations(), limit)
+	calls := r.operations()
+	result, v.info = porcupine.CheckOperationsVerbose(model, calls, limit)
 	switch result {
 	case porcupine.Illegal:
-		errs = append(errs, errors.New("no order of these calls explains all their answers"))
+		errs = append(errs, fmt.Errorf("no order of these calls explains all their answers: %s", unexplained(calls, v.info)))
 	case porcupine.Unknown:
 		errs = append(errs, fmt.Errorf("no order of these calls was found within %v", limit))
 	}
 	v.Err = errors.Join(errs...)
 	return v
+}
+
+// CheckTimes checks what was recorded so far, as Check does, but for the order of the calls: for which not all of them need be known.
+func (r *Recorder) CheckTimes(rules Rules) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return errors.Join(r.times(rules)...)
+}
+
+// times returns what is wrong for which no order of the calls need be found.
+func (r *Recorder) times(rules Rules) []error {
+	e := weigh(r.ops, r.steps, rules)
+	return []error{r.overlaps(), r.delays(rules.Prompt), r.misnumbered(e), r.overtaken(e), r.outOfTurn(e)}
+}
+
+// unexplained names, for each lock of which not all calls can be explained, the first that can't be beside the most that can.
+func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) string {
+	explained := make(map[*op]bool)
+	for _, part := range info.PartialLinearizationsOperations() {
+		if len(part) == 0 {
+			continue
+		}
+		longest := slices.MaxFunc(part, func(a, b []porcupine.Operation) int { return cmp.Compare(len(a), len(b)) })
+		for _, x := range longest {
+			explained[x.Input.(*op)] = true
+		}
+	}
+	var all []string
+	for _, part := range byName(calls) {
+		var first *op
+		for _, x := range part {
+			if o := x.Input.(*op); !explained[o] && (first == nil || o.ret < first.ret) {
+				first = o
+			}
+		}
+		if first != nil {
+			all = append(all, fmt.Sprintf("user %d, %q, from %v to %v: %v", first.user, first.name, first.call, first.ret, first))
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 // operations returns the calls that say anything about the lock.
@@ -117,9 +161,12 @@ type belief struct {
 	user     int
 	from, to time.Duration
 	granted  time.Duration // since when the store may have held the lock for it
+	permits  int
+	most     int // how many permits there were when these were acquired
 }
 
-// overlaps returns an error if two could rely on a lock at once, not both of them readers.
+// overlaps returns an error if two could rely on a lock at once, not both of them readers, or if some could rely on more
+// permits than there are.
 func (r *Recorder) overlaps() error {
 	byName := make(map[string][]belief)
 	for _, b := range r.beliefs() {
@@ -127,7 +174,13 @@ func (r *Recorder) overlaps() error {
 			byName[b.name] = append(byName[b.name], b)
 		}
 	}
-	for _, all := range byName {
+	for name, all := range byName {
+		if all[0].side == backend.Permits {
+			if err := crowding(name, all); err != nil {
+				return err
+			}
+			continue
+		}
 		slices.SortFunc(all, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
 		for i, a := range all {
 			for _, b := range all[i+1:] {
@@ -144,20 +197,43 @@ func (r *Recorder) overlaps() error {
 	return nil
 }
 
+// crowding returns an error if more permits were relied on at once than those who relied on them had been told of.
+func crowding(name string, all []belief) error {
+	for _, a := range all { // the crowd is largest when one comes
+		out, most := 0, 0
+		var who []string
+		for _, b := range all {
+			if b.from <= a.from && a.from < b.to {
+				out, most = out+b.permits, max(most, b.most)
+				who = append(who, fmt.Sprintf("user %d on %d from %v to %v", b.user, b.permits, b.from, b.to))
+			}
+		}
+		if out > most {
+			return fmt.Errorf("%d permits of %q could be relied on at %v, and there are %d: %s", out, name, a.from, most, strings.Join(who, ", "))
+		}
+	}
+	return nil
+}
+
 // beliefs returns the times at which users could rely on locks that nobody had forced.
 func (r *Recorder) beliefs() (all []belief) {
 	type place struct {
 		name  string
 		reads bool
 		user  int
+		loan  int
 	}
 	now := make(map[place]*belief)
-	granted := make(map[place]time.Duration)
-	where := func(o *op) place { return place{o.name, o.side == backend.Read, o.user} }
+	granted := make(map[place]*op)
+	where := func(o *op) place { return place{o.name, o.side == backend.Read, o.user, o.loan} }
 	see := func(o *op, at time.Duration) {
 		p := where(o)
 		if now[p] == nil {
-			now[p] = &belief{o.name, o.side, o.user, at, at, granted[p]}
+			b := &belief{name: o.name, side: o.side, user: o.user, from: at}
+			if g := granted[p]; g != nil {
+				b.granted, b.permits, b.most = g.granted, g.permits, g.most
+			}
+			now[p] = b
 		}
 		now[p].to = at
 	}
@@ -178,7 +254,7 @@ func (r *Recorder) beliefs() (all []belief) {
 			}
 		case o.kind == acquire && o.result == yes && o.reentry != again:
 			end(o)
-			granted[where(o)] = o.granted
+			granted[where(o)] = o
 		case o.kind == unlock, o.kind == check:
 			end(o)
 		}
@@ -228,7 +304,11 @@ func (r *Recorder) delays(limit time.Duration) error {
 			if o.kind != acquire || !o.waits || o.gated || o.name != f.name {
 				continue
 			}
-			if from, to := max(o.call, f.from), min(o.ret, f.to); to-from > limit {
+			from, to := max(o.call, f.from), min(o.ret, f.to)
+			if o.side == backend.Permits && (f.taken+o.permits > o.least || r.behind(o, from)) {
+				continue
+			}
+			if to-from > limit {
 				return fmt.Errorf("user %d waited for %q from %v to %v, though it was free from %v to %v",
 					o.user, o.name, o.call, o.ret, f.from, f.to)
 			}
@@ -237,30 +317,40 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// A gap is a time in which a lock is free for sure.
+// behind says whether somebody else of the client was asking for permits at that time, who had come before, or at the same time.
+func (r *Recorder) behind(o *op, at time.Duration) bool {
+	return slices.ContainsFunc(r.ops, func(x *op) bool {
+		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client && x.call < o.call+leastBlink && x.ret > at
+	})
+}
+
+// A gap is a time in which a lock is free for sure, but for some of its permits.
 type gap struct {
-	name string
+	name  string
+	taken int
 	span
 }
 
-// takenBeside says whether somebody else may have read when a Read was released, or its owner when he
-// gave back his Write.
-func (r *Recorder) takenBeside(freed *step) bool {
-	if freed.side != backend.Read && freed.side != backend.Write {
-		return false
+// takenBeside says how many others may have read when a Read was released, or its owner when he
+// gave back his Write; or how many permits were out when others came back.
+func (r *Recorder) takenBeside(freed *step) (n int) {
+	if !several(freed.side) && freed.side != backend.Write {
+		return 0
 	}
-	taken := make(map[numberKey]bool)
+	taken := make(map[numberKey]int)
 	for _, s := range r.steps {
-		if s.name == freed.name && s.call < freed.ret && s.kind != forceStep {
-			taken[s.key()] = taken[s.key()] && s.kind != releaseStep || s.acquires()
+		switch {
+		case s.name != freed.name || s.call >= freed.ret || s.kind == forceStep:
+		case s.acquires():
+			taken[s.key()] = max(1, s.permits)
+		case s.kind == releaseStep:
+			taken[s.key()] = 0
 		}
 	}
 	for _, left := range taken {
-		if left {
-			return true
-		}
+		n += left
 	}
-	return false
+	return n
 }
 
 // gaps returns those that began with a release. Each ends with the next acquisition.
@@ -269,13 +359,14 @@ func (r *Recorder) gaps() (all []gap) {
 		if s.result != freed {
 			continue
 		}
-		if r.takenBeside(s) {
+		taken := r.takenBeside(s)
+		if taken > 0 && s.side != backend.Permits {
 			continue
 		}
-		free := gap{s.name, span{s.ret, forever}}
+		free := gap{s.name, taken, span{s.ret, forever}}
 		for _, a := range r.steps {
 			// Waiters are woken before the release returns.
-			if a.name == s.name && a.kind == acquireStep && a.result == granted && a.ret > s.call {
+			if a.name == s.name && a.gets() && a.ret > s.call {
 				free.to = min(free.to, a.call)
 			}
 		}

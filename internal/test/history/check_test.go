@@ -37,10 +37,13 @@ func (p *past) add(k kind, user int, from, to time.Duration, res result, change 
 // step adds the request of a call to the store, which takes nearly all of its time.
 func (p *past) step(k stepKind, o *op, res stepResult) {
 	p.r.steps = append(p.r.steps, &step{
-		kind: k, op: o, side: o.side, name: o.name, owner: string(rune('A' + o.user)), lease: o.lease, reentry: o.held > 0,
-		token: o.token, call: o.call + 3, ret: o.ret - 1, result: res,
+		kind: k, op: o, side: o.side, name: o.name, owner: o.owner(), lease: o.lease, reentry: o.held > 0,
+		token: o.token, permits: o.permits, call: o.call + 3, ret: o.ret - 1, result: res,
 	})
 }
+
+// owner returns who the store knows the user of a call as.
+func (o *op) owner() string { return string(rune('A' + o.user + o.loan*maxUsers)) }
 
 // asked adds a request without an answer to the last call.
 func (p *past) asked(res stepResult) *past {
@@ -61,11 +64,11 @@ func (p *past) inherited(res stepResult, user int) *past {
 	return p
 }
 
-// notes adds an attempt to the last call that has to wait at first, and leaves a note for as long.
+// notes adds an attempt to the last call that has to wait at first, and leaves a note, or stands in line, for as long.
 func (p *past) notes(place time.Duration) *past {
 	o := p.r.ops[len(p.r.ops)-1]
 	p.r.steps = append(p.r.steps, &step{
-		kind: acquireStep, op: o, side: o.side, name: o.name, owner: string(rune('A' + o.user)), lease: o.lease,
+		kind: acquireStep, op: o, side: o.side, name: o.name, owner: o.owner(), lease: o.lease, permits: o.permits,
 		place: place, call: o.call + 1, ret: o.call + 2, result: refused,
 	})
 	return p
@@ -219,7 +222,7 @@ var pasts = []judged{
 }
 
 func TestPasts(t *testing.T) {
-	for _, p := range slices.Concat(pasts, sharedPasts, numberedPasts) {
+	for _, p := range slices.Concat(pasts, sharedPasts, numberedPasts, permitPasts, fairPasts) {
 		t.Run(p.name, func(t *testing.T) {
 			err := p.past.r.Check(p.rules).Err
 			switch {

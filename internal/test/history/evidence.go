@@ -61,7 +61,11 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		}
 	}
 	for _, o := range ops {
-		if s := e.granter(o); s != nil {
+		s, last := e.granter(o), e.lastAttempt(o)
+		switch {
+		case last != nil && (s == nil || s.owner != last.owner):
+			o.number, o.lined = e.numbers[last.key()], true
+		case s != nil:
 			e.granting[s] = true
 			o.number = e.numbers[s.key()]
 			o.granter = s
@@ -74,7 +78,7 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	e.notes = notes(e.numbers)
 	for _, o := range ops {
 		switch {
-		case o.kind == acquire && o.side == backend.Read && o.granter == nil:
+		case o.kind == acquire && several(o.side) && o.granter == nil:
 			e.join(o, ops)
 			e.usurped(o, ops)
 		case o.kind == acquire:
@@ -90,6 +94,7 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		}
 		o.ghost, o.barred = e.haunted(o), e.barred(o)
 	}
+	e.numbersOut(ops)
 	return e
 }
 
@@ -123,6 +128,19 @@ func (e *evidence) granter(o *op) (last *step) {
 	return last
 }
 
+// lastAttempt returns the last attempt of a call that has a Fair lock, or nil: what has come in vain is given up with its number.
+func (e *evidence) lastAttempt(o *op) (last *step) {
+	if o.kind != acquire || o.result != yes || o.side != backend.Fair {
+		return nil
+	}
+	for _, s := range e.attempts[o] {
+		if s.call < o.ret && (last == nil || s.call > last.call) {
+			last = s
+		}
+	}
+	return last
+}
+
 // follow finds out which numbers were handed on inside a client, without a word to the store: from
 // one user's unlock on until the store hears of it, somebody has the lock, and it is not clear who.
 func (e *evidence) follow(ops []*op) {
@@ -138,11 +156,11 @@ func (e *evidence) follow(ops []*op) {
 		switch {
 		case o.kind == acquire && o.result == yes && o.number != nil:
 			users[user], clients[client] = o.number, o.number
-		case o.kind == acquire && o.result == yes:
+		case o.kind == acquire && o.result == yes && o.side != backend.Permits:
 			o.number = clients[client]
 			users[user] = o.number
-		case o.kind == unlock && o.result == yes && reads:
-			o.murky = !e.releases(o) // what others share stays
+		case o.kind == unlock && o.result == yes && several(o.side):
+			o.murky = !e.releases(o) // what others share stays, and permits are handed on
 		case o.kind == unlock && o.result == yes:
 			if n := users[user]; n != nil && !n.releasedIn(o) {
 				n.handed = append(n.handed, o.call)
@@ -205,6 +223,7 @@ func (e *evidence) acquisition(o *op) {
 	o.until, o.granted = forever, o.call
 	sent := o.call // at the earliest
 	switch {
+	case o.lined:
 	case o.granter == nil:
 		o.reentry = perhaps
 	case o.granter.reentry:
@@ -219,8 +238,12 @@ func (e *evidence) acquisition(o *op) {
 	if o.granter != nil && e.rules.Calm {
 		sent = max(sent, e.lastAnswer(o, o.granter.call))
 	}
+	lease := o.lease
+	if o.lined && !e.rules.Calm {
+		lease = min(lease, leastGrant) // if nothing is heard of it after that
+	}
 	// What is shorter than a millisecond is dropped by the client, and what is lost in between by us.
-	o.end = sent + o.lease - o.lease/driftShare - 2*time.Millisecond
+	o.end = sent + lease - lease/driftShare - 2*time.Millisecond
 	if e.rules.Calm {
 		o.prolongs = o.end
 	}
@@ -233,7 +256,7 @@ func (e *evidence) acquisition(o *op) {
 // another user of the same client, that client takes it for the newer one, though it was struck.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
-		if o.side == backend.Read && late.side == backend.Read {
+		if several(o.side) && several(late.side) {
 			continue // they can stand together
 		}
 		if late.granter != nil && late.name == o.name && late.client == o.client && late.user != o.user &&
@@ -254,17 +277,17 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 }
 
 // join notes what a Read shares that no request of its own brought about: something that its client
-// has, for reading, or for writing. It isn't known what, where that has several.
+// has, for reading, or for writing; or what permits were handed to a call. It isn't known what, where that client has several.
 func (e *evidence) join(o *op, ops []*op) {
 	o.reentry, o.granted = perhaps, o.call
 	if o.result != yes {
 		return
 	}
 	for key, n := range e.numbers {
-		if key.name != o.name || n.client != o.client || !n.grantedBefore(o.ret) || n.releasedBefore(o.call) {
+		if key.name != o.name || n.client != o.client || n.permits() != o.permits || !n.grantedBefore(o.ret) || n.releasedBefore(o.call) {
 			continue
 		}
-		o.joined, o.lent = true, o.lent || !key.reads
+		o.joined, o.lent = true, o.lent || o.shares() && !key.reads
 		o.granted, o.until = min(o.granted, n.granted), max(o.until, n.until)
 		o.shaken = o.shaken || n.shaken
 		o.doomed = o.doomed || slices.ContainsFunc(ops, n.struckBefore(o))
@@ -278,16 +301,16 @@ func (e *evidence) join(o *op, ops []*op) {
 // haunted says whether the store may have held the lock during a call for somebody who doesn't know.
 func (e *evidence) haunted(o *op) bool {
 	for key, n := range e.numbers {
-		if key.name != o.name || !o.meets(key) {
-			continue
-		}
-		for _, g := range n.ghosts {
-			if g.from <= o.ret && o.call <= g.to {
-				return true
-			}
+		if key.name == o.name && o.meets(key) && n.haunts(o) {
+			return true
 		}
 	}
 	return false
+}
+
+// haunts says whether the store may have held the number during a call, though no other says so.
+func (n *number) haunts(o *op) bool {
+	return slices.ContainsFunc(n.ghosts, func(g span) bool { return g.from <= o.ret && o.call <= g.to })
 }
 
 // meets says whether a call may find what has that number. Readers don't meet readers; but who asks, or
@@ -305,7 +328,7 @@ func (o *op) meets(key numberKey) bool {
 
 // resolve finds out when the store may have held a number.
 func (e *evidence) resolve(key numberKey, n *number) {
-	if i := slices.IndexFunc(n.steps, func(s *step) bool { return s.acquires() }); i >= 0 {
+	if i := slices.IndexFunc(n.steps, func(s *step) bool { return s.acquires() || s.queues() }); i >= 0 {
 		n.granted = n.steps[i].call
 	}
 	n.until = e.over(n)
@@ -314,9 +337,11 @@ func (e *evidence) resolve(key numberKey, n *number) {
 		n.until = max(n.until, e.over(beside))
 	}
 	for _, s := range n.steps {
-		if s.acquires() && (!e.granting[s] || s.side == backend.Read) {
-			// A Read is shared without a word; and to acquire it again doesn't count.
-			n.shaken = n.shaken || s.open() || s.side != backend.Read || n.releasedBefore(s.ret)
+		lines := s.queues() || s.kind == placesStep && s.result != skipped
+		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
+			// A Read is shared, permits and who has them are counted on their own, and who stands in line may be given the
+			// lock, without a word; and to acquire any of them again doesn't count.
+			n.shaken = n.shaken || s.open() && !lines || !several(s.side) && !lines || n.releasedBefore(s.ret)
 			gone := forever
 			if !s.open() {
 				gone = n.goneAfter(s.ret)
@@ -333,6 +358,8 @@ func (e *evidence) resolve(key numberKey, n *number) {
 func (e *evidence) over(n *number) (until time.Duration) {
 	for _, s := range n.steps {
 		switch {
+		case s.kind == placesStep, s.queues():
+			until = max(until, s.ret+s.place+longestGrant+e.rules.Late)
 		case s.open():
 			return forever
 		case s.result == granted:
@@ -346,7 +373,7 @@ func (e *evidence) over(n *number) (until time.Duration) {
 // that of a re-entry.
 func (n *number) releasedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
-		last := s.side == backend.Read || s.result == freed || s.result == refused
+		last := several(s.side) || s.result == freed || s.result == refused
 		return s.kind == releaseStep && last && s.call < at
 	})
 }
@@ -360,6 +387,11 @@ func (n *number) grantedBefore(at time.Duration) bool {
 
 // acquires says whether a step has acquired the lock, or may yet.
 func (s *step) acquires() bool { return s.kind == acquireStep && (s.open() || s.result == granted) }
+
+// gets says whether a step tells that its owner has the lock.
+func (s *step) gets() bool {
+	return s.result == granted && (s.kind == acquireStep || s.kind == placesStep || s.kind == grantStep)
+}
 
 // open says whether a step may yet be carried out.
 func (s *step) open() bool { return s.ret == 0 || s.result == unknown }

@@ -19,10 +19,14 @@ type lock interface {
 
 // untouched returns the lock that nobody has called before o.
 func untouched(o *op) lock {
-	if o.shares() {
+	switch {
+	case o.shares():
 		return sides{}
+	case o.side == backend.Permits:
+		return pool{}
+	default:
+		return state{}
 	}
-	return state{}
 }
 
 // A hold is what is known of one. That of nobody is zero.
@@ -347,11 +351,11 @@ func byName(all []porcupine.Operation) (parts [][]porcupine.Operation) {
 
 // String describes a call and its answer.
 func (o *op) String() string {
-	answer := [...]string{"yes", "no", "lost", "not held", "no upgrade", "another kind of lock", "an error"}[o.result]
+	answer := [...]string{"yes", "no", "lost", "not held", "no upgrade", "another kind of lock", "nobody has said how many there are", "too many", "an error"}[o.result]
 	switch {
 	case o.kind == wipe:
 		return o.text
-	case o.kind == holdCount && o.result == yes:
+	case (o.kind == holdCount || o.kind == available) && o.result == yes:
 		answer = fmt.Sprint(o.count)
 	case o.kind == acquire && o.result == yes && o.reentry == again:
 		answer = "re-entered"

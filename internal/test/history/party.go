@@ -33,9 +33,6 @@ type Party struct {
 func (p *Party) Held() int { return p.held }
 
 func (p *Party) start(o op) *op {
-	if p.User >= maxUsers {
-		panic("history: too many users")
-	}
 	o.name, o.user, o.client, o.held, o.gated = p.Locker.Name(), p.User, p.Client, p.held, p.Shared
 	o.side = p.Kind
 	if o.side == backend.Read {
@@ -66,8 +63,9 @@ func (a Ask) options() (opts []dlock.AcquireOption) {
 	return opts
 }
 
-func (p *Party) ask(name string, a Ask) op {
-	o := op{kind: acquire, text: name, lease: p.Lease, waits: a.Wait > 0 || !a.Try}
+// op returns the call that asks so; lease is what the client renews with.
+func (a Ask) op(name string, lease time.Duration) op {
+	o := op{kind: acquire, text: name, lease: lease, waits: a.Wait > 0 || !a.Try}
 	if a.Wait > 0 {
 		o.text += fmt.Sprintf(", wait %v", a.Wait)
 	}
@@ -84,7 +82,7 @@ func (p *Party) Acquire(ctx context.Context, a Ask) bool {
 	if a.Try {
 		name = "TryLock"
 	}
-	o := p.start(p.ask(name, a))
+	o := p.start(a.op(name, p.Lease))
 	ctx = tagged(ctx, o)
 	var ok bool
 	var err error
@@ -124,22 +122,27 @@ func (p *Party) Unlock(ctx context.Context) {
 }
 
 func (p *Party) unlocked(o *op, err error) {
-	res := failed
+	p.held = max(p.held-1, 0)
+	p.Recorder.ended(o, released(err), err)
+}
+
+// released returns what it means for a release to be answered so.
+func released(err error) result {
 	switch {
 	case err == nil:
-		res = yes
+		return yes
 	case errors.Is(err, dlock.ErrLost):
-		res = lost
+		return lost
 	case errors.Is(err, dlock.ErrNotHeld):
-		res = notHeld
+		return notHeld
+	default:
+		return failed
 	}
-	p.held = max(p.held-1, 0)
-	p.Recorder.ended(o, res, err)
 }
 
 // Do calls f while the lock is held, and says whether it was.
 func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool {
-	first := p.start(p.ask("Do", a))
+	first := p.start(a.op("Do", p.Lease))
 	var last *op
 	err := p.Locker.Do(tagged(ctx, first), func(in context.Context) error {
 		first.asked = true
@@ -162,7 +165,7 @@ func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool
 
 // Take asks for a Hold, which is nil if it wasn't acquired.
 func (p *Party) Take(ctx context.Context, a Ask) *dlock.Hold {
-	o := p.start(p.ask("Acquire", a))
+	o := p.start(a.op("Acquire", p.Lease))
 	h, err := p.Locker.Acquire(tagged(ctx, o), a.options()...)
 	if err == nil {
 		o.asked = true

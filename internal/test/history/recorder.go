@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ const (
 	holdCount
 	isLocked
 	forceUnlock
+	available
 	wipe // not a call: the store loses everything
 )
 
@@ -32,6 +34,8 @@ const (
 	notHeld                // ErrNotHeld
 	upgrade                // ErrUpgrade
 	conflict               // ErrConflict
+	untold                 // ErrNoLimit
+	tooMany                // ErrTooMany
 	failed                 // any other error: nobody knows
 )
 
@@ -58,7 +62,7 @@ type op struct {
 	call   time.Duration
 	ret    time.Duration
 	result result
-	count  int // what holdCount answered
+	count  int // what holdCount or available answered
 	text   string
 	err    error
 
@@ -70,6 +74,14 @@ type op struct {
 	token uint64
 	gated bool // perhaps it waited for others who use the same Locker
 	waits bool // it waits for the lock
+
+	// Of a semaphore.
+	permits     int
+	limit       int  // how many there are, as the call says; 0: as many as the store was told
+	loan        int  // which of the user's holds
+	least, most int  // how many there are
+	out         int  // how many the store may have known to be out at a time during the call, at most
+	crowded     bool // others of the client were asking at that time
 
 	// What the steps in the store tell of it.
 	granter  *step   // the request that brought about a hold; nil if it was handed on, or is none
@@ -85,13 +97,15 @@ type op struct {
 	murky    bool          // an unlock that perhaps can't know who freed the lock, since a release was lost on its way
 	joined   bool          // a Read that shares what its client has
 	lent     bool          // and perhaps that is a Write
+	lined    bool          // it stood in line, and the store gave it the lock
 	barred   bool          // a writer's note may have kept it from reading
 	forgets  bool          // a loss of data, which takes the last number with it
 }
 
 // A Recorder notes what happens. Its methods may be called concurrently.
 type Recorder struct {
-	begin time.Time
+	clock func() time.Duration
+	tell  *json.Encoder // nil: nobody is told
 
 	mu    sync.Mutex
 	last  time.Duration
@@ -100,12 +114,15 @@ type Recorder struct {
 }
 
 // New returns a Recorder whose clock starts now.
-func New() *Recorder { return &Recorder{begin: time.Now()} }
+func New() *Recorder {
+	begin := time.Now()
+	return &Recorder{clock: func() time.Duration { return time.Since(begin) }}
+}
 
 // now returns the time, which never stands still: so that of two events the later one is seen to be
 // later, even in a bubble of virtual time. r.mu is held.
 func (r *Recorder) now() time.Duration {
-	r.last = max(r.last+1, time.Since(r.begin))
+	r.last = max(r.last+1, r.clock())
 	return r.last
 }
 
@@ -122,6 +139,7 @@ func (r *Recorder) ended(o *op, res result, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o.ret, o.result, o.err = r.now(), res, err
+	r.tellOp(o)
 }
 
 // Wipe records that the store loses all locks, on the way through f.

@@ -130,9 +130,13 @@ func (s *site) run(protocol faults.Protocol) {
 		s.Cleanup(func() { c.Close() })
 		clients = append(clients, c)
 	}
-	locks := [][]history.Lock{{{Name: "a"}, {Name: "b"}}, {{Name: "c"}, {Name: "d"}}, {{Name: "e"}, {Name: "f"}}}
-	if kinds := limits.Kinds; kinds.Has(backend.Fenced) && kinds.Has(backend.Write) {
-		locks[1][0].Kind, locks[1][1].Kind, locks[2][1].Kind = backend.Write, backend.Fenced, backend.Write
+	locks := [][]history.Lock{
+		{{Name: "a"}, {Name: "b", Kind: backend.Permits, Permits: 3}},
+		{{Name: "c", Kind: backend.Write}, {Name: "d", Kind: backend.Fenced}},
+		{{Name: "e", Kind: backend.Fair}, {Name: "f", Kind: backend.Write}},
+	}
+	for i := range locks {
+		locks[i] = slices.DeleteFunc(locks[i], func(l history.Lock) bool { return !limits.Kinds.Has(l.Kind) })
 	}
 	done := make(chan struct{})
 	go func() {
@@ -150,12 +154,10 @@ func (s *site) run(protocol faults.Protocol) {
 		s.harm(r, rand.New(rand.NewPCG(seed, 1)), done)
 	}
 	for _, lock := range slices.Concat(locks...) {
-		for _, l := range lock.Lockers(clients[0]) {
-			testservers.Until(s, lock.Name+" is free", func() bool {
-				locked, err := l.IsLocked(s.Context())
-				return err == nil && !locked
-			})
-		}
+		testservers.Until(s, lock.Name+" is free", func() bool {
+			free, err := lock.IsFree(s.Context(), clients[0])
+			return err == nil && free
+		})
 	}
 	s.Logf("%d calls", r.Count())
 	r.Verify(s, seed, history.Rules{Late: time.Minute, Blink: limits.LeaseStep, Lasting: s.lasting})

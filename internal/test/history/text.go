@@ -41,7 +41,7 @@ func because(err error) string {
 
 // String describes a step and its answer.
 func (s *step) String() string {
-	kind := [...]string{"acquire", "renew", "release", "force-release"}[s.kind]
+	kind := [...]string{"acquire", "renew", "release", "force-release", "keep the place of", "has heard of a grant to"}[s.kind]
 	if s.reentry {
 		kind = "re-enter"
 	}
@@ -54,7 +54,10 @@ func (s *step) String() string {
 		made = fmt.Sprintf(" for user %d", s.op.user)
 	}
 	if s.place > 0 {
-		made += fmt.Sprintf(", who has waited for %v and leaves a note for %v", s.waited, s.place)
+		made += fmt.Sprintf(", who has waited for %v and wants a place for %v", s.waited, s.place)
+	}
+	if s.permits > 0 {
+		made += fmt.Sprintf(", of %d permits", s.permits)
 	}
 	answer := [...]string{"unknown", "granted", "freed", "refused", "not carried out"}[s.result]
 	if s.token != 0 {

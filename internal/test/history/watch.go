@@ -17,8 +17,9 @@ type step struct {
 	lease   time.Duration
 	reentry bool
 	waited  time.Duration
-	place   time.Duration // for which a Write leaves a note; 0: it leaves none
-	token   uint64        // what was acquired has this number
+	place   time.Duration // for which a Write leaves a note, or somebody stands in line; 0: neither
+	permits int
+	token   uint64 // what was acquired has this number
 	call    time.Duration
 	ret     time.Duration // 0: it has not returned
 	result  stepResult
@@ -31,6 +32,8 @@ const (
 	renewStep
 	releaseStep
 	forceStep
+	placesStep // of one of those whose places are kept
+	grantStep  // no step, but the news that somebody in line has the lock
 )
 
 type stepResult uint8
@@ -67,14 +70,14 @@ func (w *watched) Open() backend.Session {
 	case notifies && renews:
 		return struct {
 			*session
-			backend.Notifier
+			notifier
 			renewer
-		}{s, n, renewer{w.r, b}}
+		}{s, notifier{w.r, n}, renewer{w.r, b}}
 	case notifies:
 		return struct {
 			*session
-			backend.Notifier
-		}{s, n}
+			notifier
+		}{s, notifier{w.r, n}}
 	case renews:
 		return struct {
 			*session
@@ -109,6 +112,7 @@ func (r *Recorder) stepEnded(s *step, result stepResult, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.ret, s.result = r.now(), result
+	r.tellStep(s)
 }
 
 // numbered notes the number of what a step has acquired.
@@ -128,7 +132,7 @@ func orRefused(done bool, result stepResult) stepResult {
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	st := s.r.stepStarted(&step{
 		kind: acquireStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease,
-		reentry: req.Reentry, waited: req.Waited, place: req.Place,
+		reentry: req.Reentry, waited: req.Waited, place: req.Place, permits: req.Permits,
 	})
 	res, err := s.Session.Acquire(ctx, req)
 	s.r.numbered(st, res.Token)
@@ -137,7 +141,9 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	st := s.r.stepStarted(&step{kind: releaseStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease})
+	st := s.r.stepStarted(&step{
+		kind: releaseStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits,
+	})
 	res, err := s.Session.Release(ctx, req)
 	outcome := refused
 	switch res.Outcome {
@@ -158,7 +164,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 }
 
 func renewal(req backend.RenewRequest) *step {
-	return &step{kind: renewStep, side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease}
+	return &step{kind: renewStep, side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
 }
 
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
@@ -166,6 +172,39 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	res, err := s.Session.ForceRelease(ctx, req)
 	s.r.stepEnded(st, orRefused(res.Released, freed), err)
 	return res, err
+}
+
+// KeepPlaces implements [backend.Liner], if the session watched does. It is noted as a step for each owner.
+func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	l, ok := s.Session.(backend.Liner)
+	if !ok {
+		return backend.PlacesResult{}, backend.UnknownKind("what is watched", req.Kind)
+	}
+	steps := make([]*step, len(req.Owners))
+	for i, owner := range req.Owners {
+		steps[i] = s.r.stepStarted(&step{kind: placesStep, side: req.Kind, name: req.Name, owner: owner, place: req.Place})
+	}
+	res, err := l.KeepPlaces(ctx, req)
+	for i, owner := range req.Owners {
+		s.r.stepEnded(steps[i], orRefused(owner == res.Holder, granted), err)
+	}
+	return res, err
+}
+
+type notifier struct {
+	r     *Recorder
+	inner backend.Notifier
+}
+
+// Subscribe implements [backend.Notifier].
+func (n notifier) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if tell := req.Granted; tell != nil {
+		req.Granted = func(g backend.Grant) {
+			n.r.stepEnded(n.r.stepStarted(&step{kind: grantStep, side: req.Kind, name: req.Name, owner: g.Owner, lease: g.Lease}), orRefused(g.Lease > 0, granted), nil)
+			tell(g)
+		}
+	}
+	return n.inner.Subscribe(ctx, req)
 }
 
 type renewer struct {

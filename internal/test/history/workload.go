@@ -11,10 +11,11 @@ import (
 )
 
 // A Lock is one that users contend for: of kind [backend.Exclusive]; of [backend.Fenced], which some use as a
-// plain one; or of [backend.Read] or [backend.Write], of which they use both sides.
+// plain one; of [backend.Read] or [backend.Write], of which they use both sides; of [backend.Fair]; or of [backend.Permits].
 type Lock struct {
-	Name string
-	Kind backend.Kind
+	Name    string
+	Kind    backend.Kind
+	Permits int // how many there are, as most of them say
 }
 
 // A Workload is what random users of some clients do: they lock, in all ways that there are, stay
@@ -39,7 +40,7 @@ func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client)
 		shared := make(map[shelf]*dlock.Locker)
 		for _, l := range w.Locks {
 			for _, k := range l.Kinds() {
-				if k != backend.Read { // whose plain calls give back anybody's
+				if k != backend.Read && k != backend.Permits { // whose plain calls give back anybody's
 					shared[shelf{l.Name, k}] = locker(c, l.Name, k)
 				}
 			}
@@ -77,12 +78,18 @@ func (l Lock) Kinds() []backend.Kind {
 	}
 }
 
-// Lockers returns one of each of these.
-func (l Lock) Lockers(c *dlock.Client) (all []*dlock.Locker) {
-	for _, k := range l.Kinds() {
-		all = append(all, locker(c, l.Name, k))
+// IsFree asks whether nobody holds any of it.
+func (l Lock) IsFree(ctx context.Context, c *dlock.Client) (bool, error) {
+	if l.Kind == backend.Permits {
+		n, err := c.Semaphore(l.Name, l.Permits).Available(ctx)
+		return n == l.Permits, err
 	}
-	return all
+	for _, k := range l.Kinds() {
+		if locked, err := locker(c, l.Name, k).IsLocked(ctx); locked || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 func locker(c *dlock.Client, name string, k backend.Kind) *dlock.Locker {
@@ -93,6 +100,8 @@ func locker(c *dlock.Client, name string, k backend.Kind) *dlock.Locker {
 		return c.RWLocker(name).Reader()
 	case backend.Write:
 		return c.RWLocker(name).Writer()
+	case backend.Fair:
+		return c.FairLocker(name)
 	default:
 		return c.Locker(name)
 	}
@@ -152,7 +161,12 @@ func (u *user) party(l Lock) *Party {
 
 // round uses one lock once.
 func (u *user) round(ctx context.Context) {
-	p := u.party(u.w.Locks[u.dice.IntN(len(u.w.Locks))])
+	l := u.w.Locks[u.dice.IntN(len(u.w.Locks))]
+	if l.Kind == backend.Permits {
+		u.borrow(ctx, l)
+		return
+	}
+	p := u.party(l)
 	nests := true
 	switch u.dice.IntN(6) {
 	case 0:
@@ -189,6 +203,92 @@ func (u *user) round(ctx context.Context) {
 	if u.oneIn(8) && !p.Shared {
 		p.Unlock(ctx) // once too often
 	}
+}
+
+// borrow uses a semaphore once.
+func (u *user) borrow(ctx context.Context, l Lock) {
+	limit := l.Permits
+	switch u.dice.IntN(8) {
+	case 0:
+		limit++
+	case 1:
+		limit = 0
+	}
+	b := &Borrower{User: u.number, Client: u.client, Lease: u.w.Lease, Semaphore: u.c.Semaphore(l.Name, limit), Limit: limit, Recorder: u.r}
+	if u.oneIn(2) {
+		b.Do(ctx, u.few(l), u.askAndWait(), func(loan *Loan) { u.use(b, l, loan) })
+		return
+	}
+	outer, cancel := context.WithCancel(ctx) // which the hold's context is made from
+	defer cancel()
+	patience := time.AfterFunc(u.upTo(u.w.Pace), cancel) // a single attempt has no end where a store hangs
+	switch loan := b.Take(outer, u.few(l), u.ask()); {
+	case loan == nil:
+		u.count(ctx, b)
+		u.pause(ctx, u.upTo(u.w.Pace/8))
+	case !patience.Stop():
+		u.giveBack(ctx, loan)
+	default:
+		u.use(b, l, loan)
+		u.giveBack(ctx, loan)
+		if u.oneIn(8) {
+			loan.Return(ctx) // once too often
+		}
+	}
+}
+
+// few is how many permits to ask for.
+func (u *user) few(l Lock) int {
+	if u.oneIn(2) {
+		return 1
+	}
+	return 1 + u.dice.IntN(l.Permits)
+}
+
+// use is what somebody does who has permits.
+func (u *user) use(b *Borrower, l Lock, loan *Loan) {
+	ctx := context.WithoutCancel(loan.Context()) // what is taken beside it doesn't end with it
+	loan.Check()
+	for range u.dice.IntN(4) {
+		switch u.dice.IntN(4) {
+		case 0:
+			if b.Full() {
+				break
+			}
+			if second := b.Take(ctx, u.few(l), u.askAndWait()); second != nil {
+				second.Check()
+				u.pause(ctx, u.upTo(u.w.Pace/8))
+				second.Check()
+				u.giveBack(ctx, second)
+			}
+		case 1:
+			u.count(ctx, b)
+		default:
+			u.pause(ctx, u.upTo(u.w.Pace/4))
+		}
+		loan.Check()
+	}
+	if u.oneIn(12) {
+		u.pause(ctx, u.w.Pace+u.w.Pace/8)
+		loan.Check()
+	}
+}
+
+// count asks how many permits are left. A store may hang.
+func (u *user) count(ctx context.Context, b *Borrower) {
+	ctx, cancel := context.WithTimeout(ctx, u.w.Pace)
+	defer cancel()
+	b.Available(ctx)
+}
+
+// giveBack returns a loan, sometimes in a hurry.
+func (u *user) giveBack(ctx context.Context, l *Loan) {
+	if u.oneIn(8) {
+		short, cancel := context.WithTimeout(ctx, u.upTo(u.w.Pace/8))
+		defer cancel()
+		ctx = short
+	}
+	l.Return(ctx)
 }
 
 // goOn is what is done at the other side of a lock when this one is given back.

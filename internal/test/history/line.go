@@ -1,0 +1,124 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// For how long a store gives a Fair lock to whoever is the first in line: about a second, but that is its own affair.
+const (
+	leastGrant   = 900 * time.Millisecond
+	longestGrant = 5 * time.Second
+)
+
+// A stand is a time in which somebody stands in line for a Fair lock, and can't have had it.
+type stand struct {
+	*number
+	from time.Duration // who came after that is behind it
+	in   span          // from when to when it is in line for sure
+}
+
+// queues says whether a step tells that its owner stands in line.
+func (s *step) queues() bool {
+	looks := s.kind == acquireStep && s.place > 0 || s.kind == placesStep
+	return s.side == backend.Fair && looks && s.result == refused && s.ret != 0
+}
+
+// stands returns when the owner of a number was in line. A look tells that it is, and for some time after that the
+// store doesn't let it go: until its place is over, or, if it is given the lock and doesn't hear of it, that is. Who keeps
+// a place that it has lost comes back ahead of all; but who asks for the lock again may be the last then.
+func (e *evidence) stands(n *number) (all []*stand) {
+	var last *stand
+	for _, s := range n.steps {
+		switch {
+		case s.result == skipped, s.kind == placesStep && (s.ret == 0 || s.result == unknown):
+			continue // it changes nothing, or the place only
+		case !s.queues():
+			if last != nil {
+				last.in.to = min(last.in.to, s.call)
+			}
+			if last = nil; s.kind == releaseStep {
+				return all
+			}
+			continue
+		}
+		kept := e.kept(s)
+		switch {
+		case last != nil && s.ret < last.in.to:
+			last.in.to = max(last.in.to, kept)
+			continue
+		case last != nil && s.kind == placesStep:
+			last = &stand{n, last.from, span{s.ret, kept}}
+		default:
+			last = &stand{n, s.ret, span{s.ret, kept}}
+		}
+		all = append(all, last)
+	}
+	return all
+}
+
+// kept returns until when a look keeps its owner in line, if nothing is heard of it after that: where nothing fails, who
+// is given the lock does hear of it.
+func (e *evidence) kept(s *step) time.Duration {
+	if e.rules.Calm {
+		return s.call + s.place
+	}
+	return s.call + min(s.place, leastGrant)
+}
+
+// waited returns when a call was last known to stand in line, if it has done so all the time.
+func (e *evidence) waited(o *op) (last time.Duration, always bool) {
+	end := forever
+	for _, s := range o.number.steps {
+		if !s.queues() || s.call > o.ret {
+			continue
+		}
+		if s.ret > end {
+			return last, false
+		}
+		last, end = max(last, s.call), e.kept(s)
+	}
+	return last, true
+}
+
+// outOfTurn returns an error if somebody got a Fair lock who had come after one who was still in line.
+func (r *Recorder) outOfTurn(e *evidence) error {
+	lines := make(map[string][]*stand)
+	for key, n := range e.numbers {
+		lines[key.name] = append(lines[key.name], e.stands(n)...)
+	}
+	for _, o := range r.ops {
+		if o.kind != acquire || o.side != backend.Fair || o.result != yes || o.number == nil || o.reentry != fresh {
+			continue
+		}
+		waited, always := e.waited(o)
+		since := max(o.call, waited)
+		for _, s := range lines[o.name] {
+			if waits := s.steps[0].op; waits == nil || waits.ret < o.ret {
+				continue // it doesn't wait any more
+			}
+			if always && s.number != o.number && s.from < o.call && s.in.from < since && o.ret < s.in.to && !r.disturbed(s, o) {
+				return fmt.Errorf("user %d got %q between %v and %v, having come at %v, before %s, who had stood in line since %v",
+					o.user, o.name, since, o.ret, o.call, s.steps[0].owner, s.from)
+			}
+		}
+	}
+	return nil
+}
+
+// disturbed says whether somebody used force while another stood in line, or the store lost the line.
+func (r *Recorder) disturbed(s *stand, by *op) bool {
+	return slices.ContainsFunc(r.ops, func(o *op) bool {
+		switch {
+		case o.kind == wipe:
+			return s.from < o.ret && o.call < by.ret
+		case o.kind == forceUnlock && o.name == by.name:
+			return s.in.from < o.ret && o.call < by.ret
+		default:
+			return false
+		}
+	})
+}

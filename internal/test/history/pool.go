@@ -1,0 +1,168 @@
+package history
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// loans is how many holds of a semaphore a user may have at a time.
+const loans = 2
+
+// A pool is the state of a semaphore: who has how many permits. That more are out in the store than users know
+// of is no part of it: the steps tell of that ([op].out).
+type pool struct {
+	has    [maxUsers * loans]loan
+	struck [maxUsers * loans]time.Duration // until when one may rely on a hold that the store has lost
+}
+
+// A loan is one hold of permits. That of nobody is zero.
+type loan struct {
+	hold
+	permits int
+}
+
+// place returns where the hold is that a call is about.
+func (o *op) place() int { return o.user*loans + o.loan }
+
+// next implements [lock].
+func (p pool) next(o *op) (bool, lock) {
+	if o.kind == wipe {
+		for i := range p.has {
+			p.struck[i] = p.has[i].strike(p.struck[i])
+		}
+		return true, p
+	}
+	switch his, deluded := &p.has[o.place()], o.call <= p.struck[o.place()]; o.kind {
+	case acquire:
+		ok := p.acquires(o)
+		return ok, p
+	case unlock:
+		ends := his.ended(o)
+		ok := his.unlocks(o, deluded)
+		if ends {
+			p.ends(o)
+		}
+		return ok, p
+	case check:
+		ok := his.answers(o, deluded)
+		if o.result != yes {
+			p.ends(o)
+		}
+		return ok, p
+	case available:
+		return p.leaves(o), p
+	default: // there is no other call
+		return false, p
+	}
+}
+
+func (p *pool) acquires(o *op) bool {
+	switch {
+	case o.result == no:
+		return o.out+o.permits > o.least || o.crowded
+	case o.result == untold:
+		return o.limit == 0 && p.out(o) == 0
+	case o.result == tooMany:
+		return o.permits > o.least
+	case o.result != yes, o.granter == nil && !o.joined:
+		return false // there is nothing that it could be told, or was handed
+	case o.doomed:
+		p.struck[o.place()] = o.until
+		p.has[o.place()] = loan{begun(o), o.permits}
+		p.has[o.place()].end = o.call // it was handed what was struck, or else what wasn't
+		return true
+	}
+	ok := p.out(o)+o.permits <= o.most
+	p.has[o.place()] = loan{begun(o), o.permits}
+	p.struck[o.place()] = 0
+	return ok
+}
+
+// leaves says whether so many permits may have been left.
+func (p *pool) leaves(o *op) bool {
+	switch o.result {
+	case yes:
+		return o.count <= max(0, o.most-p.out(o)) && o.count >= o.least-o.out
+	case untold:
+		return o.limit == 0 && p.out(o) == 0
+	default:
+		return false
+	}
+}
+
+// out returns how many permits are out for sure: those of holds that can't have ended by themselves.
+func (p *pool) out(o *op) (n int) {
+	for i := range p.has {
+		if h := &p.has[i]; !h.free(o) {
+			n += h.permits
+		}
+	}
+	return n
+}
+
+// ends ends the hold for the user, who has heard of it.
+func (p *pool) ends(o *op) {
+	if his := &p.has[o.place()]; his.count > 0 {
+		his.over = true
+	}
+	p.struck[o.place()] = 0
+}
+
+// String describes the state.
+func (p pool) String() string {
+	text := "out:"
+	for i := range p.has {
+		if h := &p.has[i]; h.count > 0 {
+			text += fmt.Sprintf(" %d with user %d, %v;", h.permits, i/loans, &h.hold)
+		}
+	}
+	for i, until := range p.struck {
+		if until > 0 {
+			text += fmt.Sprintf(" user %d was struck;", i/loans)
+		}
+	}
+	return text
+}
+
+// several says whether a kind of lock is held by several at a time.
+func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
+
+// numbersOut notes at the calls of a semaphore how many permits there are, and how many may be out in the store.
+func (e *evidence) numbersOut(ops []*op) {
+	type told struct{ least, most int }
+	all := make(map[string]told)
+	for _, o := range ops {
+		if o.limit > 0 {
+			t, ok := all[o.name]
+			if !ok {
+				t.least = o.limit
+			}
+			all[o.name] = told{min(t.least, o.limit), max(t.most, o.limit)}
+		}
+	}
+	for _, o := range ops {
+		if o.side != backend.Permits {
+			continue
+		}
+		o.least, o.most, o.out, o.crowded = o.limit, o.limit, 0, false
+		if o.limit == 0 {
+			o.least, o.most = all[o.name].least, all[o.name].most
+		}
+		for key, n := range e.numbers {
+			if key.name == o.name && n.haunts(o) {
+				o.out += n.permits()
+			}
+		}
+		for _, x := range ops {
+			if o.kind != acquire || o.result != no {
+				break
+			}
+			o.crowded = o.crowded || x != o && x.kind == acquire && x.name == o.name && x.client == o.client && x.call <= o.ret && o.call <= x.ret
+		}
+	}
+}
+
+// permits returns how many were asked for under a number.
+func (n *number) permits() int { return n.steps[0].permits }

@@ -1,0 +1,129 @@
+package history
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// NewTelling returns a Recorder of one of several processes of a machine, by a clock that they all share. Each call and each step
+// is written to w, as a line, when it has ended; so what a process has seen that was killed is known, too.
+func NewTelling(w io.Writer) *Recorder {
+	return &Recorder{clock: machineTime, tell: json.NewEncoder(w)}
+}
+
+// machineTime returns the time of the clock that all processes of this machine share.
+func machineTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err)
+	}
+	return time.Duration(t.Nano())
+}
+
+// told is a line: one of its two.
+type told struct {
+	Op   *toldOp   `json:",omitempty"`
+	Step *toldStep `json:",omitempty"`
+}
+
+// A toldOp is what others want to know of an op.
+type toldOp struct {
+	ID, User, Client             int
+	Kind                         kind
+	Side                         backend.Kind
+	Name, Text                   string
+	Call, Ret, Lease             time.Duration
+	Result                       result
+	Held, Permits, Limit, Borrow int
+	Fixed, Waits                 bool
+}
+
+// A toldStep is what others want to know of a step. Op is the id of its call, from 1.
+type toldStep struct {
+	Op                      int `json:",omitempty"`
+	Kind                    stepKind
+	Side                    backend.Kind
+	Name, Owner             string
+	Lease, Place, Call, Ret time.Duration
+	Reentry                 bool `json:",omitempty"`
+	Permits                 int  `json:",omitempty"`
+	Result                  stepResult
+}
+
+// tellOp tells of a call that has ended. r.mu is held.
+func (r *Recorder) tellOp(o *op) {
+	if r.tell != nil {
+		r.tell.Encode(told{Op: &toldOp{ // if it can't be told it isn't evidence
+			o.id, o.user, o.client, o.kind, o.side, o.name, o.text, o.call, o.ret, o.lease, o.result, o.held, o.permits, o.limit, o.loan, o.fixed, o.waits,
+		}})
+	}
+}
+
+// tellStep tells of a step that has ended. r.mu is held.
+func (r *Recorder) tellStep(s *step) {
+	if r.tell == nil {
+		return
+	}
+	t := &toldStep{
+		Kind: s.kind, Side: s.side, Name: s.name, Owner: s.owner, Lease: s.lease, Place: s.place, Call: s.call, Ret: s.ret,
+		Reentry: s.reentry, Permits: s.permits, Result: s.result,
+	}
+	if s.op != nil {
+		t.Op = s.op.id + 1
+	}
+	r.tell.Encode(told{Step: t})
+}
+
+// Gather returns a Recorder of all that processes have told, each its own. The last line of one that was killed may be a part.
+func Gather(processes ...io.Reader) (*Recorder, error) {
+	r := New()
+	for _, from := range processes {
+		if err := r.hear(json.NewDecoder(from)); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(r.ops, func(a, b *op) int { return cmp.Compare(a.call, b.call) })
+	slices.SortFunc(r.steps, func(a, b *step) int { return cmp.Compare(a.call, b.call) })
+	return r, nil
+}
+
+// hear takes in what one process has told.
+func (r *Recorder) hear(lines *json.Decoder) error {
+	ops, of := make(map[int]*op), make(map[*step]int)
+	for {
+		var t told
+		switch err := lines.Decode(&t); {
+		case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
+			for s, id := range of {
+				s.op = ops[id-1]
+			}
+			return nil
+		case err != nil:
+			return err
+		case t.Op != nil:
+			o := t.Op
+			ops[o.ID] = &op{
+				id: o.ID, user: o.User, client: o.Client, kind: o.Kind, side: o.Side, name: o.Name, text: o.Text, call: o.Call, ret: o.Ret,
+				lease: o.Lease, result: o.Result, held: o.Held, permits: o.Permits, limit: o.Limit, loan: o.Borrow, fixed: o.Fixed, waits: o.Waits,
+			}
+			r.ops = append(r.ops, ops[o.ID])
+		case t.Step != nil:
+			s := &step{
+				kind: t.Step.Kind, side: t.Step.Side, name: t.Step.Name, owner: t.Step.Owner, lease: t.Step.Lease, place: t.Step.Place,
+				call: t.Step.Call, ret: t.Step.Ret, reentry: t.Step.Reentry, permits: t.Step.Permits, result: t.Step.Result,
+			}
+			r.steps = append(r.steps, s)
+			if t.Step.Op > 0 {
+				of[s] = t.Step.Op
+			}
+		}
+	}
+}
