@@ -197,7 +197,9 @@ func (s *session) granted(message string) {
 // tell tells all who want to be told about a lock.
 func (s *session) tell(name string, grant backend.Grant) {
 	for _, h := range s.turns.audience(name) {
-		h.req.Granted(grant)
+		if h.req.Granted != nil {
+			h.req.Granted(grant)
+		}
 	}
 }
 
