@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // storeFaults are ways in which a store can be wrong. Each must be caught by the case that is named, so
 // that no case is there in vain; and, where model is set, by the random sequences too.
-var storeFaults = slices.Concat(plainFaults, kindFaults)
+var storeFaults = slices.Concat(plainFaults, kindFaults, turnFaults)
 
 // plainFaults are those that are told by the cases for plain locks.
 var plainFaults = []storeFault{
@@ -200,11 +200,21 @@ func TestBroken(t *testing.T) {
 		t.Run(f.fault, func(t *testing.T) {
 			h := Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, f.fault).store() }, Virtual: true}
 			t.Run("steps", func(t *testing.T) {
-				if !slices.ContainsFunc(kindFaults, func(other storeFault) bool { return other.fault == f.fault }) {
-					runCases(t, h, stepCases)
+				isOf := func(faults []storeFault) bool {
+					return slices.ContainsFunc(faults, func(other storeFault) bool { return other.fault == f.fault })
+				}
+				if isOf(kindFaults) {
+					runSteps(t, h)
 					return
 				}
-				runSteps(t, h)
+				if isOf(plainFaults) {
+					runCases(t, h, stepCases)
+				}
+				if isOf(turnFaults) {
+					runCases(t, h, slices.Concat(permitsCases, fairCases))
+					runKind(t, h, backend.Fair, stepCases)
+					runKind(t, h, backend.Permits, soleWorkerCases)
+				}
 			})
 			if f.model {
 				t.Run("model", func(t *testing.T) { runModel(t, h) })

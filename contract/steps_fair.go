@@ -516,13 +516,18 @@ var fairCases = []testCase{
 			a, dead, c, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.longLease()
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
+				forgotten := dead.listens(name)
 				dead.stands(name, e.shortLease())
 				dead.keep(name, e.shortLease(), "dead")
 				q := e.lineUp(name, lease, c)
 				e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
 				start := time.Now()
 				a.releases(name, lease, backend.Freed)
-				return q.turns(start, 0)
+				if !q.turns(start, 0) {
+					return false
+				}
+				forgotten.silent(e)
+				return true
 			})
 		}},
 	{"fair/back in line", "Who is neither in line nor holds the lock when its place is to be kept comes back before all others, in the order of the request",
@@ -827,7 +832,7 @@ func (p party) queuesUntil(name string, lease time.Duration, givesUp bool) (acqu
 		case time.Since(start) > 30*time.Second:
 			return false, fmt.Errorf("%v waits too long for its turn", p)
 		}
-		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
 		if _, err := p.s.(backend.Liner).KeepPlaces(p.e.ctx, backend.PlacesRequest{Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease}); err != nil {
 			return false, err
 		}
