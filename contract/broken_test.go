@@ -138,6 +138,7 @@ type storeFault struct {
 var lockerFaults = []storeFault{
 	{"broken connection: says Retry", "a connection that breaks", false},
 	{"broken connection: repeats", "a connection that breaks", false},
+	{"broken connection: says Retry", "a connection that breaks in a line", false},
 }
 
 // TestFaultsAreCaught runs the suite on broken stores, in another process since a test that is meant
@@ -204,7 +205,7 @@ func TestBroken(t *testing.T) {
 				t.Run("model", func(t *testing.T) { runModel(t, h) })
 			}
 			if slices.ContainsFunc(lockerFaults, func(other storeFault) bool { return other.fault == f.fault }) {
-				t.Run("locker", func(t *testing.T) { runCases(t, h, fragileLockerCases) })
+				t.Run("locker", func(t *testing.T) { runCases(t, h, slices.Concat(fragileLockerCases, fragileLineCases)) })
 			}
 		})
 	}
@@ -243,5 +244,7 @@ func TestWhole(t *testing.T) {
 		runCases(t, h, fragileLockerCases)
 		runKind(t, h, backend.Fenced, fragileLockerCases)
 		runKind(t, h, backend.Write, fragileLockerCases)
+		runKind(t, h, backend.Fair, fragileLockerCases)
+		runCases(t, h, fragileLineCases)
 	})
 }
