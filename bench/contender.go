@@ -13,6 +13,8 @@ type contender struct {
 	in    []string // the workloads that it takes part in
 	role  role
 	open  func(place) (system, error)
+	kind  kind // of lock, where that isn't the workload's affair
+	most  int  // processes at a time; 0: any number
 
 	// scripted are the commands that its scripts give within the server. They aren't counted:
 	// clients don't send them.
@@ -20,6 +22,17 @@ type contender struct {
 }
 
 func (c contender) key() string { return string(c.store) + "/" + c.name }
+
+// kindIn returns which kind of lock a contender uses in a trial.
+func (c contender) kindIn(t trial) kind {
+	if c.kind != plainLocks {
+		return c.kind
+	}
+	return t.Kind
+}
+
+// mostInside is how many permits there are.
+const mostInside = 16
 
 // role says what a contender is there for, other than for itself.
 type role uint8
@@ -49,6 +62,8 @@ const (
 	readLocks   kind = "read"
 	writeLocks  kind = "write"
 	bothSides   kind = "read-write" // a locker for writing that is a sharer, too
+	fairLocks   kind = "fair"
+	permits     kind = "permits" // one of many: see mostInside
 )
 
 // A system is a contender at work: the state of one process.
@@ -83,5 +98,6 @@ func contenderBy(key string) contender {
 
 // open lets the process's contender begin.
 func (c *child) open() (system, error) {
-	return contenderBy(c.Contender).open(place{addr: c.Addr, lease: c.Lease, kind: c.Kind})
+	who := contenderBy(c.Contender)
+	return who.open(place{addr: c.Addr, lease: c.Lease, kind: who.kindIn(c.trial)})
 }

@@ -88,6 +88,10 @@ func (s *dlockSystem) locker(name string, _ int) (locker, error) {
 		return dlockLocker{s.client.RWLocker(name).Writer(), s.acquire}, nil
 	case bothSides:
 		return s.rwLocker(name), nil
+	case fairLocks:
+		return dlockLocker{s.client.FairLocker(name), s.acquire}, nil
+	case permits:
+		return &dlockPermit{s: s.client.Semaphore(name, mostInside)}, nil
 	default:
 		return dlockLocker{s.client.Locker(name), s.acquire}, nil
 	}
@@ -110,6 +114,19 @@ type dlockRWLocker struct {
 }
 
 func (l dlockRWLocker) shared() locker { return l.reader }
+
+// dlockPermit is one permit of many.
+type dlockPermit struct {
+	s *dlock.Semaphore
+	h *dlock.Hold
+}
+
+func (p *dlockPermit) Lock(ctx context.Context) (err error) {
+	p.h, err = p.s.Acquire(ctx, 1)
+	return err
+}
+
+func (p *dlockPermit) Unlock() error { return p.h.Release(context.Background()) }
 
 func (s *dlockSystem) close() {
 	s.client.Close()

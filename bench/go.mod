@@ -13,6 +13,7 @@ require (
 	github.com/seed951563bd/distsync v0.0.0-00010101000000-000000000000
 	github.com/valkey-io/valkey-go v1.0.79
 	go.etcd.io/etcd/client/v3 v3.6.15
+	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.48.0
 )
 

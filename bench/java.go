@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed951563bd/distsync/internal/test/testservers"
@@ -13,6 +14,9 @@ import (
 const redissonName = "Redisson"
 
 const redissonVersion = "4.7.0"
+
+// isJava says whether a contender's processes are Java programs.
+func (c contender) isJava() bool { return strings.HasPrefix(c.name, redissonName) }
 
 // findJava finds out whether this machine can run them.
 func (l *lab) findJava() error {
@@ -37,7 +41,8 @@ func (l *lab) javaCommand(t trial) (*exec.Cmd, error) {
 	}
 	switch t.Job {
 	case jobLoop:
-		args = append(args, millis(t.Duration), millis(t.Inside), t.Shared)
+		args = append(args, millis(t.Duration), millis(t.Inside), t.Shared,
+			string(contenderBy(t.Contender).kind), strconv.Itoa(t.Goroutines), strconv.Itoa(mostInside))
 	case jobAwait:
 		args = append(args, strconv.Itoa(t.Count))
 	default:

@@ -35,7 +35,44 @@ var workload12 = workload{
 		{label: "fenced", quick: true, trial: trial{Kind: fencedLocks}},
 		{label: "read", quick: true, trial: trial{Kind: readLocks}},
 		{label: "write", trial: trial{Kind: writeLocks}},
+		{label: "fair", quick: true, trial: trial{Kind: fairLocks}},
+		{label: "a permit", quick: true, trial: trial{Kind: permits}},
 	},
 	run:    workload1.run,
 	charts: []chart{{name: "w12", title: "W12: uncontended pairs a second ÷ the same scripts, bare", metric: "twin", bars: true}},
+}
+
+var workload13 = workload{
+	id: "W13", title: "Permits: 16 of one name, one each, empty critical sections",
+	about: "The floor is the bare client, uncontended, in one goroutine, with a plain lock. “too many inside” counts who found more than 16 there. " +
+		"Redisson takes part with its RPermitExpirableSemaphore, a thread for each goroutine.",
+	metrics: []metric{
+		{"rate", "permits/s", 0}, {"ratio", "÷ floor alone", 2}, {"jain", "Jain", 3}, {"processes", "Jain, processes", 3}, {"starved", "starved", 0},
+		{"p99", "p99 wait ms", 3}, {"longest", "longest wait ms", 0}, {"commands", "commands/permit", 3}, {"clashes", "too many inside", 0},
+	},
+	stores:  []store{onRedis, onValkey, onEtcd},
+	ratioOf: "rate",
+	java:    true,
+	common:  trial{Job: jobLoop, Duration: 3 * time.Second, Lease: 30 * time.Second, Naming: oneName, Kind: permits},
+	points: []point{
+		{label: "64 goroutines in one process", quick: true, processes: 1, trial: trial{Goroutines: 64}},
+		{label: "16 in each of 4 processes", quick: true, processes: 4, trial: trial{Goroutines: 16}},
+	},
+	run:    runContended,
+	charts: []chart{{name: "w13", title: "W13: permits a second ÷ floor alone", metric: "ratio", bars: true}},
+}
+
+var workload14 = workload{
+	id: "W14", title: "Permits in memory: 16 of them, beside a channel and x/sync/semaphore",
+	about:   "Not pinned. 1 goroutine is uncontended.",
+	metrics: workload7.metrics,
+	stores:  []store{onMemory},
+	ratioOf: "ns",
+	points: []point{
+		{label: "1 goroutine", x: 1, quick: true, trial: trial{Goroutines: 1}},
+		{label: "64 goroutines", x: 64, quick: true, trial: trial{Goroutines: 64}},
+	},
+	common: trial{Job: jobMemory, Unpinned: true, Duration: time.Second, Lease: 30 * time.Second, Kind: permits},
+	run:    runOne,
+	charts: []chart{{name: "w14", title: "W14: a permit in memory, ns", metric: "ns", bars: true, logY: true}},
 }

@@ -93,7 +93,7 @@ func (l *lab) startServer(s store) error {
 // has says whether a contender can be measured.
 func (l *lab) has(c contender) bool {
 	_, ok := l.servers[c.store]
-	return ok && (l.java != "" || c.name != redissonName)
+	return ok && (l.java != "" || !c.isJava())
 }
 
 // newName returns a name that no lock had before.

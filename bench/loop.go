@@ -84,7 +84,9 @@ var workload2 = workload{
 
 var workload3 = workload{
 	id: "W3", title: "One key, several processes of 8 goroutines each, empty critical section",
-	about:   "As W2; “two inside” counts what the processes saw of each other in shared memory, and increments that were lost.",
+	about: "As W2; “two inside” counts what the processes saw of each other in shared memory, and increments that were lost. " +
+		"Redisson's fair lock takes part with up to four JVMs, of 8 threads each.",
+	java:    true,
 	metrics: append(contended[:3:3], append([]metric{{"processes", "Jain, processes", 3}}, contended[3:]...)...),
 	stores:  []store{onRedis, onValkey, onEtcd},
 	ratioOf: "rate",
@@ -94,6 +96,7 @@ var workload3 = workload{
 		{label: "2 processes", x: 2, processes: 2},
 		{label: "4 processes", x: 4, quick: true, processes: 4},
 		{label: "8 processes", x: 8, processes: 8},
+		{label: "16 processes", x: 16, processes: 16},
 		{label: "4 processes, 1 ms added to a round trip", quick: true, processes: 4, roundTrip: time.Millisecond},
 	},
 	run: runContended,
@@ -312,12 +315,18 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 			return fmt.Errorf("lock: %w", err)
 		}
 		t.entries++
-		if shares {
+		switch {
+		case shares:
 			t.reads++
 			t.clashes += t.section.share()
 			t.nap(inside)
 			t.section.unshare()
-		} else {
+		case t.trial.Kind == permits:
+			t.reads++
+			t.clashes += t.section.crowd(mostInside)
+			t.nap(inside)
+			t.section.unshare()
+		default:
 			t.clashes += t.section.enter(t.me)
 			t.nap(inside)
 			t.clashes += t.section.leave(t.me)
@@ -417,6 +426,14 @@ func (s *criticalSection) share() (clashes int64) {
 }
 
 func (s *criticalSection) unshare() { s.sharing.Add(-1) }
+
+// crowd is share where no more than so many may be inside. It returns 1 if there are more.
+func (s *criticalSection) crowd(most int64) (clashes int64) {
+	if s.sharing.Add(1) > most {
+		clashes = 1
+	}
+	return clashes
+}
 
 func (s *criticalSection) leave(me int64) (clashes int64) {
 	if s.inside != me || s.sharing.Load() != 0 {

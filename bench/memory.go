@@ -2,18 +2,23 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/seed951563bd/distsync/dlock"
 )
 
 var memoryContenders = []contender{
 	{name: "sync.Mutex", store: onMemory, in: []string{"W7"}, role: floor, open: openMutexes},
-	{name: "dlock", store: onMemory, in: []string{"W7"}, role: ours, open: withMemory()},
+	{name: "channel", store: onMemory, in: []string{"W14"}, role: floor, open: openChannels},
+	{name: "x/sync/semaphore", store: onMemory, in: []string{"W14"}, open: openSemaphores},
+	{name: "dlock", store: onMemory, in: []string{"W7", "W14"}, role: ours, open: withMemory()},
 	{name: "dlock, no hand-over", store: onMemory, in: []string{"W7"}, role: ours, open: withMemory(dlock.WithHandover(0))},
 }
 
@@ -40,6 +45,26 @@ type mutexLocker struct{ *sync.Mutex }
 
 func (l mutexLocker) Lock(context.Context) error { l.Mutex.Lock(); return nil }
 func (l mutexLocker) Unlock() error              { l.Mutex.Unlock(); return nil }
+
+// channels is a semaphore without any store: what is in a channel are its permits.
+type channels chan struct{}
+
+func openChannels(place) (system, error) { return make(channels, mostInside), nil }
+
+func (s channels) locker(string, int) (locker, error) { return s, nil }
+func (s channels) close()                             {}
+func (s channels) Lock(context.Context) error         { s <- struct{}{}; return nil }
+func (s channels) Unlock() error                      { <-s; return nil }
+
+// semaphores is that of golang.org/x/sync.
+type semaphores struct{ *semaphore.Weighted }
+
+func openSemaphores(place) (system, error) { return semaphores{semaphore.NewWeighted(mostInside)}, nil }
+
+func (s semaphores) locker(string, int) (locker, error) { return s, nil }
+func (s semaphores) close()                             {}
+func (s semaphores) Lock(ctx context.Context) error     { return s.Acquire(ctx, 1) }
+func (s semaphores) Unlock() error                      { s.Release(1); return nil }
 
 var workload7 = workload{
 	id: "W7", title: "In memory: lock and unlock, one key, beside a sync.Mutex",
@@ -102,29 +127,29 @@ func inMemory(c *child) (measured, error) {
 }
 
 // lockAll has a goroutine lock and unlock each of the lockers until the time is over. It returns how
-// often the lock was taken, by their own count, which the lock protects.
+// often that was, in all.
 func lockAll(lockers []locker, d time.Duration) (n int, err error) {
 	var over atomic.Bool
 	timer := time.AfterFunc(d, func() { over.Store(true) })
 	defer timer.Stop()
-	errs := make([]error, len(lockers))
+	errs, counts := make([]error, len(lockers)), make([]int, len(lockers))
 	var all sync.WaitGroup
 	for i, l := range lockers {
 		all.Go(func() {
 			ctx := context.Background()
+			mine := 0
 			for !over.Load() && errs[i] == nil {
 				if errs[i] = l.Lock(ctx); errs[i] == nil {
-					n++
+					mine++
 					errs[i] = l.Unlock()
 				}
 			}
+			counts[i] = mine
 		})
 	}
 	all.Wait()
-	for _, e := range errs {
-		if e != nil {
-			return n, e
-		}
+	for _, count := range counts {
+		n += count
 	}
-	return n, nil
+	return n, errors.Join(errs...)
 }

@@ -123,7 +123,7 @@ func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 
 // command returns the command that carries out a trial.
 func (l *lab) command(t trial) (*exec.Cmd, error) {
-	if contenderBy(t.Contender).name == redissonName {
+	if contenderBy(t.Contender).isJava() {
 		return l.javaCommand(t)
 	}
 	self, err := os.Executable()

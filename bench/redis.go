@@ -20,7 +20,8 @@ import (
 // What scripts do within the server.
 var (
 	compareAndDelete = []string{"get", "del"}
-	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish", "hget", "hset", "hdel", "hlen", "hmget", "hgetall", "get", "set", "time", "incr", "persist"}
+	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish", "hget", "hset", "hdel", "hlen", "hmget", "hgetall", "get", "set", "time", "incr", "persist",
+		"zadd", "zrem", "zscore", "zcard", "zcount", "zincrby", "zrange", "zrangebyscore", "zremrangebyscore", "lpop", "lpush", "rpush", "lrange", "lrem", "llen", "lindex", "pexpireat", "incrby"}
 	redislockScripts = []string{"set", "getrange", "get", "del"}
 	noticeScripts    = []string{"get", "del", "publish"}
 )
@@ -28,16 +29,19 @@ var (
 var redisContenders = []contender{
 	{name: "bare go-redis", store: onRedis, in: []string{"W1", "W12"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
 	{name: "bare go-redis", store: onRedis, in: []string{"W2", "W3"}, role: bare, open: openBareRedis, scripted: compareAndDelete},
-	{name: "bare go-redis, alone", store: onRedis, in: []string{"W2", "W3", "W11"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis, alone", store: onRedis, in: []string{"W2", "W3", "W11", "W13"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
 	{name: "our scripts, bare", store: onRedis, in: []string{"W1", "W12"}, role: twin, open: openRedisScripts, scripted: dlockScripts},
 	{name: "message, round trip", store: onRedis, in: []string{"W4"}, role: floor, open: openRedisNotice, scripted: noticeScripts},
 	{name: "our scripts, message", store: onRedis, in: []string{"W4"}, role: twin, open: openRedisScriptsNotice, scripted: dlockScripts},
 	{name: "redsync", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedsync, scripted: compareAndDelete},
 	{name: "redislock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedislock, scripted: redislockScripts},
-	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12"}, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13"}, role: ours, open: withRedis(), scripted: dlockScripts},
 	{name: "dlock, no hand-over", store: onRedis, in: []string{"W2", "W3", "W9"}, role: ours, open: withRedis(dlock.WithHandover(0)), scripted: dlockScripts},
 	{name: "dlock, fixed leases", store: onRedis, in: []string{"W9"}, role: ours, open: withFixedLeases(withRedis()), scripted: dlockScripts},
+	{name: "dlock, fair", store: onRedis, in: []string{"W3", "W4"}, kind: fairLocks, role: ours, open: withRedis(), scripted: dlockScripts},
 	{name: redissonName, store: onRedis, in: []string{"W8", "W10"}, scripted: dlockScripts},
+	{name: redissonName + ", fair", store: onRedis, in: []string{"W3"}, kind: fairLocks, most: 4, scripted: dlockScripts},
+	{name: redissonName + ", permits", store: onRedis, in: []string{"W13"}, kind: permits, scripted: dlockScripts},
 }
 
 // bareRedis takes a lock with SET NX and gives it back with compare-and-delete. While the lock is
@@ -118,6 +122,18 @@ func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Ca
 		return [2]redisson.Call{redisson.AcquireRead(acquire), redisson.Dialect{}.ReleaseRead(release)}
 	case writeLocks:
 		return [2]redisson.Call{redisson.AcquireWrite(acquire), redisson.Dialect{}.ReleaseWrite(release)}
+	case fairLocks:
+		acquire.Kind, release.Kind = backend.Fair, backend.Fair
+		acquire.Place = 3 * time.Second
+		return [2]redisson.Call{redisson.Dialect{}.AcquireFair(acquire), redisson.Dialect{}.ReleaseFair(release)}
+	case permits:
+		if len(owner) > 12 {
+			owner = owner[:12] // as much as is in an id
+		}
+		acquire.Owner, release.Owner = owner, owner
+		acquire.Kind, release.Kind = backend.Permits, backend.Permits
+		acquire.Permits, acquire.Limit, release.Permits = 1, mostInside, 1
+		return [2]redisson.Call{redisson.Dialect{}.AcquirePermits(acquire), redisson.Dialect{}.ReleasePermits(release)}
 	default:
 		return [2]redisson.Call{redisson.Acquire(acquire), redisson.Release(release)}
 	}

@@ -19,15 +19,18 @@ var valkeylockScripts = []string{"get", "set", "pexpireat", "del"}
 // gained by sending the requests of many goroutines together is seen.
 var valkeyContenders = []contender{
 	{name: "bare go-redis", store: onValkey, in: []string{"W1", "W12"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
-	{name: "bare go-redis, alone", store: onValkey, in: []string{"W2", "W3", "W11"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis, alone", store: onValkey, in: []string{"W2", "W3", "W11", "W13"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
 	{name: "bare valkey-go", store: onValkey, in: []string{"W1", "W2", "W3"}, role: bare, open: openBareValkey, scripted: compareAndDelete},
 	{name: "our scripts, bare", store: onValkey, in: []string{"W1", "W12"}, role: twin, open: openValkeyScripts, scripted: dlockScripts},
 	{name: "message, round trip", store: onValkey, in: []string{"W4"}, role: floor, open: openValkeyNotice, scripted: noticeScripts},
 	{name: "valkeylock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, open: openValkeylock, scripted: valkeylockScripts},
-	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12"}, role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13"}, role: ours, open: withValkey(), scripted: dlockScripts},
 	{name: "dlock, no hand-over", store: onValkey, in: []string{"W2", "W3", "W9"}, role: ours, open: withValkey(dlock.WithHandover(0)), scripted: dlockScripts},
 	{name: "dlock, fixed leases", store: onValkey, in: []string{"W9"}, role: ours, open: withFixedLeases(withValkey()), scripted: dlockScripts},
+	{name: "dlock, fair", store: onValkey, in: []string{"W3", "W4"}, kind: fairLocks, role: ours, open: withValkey(), scripted: dlockScripts},
 	{name: redissonName, store: onValkey, in: []string{"W8", "W10"}, scripted: dlockScripts},
+	{name: redissonName + ", fair", store: onValkey, in: []string{"W3"}, kind: fairLocks, most: 4, scripted: dlockScripts},
+	{name: redissonName + ", permits", store: onValkey, in: []string{"W13"}, kind: permits, scripted: dlockScripts},
 }
 
 // bareValkey is bareRedis by way of valkey-go.

@@ -44,7 +44,7 @@ type point struct {
 	roundTrip time.Duration // injected
 }
 
-var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10, workload11, workload12}
+var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10, workload11, workload12, workload13, workload14}
 
 // jobs are what processes can do.
 var jobs map[string]func(*child) (measured, error)
@@ -125,7 +125,7 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 		}
 		at := pointResult{Label: p.label, point: p}
 		for _, c := range contenders {
-			if l.has(c) && slices.Contains(c.in, w.id) {
+			if l.has(c) && slices.Contains(c.in, w.id) && (c.most == 0 || p.processes <= c.most) {
 				at.Contenders = append(at.Contenders, standing{Store: c.store, Name: c.name, contender: c})
 			}
 		}

@@ -158,6 +158,8 @@ type env struct {
 	store Store
 	kind  backend.Kind // that the case is run for: [backend.Exclusive], but where it says otherwise
 
+	attempts int // see env.inTime
+
 	limits func() backend.Limits
 }
 
@@ -224,6 +226,9 @@ func newEnv(t *testing.T, h Harness, rule string) *env {
 		limit = virtualCaseLimit
 	}
 	e := &env{T: t, rule: rule, h: h, store: h.NewStore(t), kind: h.kind}
+	if h.kind == backend.Permits {
+		e.store = e.store.withOnePermit()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
 	e.ctx = ctx

@@ -35,6 +35,7 @@ type fakeStore struct {
 	batches  int
 	waited   bool // whether anybody has waited, when a release was asked that
 	kinds    *fakeKinds
+	turns    *fakeTurns
 	busy     atomic.Int32
 }
 
@@ -42,6 +43,7 @@ type memSession interface {
 	backend.Session
 	backend.Notifier
 	backend.BatchRenewer
+	backend.Liner
 }
 
 func newFakeStore(t *testing.T, fault string) *fakeStore {
@@ -60,6 +62,7 @@ func newFakeStore(t *testing.T, fault string) *fakeStore {
 		heired:   make(map[string]time.Time),
 		versions: make(map[string]int),
 		kinds:    newFakeKinds(fault),
+		turns:    newFakeTurns(fault, mem),
 	}
 	t.Cleanup(func() { close(st.done) })
 	return st
@@ -83,7 +86,8 @@ func (st *fakeStore) with(f func()) {
 }
 
 func (st *fakeStore) Open() backend.Session {
-	return &fake{st: st, in: &kindsFake{memSession: st.mem.Open().(memSession), st: st.kinds}}
+	turns := &turnsFake{memSession: st.mem.Open().(memSession), st: st.turns}
+	return &fake{st: st, in: &kindsFake{memSession: turns, st: st.kinds}}
 }
 
 func (st *fakeStore) Limits() (l backend.Limits) {
@@ -109,7 +113,7 @@ func (st *fakeStore) wipe() {
 	}
 	st.mu.Unlock()
 	for _, name := range names {
-		for _, k := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read} {
+		for _, k := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
 			st.back.ForceRelease(context.Background(), backend.ForceReleaseRequest{Kind: k, Name: name})
 		}
 	}
@@ -681,6 +685,16 @@ func (s *fake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest
 		return backend.ForceReleaseResult{Released: true}, nil
 	}
 	return s.in.ForceRelease(ctx, req)
+}
+
+func (s *fake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+	if _, err := s.st.over(ctx); err != nil {
+		return res, err
+	}
+	if err := s.st.check(req.Name); err != nil {
+		return res, err
+	}
+	return s.in.KeepPlaces(ctx, req)
 }
 
 func (s *fake) Look(ctx context.Context, req backend.LookRequest) (res backend.LookResult, err error) {

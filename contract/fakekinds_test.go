@@ -63,6 +63,8 @@ func (s *kindsFake) name(k backend.Kind, name string) string {
 		return name + " for reading and writing"
 	case s.st.fault == "fenced and plain are two locks" && k == backend.Fenced:
 		return name + " with a token"
+	case s.st.fault == "fair and plain are two locks" && k == backend.Fair:
+		return name + " with a line"
 	}
 	return name
 }

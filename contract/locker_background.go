@@ -164,7 +164,7 @@ func alwaysFailingSubscription(l *lab) {
 		}
 		l.take(what, "other:1")
 		wait := l.start("a waiter", func() error { return p.Locker(what).LockContext(l.ctx) })
-		l.eventually("it polls", func() bool { return p.count(which{kind: acquireStep}) >= 5 })
+		l.eventually("it polls", func() bool { return p.looks(what) >= 5 })
 		if l.h.Virtual {
 			l.sleep(10 * time.Minute) // and goes on, at least once a second
 		}

@@ -26,15 +26,16 @@ var lockerCases = slices.Concat(
 // those that aren't about how often something is held, or by whom alone. It is the same code in dlock for all of them,
 // so where time is dear only those are run again that a store's part could break.
 func runLocker(t *testing.T, h Harness) {
-	runCases(t, h, lockerCases)
-	runCases(t, h, kindLockerCases)
-	again, ofReaders := lockerCases, readerLockerCases
+	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases, readerLockerCases, inLineCases
 	if !h.Virtual {
-		again, ofReaders = storeLockerCases, storeReaderCases
+		ofKinds, again, ofReaders, ofFair = storeKindCases, storeLockerCases, storeReaderCases, storeLockerCases
 	}
+	runCases(t, h, lockerCases)
+	runCases(t, h, ofKinds)
 	runKind(t, h, backend.Fenced, again)
 	runKind(t, h, backend.Write, again)
 	runKind(t, h, backend.Read, ofReaders)
+	runKind(t, h, backend.Fair, ofFair)
 }
 
 // storeLockerCases are those that need of a store what it may do in another way for each kind of lock. That it renews
@@ -46,6 +47,16 @@ var storeLockerCases = pick(lockerCases,
 	"a release between try and subscribe", "a dead holder", "the subscriptions break", "waiters cancelled at random",
 	"all data is lost", "a connection that breaks", "a counter guarded only by the lock", "Acquire and re-entry",
 )
+
+// storeKindCases are those about a kind that aren't about what dlock alone does with leases and messages.
+var storeKindCases = without(kindLockerCases,
+	"places that can't be kept", "a grant that is lost", "a fixed lease of who stood in line", "a fair lock that is lost", "Close in a line",
+	"Wait bounds the wait for permits", "a lost wake-up for permits", "permits that are held", "lost permits",
+	"renewals of permits fail past the lease", "a thousand who wait for permits", "permits handed on for a while",
+)
+
+// inLineCases are those that hold where each who waits stands in line, and nothing passes inside a client.
+var inLineCases = without(lockerCases, "a release inside the client", "a waiter that leaves", "a thousand waiters")
 
 // readerLockerCases are those that hold for readers: whom another process keeps out does so by writing.
 var readerLockerCases = pick(lockerCases,
@@ -70,3 +81,12 @@ var readerLockerCases = pick(lockerCases,
 var storeReaderCases = pick(readerLockerCases,
 	"something else under the name", "a release between try and subscribe", "all data is lost",
 )
+
+// without returns the cases but those of these names.
+func without(cases []testCase, names ...string) []testCase {
+	left := slices.Clone(cases)
+	for _, c := range pick(cases, names...) {
+		left = slices.DeleteFunc(left, func(other testCase) bool { return other.name == c.name })
+	}
+	return left
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 )
 
@@ -47,6 +48,9 @@ func closeWaiters(l *lab) {
 	}
 	l.noError(l.give("a", "other:1"), "release")
 	l.settle()
+	if l.kind == backend.Fair {
+		l.eventuallyFree("a") // after whoever's place was left
+	}
 	l.wantFree("a", "after Close and the release")
 	if n := p.subscriptions("a"); n != 0 {
 		l.Errorf("%d subscriptions are left", n)

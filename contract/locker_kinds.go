@@ -12,7 +12,7 @@ import (
 )
 
 // kindLockerCases are the cases for Lockers about what sets kinds apart.
-var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases, fairLockerCases, permitsCases)
+var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases, fairLockerCases, semaphoreCases)
 
 // ofKind makes a case of what it does in a lab for one kind of lock.
 func ofKind(k backend.Kind, run func(*lab)) func(*env) {
@@ -184,8 +184,10 @@ func innermostToken(l *lab) {
 func noToken(l *lab) {
 	p := l.process()
 	kinds := []backend.Kind{backend.Exclusive}
-	if l.limits().Kinds.Has(backend.Read) {
-		kinds = append(kinds, backend.Read, backend.Write)
+	for _, k := range []backend.Kind{backend.Read, backend.Write, backend.Fair} {
+		if l.limits().Kinds.Has(k) {
+			kinds = append(kinds, k)
+		}
 	}
 	for _, k := range kinds {
 		h := l.as(k).acquire(p.as(k).Locker(k.String()))
@@ -230,8 +232,10 @@ func nameTwice(l *lab) {
 	p, q := l.process(), l.process()
 	second := func(_ any, err error) error { return err }
 	pairs := [][]backend.Kind{{backend.Exclusive}, {backend.Read, backend.Write}}
-	if l.limits().Kinds.Has(backend.Fenced) {
-		pairs[0] = append(pairs[0], backend.Fenced)
+	for _, k := range []backend.Kind{backend.Fenced, backend.Fair} {
+		if l.limits().Kinds.Has(k) {
+			pairs[0] = append(pairs[0], k)
+		}
 	}
 	for i, held := range pairs {
 		for _, k := range held {
@@ -308,7 +312,7 @@ func kindMissing(l *lab) {
 	second := func(_ any, err error) error { return err }
 	mine := p.Locker("a")
 	l.lock(mine)
-	for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write} {
+	for _, k := range []backend.Kind{backend.Fenced, backend.Fair, backend.Read, backend.Write} {
 		lk := p.as(k).Locker("b")
 		for what, err := range map[string]error{
 			"LockContext":       lk.LockContext(l.ctx),
@@ -323,6 +327,15 @@ func kindMissing(l *lab) {
 			l.wantError(err, what+" of a "+k.String()+" lock", errors.ErrUnsupported)
 		}
 		l.wantPanicError("Lock of a "+k.String()+" lock", errors.ErrUnsupported, lk.Lock)
+	}
+	s := p.Semaphore("b", 3)
+	for what, err := range map[string]error{
+		"Acquire":           second(s.Acquire(l.ctx, 1)),
+		"Acquire with Wait": second(s.Acquire(l.ctx, 1, dlock.Wait(time.Hour))),
+		"Do":                s.Do(l.ctx, 1, func(context.Context) error { return errors.New("fn was called") }),
+		"Available":         second(s.Available(l.ctx)),
+	} {
+		l.wantError(err, what+" of permits", errors.ErrUnsupported)
 	}
 	l.unlock(mine)
 	l.wantFree("b", "after that")

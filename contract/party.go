@@ -16,18 +16,37 @@ type party struct {
 	s     backend.Session
 	owner string
 	kind  backend.Kind
+
+	permits, limit int // how many it asks for, and how many there are; of the kind Permits only
 }
 
 // party returns an owner on a session of its own.
 func (e *env) party(owner string) party { return e.at(e.session(), owner) }
 
 // at returns an owner on a session.
-func (e *env) at(s backend.Session, owner string) party { return party{e, s, owner, e.kind} }
+func (e *env) at(s backend.Session, owner string) party {
+	return party{e: e, s: s, owner: owner}.as(e.kind)
+}
 
-// as returns the same owner on the same session, for another kind of lock.
+// as returns the same owner on the same session, for another kind of lock. As Permits that is the one permit of a
+// semaphore that has one.
 func (p party) as(k backend.Kind) party {
-	p.kind = k
+	p.kind, p.permits, p.limit = k, 0, 0
+	if k == backend.Permits {
+		p.permits, p.limit = 1, 1
+	}
 	return p
+}
+
+// of returns the same owner on the same session, who asks for this many permits of so many; of 0 it doesn't say.
+func (p party) of(permits, limit int) party {
+	p.kind, p.permits, p.limit = backend.Permits, permits, limit
+	return p
+}
+
+// request returns what a party asks for.
+func (p party) request(name string, lease time.Duration) backend.AcquireRequest {
+	return backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits, Limit: p.limit}
 }
 
 func (p party) String() string { return fmt.Sprintf("owner %.40q", p.owner) }
@@ -35,7 +54,9 @@ func (p party) String() string { return fmt.Sprintf("owner %.40q", p.owner) }
 // acquires takes a lock that is free, or counts one hold more.
 func (p party) acquires(name string, lease time.Duration) backend.AcquireResult {
 	p.e.Helper()
-	res, err := p.s.Acquire(p.e.ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+	req := p.request(name, lease)
+	req.Reentry = p.kind == backend.Fair // which else isn't counted once more
+	res, err := p.s.Acquire(p.e.ctx, req)
 	if err != nil {
 		p.e.Fatalf("Acquire(%.40q) by %v: %v", name, p, err)
 	}
@@ -48,7 +69,9 @@ func (p party) acquires(name string, lease time.Duration) backend.AcquireResult 
 // reenters acquires a lock that the owner believes to hold, and then holds count times.
 func (p party) reenters(name string, lease time.Duration, count int) backend.AcquireResult {
 	p.e.Helper()
-	res, err := p.s.Acquire(p.e.ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Reentry: true})
+	req := p.request(name, lease)
+	req.Reentry = true
+	res, err := p.s.Acquire(p.e.ctx, req)
 	if err != nil {
 		p.e.Fatalf("Acquire(%.40q) by %v, a re-entry: %v", name, p, err)
 	}
@@ -65,7 +88,9 @@ func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 	var res backend.AcquireResult
 	for _, reentry := range []bool{false, true} {
 		var err error
-		res, err = p.s.Acquire(p.e.ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Reentry: reentry})
+		req := p.request(name, lease)
+		req.Reentry = reentry
+		res, err = p.s.Acquire(p.e.ctx, req)
 		if err != nil {
 			p.e.Fatalf("Acquire(%.40q) by %v: %v", name, p, err)
 		}
@@ -79,7 +104,7 @@ func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 // releases gives back a hold.
 func (p party) releases(name string, lease time.Duration, want backend.ReleaseOutcome) {
 	p.e.Helper()
-	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits})
 	if err != nil {
 		p.e.Fatalf("Release(%.40q) by %v: %v", name, p, err)
 	}
@@ -91,7 +116,7 @@ func (p party) releases(name string, lease time.Duration, want backend.ReleaseOu
 // renew renews a hold and returns whether it was one.
 func (p party) renew(name string, lease time.Duration) bool {
 	p.e.Helper()
-	res, err := p.s.Renew(p.e.ctx, backend.RenewRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+	res, err := p.s.Renew(p.e.ctx, backend.RenewRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits})
 	if err != nil {
 		p.e.Fatalf("Renew(%.40q) by %v: %v", name, p, err)
 	}
@@ -118,10 +143,17 @@ func (p party) forces(name string, want bool) {
 	}
 }
 
-// look reports on a lock.
+// look reports on a lock. How many permits aren't out is told by [party.available].
 func (p party) look(name string) backend.LookResult {
 	p.e.Helper()
-	res, err := p.s.Look(p.e.ctx, backend.LookRequest{Kind: p.kind, Name: name, Owner: p.owner})
+	res := p.lookAll(name)
+	res.Available = 0
+	return res
+}
+
+func (p party) lookAll(name string) backend.LookResult {
+	p.e.Helper()
+	res, err := p.s.Look(p.e.ctx, backend.LookRequest{Kind: p.kind, Name: name, Owner: p.owner, Permits: p.permits, Limit: p.limit})
 	if err != nil {
 		p.e.Fatalf("Look(%.40q) by %v: %v", name, p, err)
 	}

@@ -14,14 +14,15 @@ import (
 )
 
 // runSteps runs the cases for the steps of a session: those about an exclusive lock for each kind that is one,
-// those that hold for a reader among no others, and those about the kinds.
+// those that hold for a reader among no others, and for a permit that is the only one, and those about the kinds.
 func runSteps(t *testing.T, h Harness) {
 	runCases(t, h, stepCases)
 	runCases(t, h, kindCases)
-	for _, k := range []backend.Kind{backend.Fenced, backend.Write} {
+	for _, k := range []backend.Kind{backend.Fenced, backend.Write, backend.Fair} {
 		runKind(t, h, k, stepCases)
 	}
 	runKind(t, h, backend.Read, soleReaderCases)
+	runKind(t, h, backend.Permits, soleWorkerCases)
 }
 
 // runKind runs cases for another kind of lock than Exclusive, if the store declares it.
@@ -68,23 +69,30 @@ var soleReaderCases = pick(stepCases,
 	"batch/many", "batch/duplicates", "batch/names", "batch/concurrent", "batch/context over", "close/notifier", "wipe/notifier",
 )
 
+// soleWorkerCases are those in which one at a time has a lock, and once: a permit is such a lock if it is the only one.
+var soleWorkerCases = slices.Concat(soleReaderCases, pick(stepCases, "lease/runs out", "concurrency/one wins", "concurrency/exclusion"))
+
 // kindCases are the cases about what sets kinds apart, and what a name holds that is used for several.
-var kindCases = slices.Concat(undeclaredCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, conflictCases)
+var kindCases = slices.Concat(undeclaredCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, fairCases, conflictCases)
 
 // steps calls each step once, for the lock of this name, and returns their errors. Those that are no error must be
 // of steps that found nothing.
 func (p party) steps(name string) map[string]error {
 	ctx, lease := p.e.ctx, p.e.longLease()
 	errs := make(map[string]error)
-	_, errs["Acquire"] = p.s.Acquire(ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
-	_, errs["Release"] = p.s.Release(ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
-	_, errs["Renew"] = p.s.Renew(ctx, backend.RenewRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+	_, errs["Acquire"] = p.s.Acquire(ctx, p.request(name, lease))
+	_, errs["Release"] = p.s.Release(ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits})
+	renewal := backend.RenewRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits}
+	_, errs["Renew"] = p.s.Renew(ctx, renewal)
 	_, errs["ForceRelease"] = p.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: p.kind, Name: name})
-	_, errs["Look"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name, Owner: p.owner})
-	_, errs["Look without an owner"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name})
+	_, errs["Look"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name, Owner: p.owner, Permits: p.permits, Limit: p.limit})
+	_, errs["Look without an owner"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name, Limit: p.limit})
 	if _, ok := p.s.(backend.BatchRenewer); ok {
-		_, batch := renewBatch(p.e, ctx, p.s, []backend.RenewRequest{{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease}})
+		_, batch := renewBatch(p.e, ctx, p.s, []backend.RenewRequest{renewal})
 		errs["RenewBatch"] = batch[0]
+	}
+	if l, ok := p.s.(backend.Liner); ok && p.kind == backend.Fair {
+		_, errs["KeepPlaces"] = l.KeepPlaces(ctx, backend.PlacesRequest{Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease})
 	}
 	return errs
 }
@@ -95,7 +103,7 @@ var undeclaredCases = []testCase{
 			a, lease := e.party("a"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
-			for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Kind(200)} {
+			for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits, backend.Kind(200)} {
 				if e.limits().Kinds.Has(k) {
 					continue
 				}
@@ -241,7 +249,7 @@ var fencedCases = []testCase{
 // insists acquires as soon as nobody else holds the lock. It may be called from any goroutine.
 func (p party) insists(name string, lease time.Duration) (backend.AcquireResult, error) {
 	for start := time.Now(); ; {
-		res, err := p.s.Acquire(p.e.ctx, backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+		res, err := p.s.Acquire(p.e.ctx, p.request(name, lease))
 		if err != nil || res.Acquired {
 			return res, err
 		}
@@ -254,7 +262,7 @@ func (p party) insists(name string, lease time.Duration) (backend.AcquireResult,
 
 // gives releases the last hold. It may be called from any goroutine.
 func (p party) gives(name string, lease time.Duration) error {
-	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits})
 	if err == nil && res.Outcome != backend.Freed {
 		err = fmt.Errorf("Release by %v, who holds the lock: %v", p, res.Outcome)
 	}
@@ -658,7 +666,8 @@ var writeCases = []testCase{
 // asks tries to acquire, as somebody who has waited and may go on waiting. A lease is the long one if it isn't given.
 func (p party) asks(name string, waited, place time.Duration, lease ...time.Duration) backend.AcquireResult {
 	p.e.Helper()
-	req := backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: p.e.longLease(), Waited: waited, Place: place}
+	req := p.request(name, p.e.longLease())
+	req.Waited, req.Place = waited, place
 	if len(lease) > 0 {
 		req.Lease = lease[0]
 	}
@@ -897,28 +906,25 @@ var rwNotifierCases = []testCase{
 }
 
 var conflictCases = []testCase{
-	{"kinds/of one name", "What a name holds is an exclusive lock or a read-write lock, until it is free: a step of the other answers ErrConflict, of kind Refused, and leaves it",
+	{"kinds/of one name", "What a name holds is one owner's lock, a read-write lock, or permits, until it is free: a step of another answers ErrConflict, of kind Refused, and leaves it",
 		func(e *env) {
-			e.need(backend.Read, backend.Write)
 			lease := e.longLease()
-			a, b := e.party("a"), e.party("b") // nobody has the same owner for both
-			pairs := [][]backend.Kind{{backend.Exclusive}, {backend.Read, backend.Write}}
-			if e.limits().Kinds.Has(backend.Fenced) {
-				pairs[0] = append(pairs[0], backend.Fenced)
-			}
-			for i, held := range pairs {
+			a, b := e.party("a"), e.party("b") // nobody has the same owner for two
+			locks := e.locks()
+			e.skipWithout(len(locks) > 1, "locks but those of one owner")
+			for i, held := range locks {
 				for _, k := range held {
 					name := k.String()
-					holder := a.as(k)
+					holder, others := a.as(k), slices.Concat(slices.Delete(slices.Clone(locks), i, i+1)...)
 					start := time.Now()
 					holder.acquires(name, lease)
-					for _, other := range pairs[1-i] {
+					for _, other := range others {
 						e.conflict(b.as(other), name)
 					}
 					holder.has(name, 1)
 					holder.lasts(name, lease, start)
 					holder.releases(name, lease, backend.Freed)
-					for _, other := range pairs[1-i] {
+					for _, other := range others {
 						b.as(other).acquires(name, lease)
 						b.as(other).releases(name, lease, backend.Freed)
 					}
@@ -927,22 +933,44 @@ var conflictCases = []testCase{
 		}},
 	{"kinds/after another", "A name whose holds have all run out is free for locks of any kind",
 		func(e *env) {
-			e.need(backend.Read, backend.Write)
 			a, b := e.party("a"), e.party("b")
-			kinds := []backend.Kind{backend.Write, backend.Exclusive, backend.Read, backend.Exclusive}
-			for i, k := range kinds[1:] {
-				a.as(kinds[i]).acquires("lock", e.shortLease())
-				e.eventually(fmt.Sprintf("a %v lock after a %v one", k, kinds[i]), func() bool {
-					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: k, Name: "lock", Owner: b.owner, Lease: e.longLease()})
+			locks := e.locks()
+			e.skipWithout(len(locks) > 1, "locks but those of one owner")
+			type pair struct{ first, then backend.Kind }
+			var pairs []pair
+			for i, first := range locks {
+				for j, then := range locks {
+					if i != j {
+						pairs = append(pairs, pair{first[i%len(first)], then[j%len(then)]})
+					}
+				}
+			}
+			for i, p := range pairs {
+				a.as(p.first).acquires(fmt.Sprint("lock", i), e.shortLease())
+			}
+			for i, p := range pairs {
+				name := fmt.Sprint("lock", i)
+				e.eventually(fmt.Sprintf("a %v lock after a %v one", p.then, p.first), func() bool {
+					res, err := b.s.Acquire(e.ctx, b.as(p.then).request(name, e.longLease()))
 					if err != nil && !errors.Is(err, backend.ErrConflict) {
 						e.Fatal(err)
 					}
 					return err == nil && res.Acquired // or it ended between the refusal and the look at what refused
 				})
-				b.as(k).has("lock", 1)
-				b.as(k).releases("lock", e.longLease(), backend.Freed)
+				b.as(p.then).has(name, 1)
 			}
 		}},
+}
+
+// locks returns the kinds that the store declares, by which lock they are of.
+func (e *env) locks() (locks [][]backend.Kind) {
+	for _, kinds := range [][]backend.Kind{{backend.Exclusive, backend.Fenced, backend.Fair}, {backend.Read, backend.Write}, {backend.Permits}} {
+		declared := slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
+		if len(declared) > 0 {
+			locks = append(locks, declared)
+		}
+	}
+	return locks
 }
 
 // conflict checks that every step of p finds another kind of lock.

@@ -474,7 +474,7 @@ func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.Acq
 		return res.Remaining, errHeld
 	}
 	h.claim.extend(sent, a.o.lease)
-	h.claim.noted = false
+	h.claim.noted = rules[a.kind].placed // until it is granted: who is late has had his turn
 	if h.claim.more != nil {
 		h.claim.more.token = res.Token
 	}
@@ -488,6 +488,7 @@ func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.Acq
 		a.h = nil
 		return 0, nil
 	}
+	h.claim.noted = false
 	a.h = c.grantLocked(h, sent)
 	c.caughtUpLocked(h.claim)
 	c.dequeueLocked(a)

@@ -61,6 +61,7 @@ type claim struct {
 	back    bool          // it is being taken back
 	unsure  bool          // an acquisition or re-entry has no answer: the store may count more than we do
 	noted   bool          // the store may have a note that somebody waits for it
+	leaving bool          // its last release is under way
 	dead    bool          // its last release has begun, or it is lost: nothing re-enters, joins or renews it
 	lease   time.Duration // what the next renewal or partial release asks for
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
@@ -159,6 +160,10 @@ func (cl *claim) granted() time.Duration {
 	}
 	return cl.more.grant
 }
+
+// outlived says whether the store may keep the claim, which isn't to last any longer, for much longer than it was promised:
+// a re-entry without an answer was to prolong it, or it was given for longer to who was first in line.
+func (cl *claim) outlived() bool { return !cl.watched && cl.horizon > cl.until()+cl.lease/10 }
 
 // goal returns until when the claim is to last, if it isn't renewed for longer.
 func (cl *claim) goal() instant {
@@ -299,8 +304,8 @@ func (c *Client) loseClaimLocked(cl *claim, cause error) {
 	default:
 		c.loseReadersLocked(cl, cause)
 	}
-	if c.stored(cl.lease) > cl.lease || cl.granted() > cl.lease {
-		c.takeBackLocked(cl) // the store keeps it for longer than it was asked for
+	if c.stored(cl.lease) > cl.lease || cl.outlived() {
+		c.takeBackLocked(cl) // the store keeps it for longer than it is wanted
 	}
 	c.wakeLocked(cl)
 	if q := cl.object.line; q != nil {

@@ -461,9 +461,7 @@ func TestFairLocksAfterClose(t *testing.T) {
 			t.Errorf("who waited: %v", err)
 		}
 		mustUnlock(t, t.Context(), holder)
-		if err := <-next.in; err != nil { // once the place of who waited is over
-			t.Fatal(err)
-		}
+		next.mustBeIn(t) // who waited has left the line
 		mustUnlock(t, t.Context(), next.l)
 	})
 }

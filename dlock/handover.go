@@ -87,8 +87,17 @@ func (c *Client) inheritLocked(a *acquisition, cl *claim) {
 	cl.object.keep(heir) // before the queue may be empty, and the object idle
 	c.dequeueLocked(a)
 	c.installLocked(heir)
-	a.handed = heir
+	c.handLocked(a, heir)
+}
+
+// handLocked tells a waiter that has left the queue what it has. If it is just asking the store itself, the answer may be lost, and it
+// needn't wait for that.
+func (c *Client) handLocked(a *acquisition, h *hold) {
+	a.handed = h
 	a.notify()
+	if a.trying && a.cut != nil {
+		c.scheduleLocked(&a.alarm, c.now()+shortestWait)
+	}
 }
 
 // lendLocked lets readers who wait share what h has claimed for writing. When that can't be handed on any more, and they

@@ -2,6 +2,7 @@ package dlock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -65,7 +66,7 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	for i, cl := range claims {
 		req.Owners[i] = cl.owner
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, linePlace)
+	ctx, cancel := context.WithTimeout(c.ctx, keepInterval) // places outlast two lost answers in a row
 	defer cancel()
 	sent := c.now()
 	res, err := step(ctx, c, keepThem, req)
@@ -81,19 +82,34 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	if err != nil {
 		q.failure = err
 		c.reportLineLocked(q, err)
+		if backend.KindOf(err) == backend.Refused {
+			q.askLocked(claims) // each will hear why, and end with that
+		}
 		c.scheduleLocked(&q.look, now+q.fails.next(firstBackoff, keepInterval))
 		return
 	}
 	q.fails.reset()
 	q.failure = nil
 	if a := q.waiting(res.Holder); a != nil {
-		a.ask()
+		c.grantedLocked(q, a, sent, res.Remaining)
 	}
-	if q.soon {
+	switch {
+	case !c.waitsLocked(q):
+	case q.soon:
 		c.lookAtLineLocked(q)
-		return
+	default:
+		c.scheduleLocked(&q.look, c.nextKeepLocked(q, res.Remaining))
 	}
-	c.scheduleLocked(&q.look, c.nextKeepLocked(q, res.Remaining))
+}
+
+// askLocked has those who wait for some claims ask the store themselves.
+func (q *queue) askLocked(claims []*claim) {
+	for a := q.first; a != nil; a = a.next {
+		if a.h != nil && slices.Contains(claims, a.h.claim) {
+			a.h.claim.noted, a.h.claim.unsure = false, true
+			a.ask()
+		}
+	}
 }
 
 func keepThem(s backend.Session, ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
@@ -114,7 +130,7 @@ func (c *Client) lookedLocked(claims []*claim, sent instant, err error) {
 		default:
 			continue
 		}
-		if cl.dead {
+		if cl.dead && !cl.leaving {
 			c.takeBackLocked(cl)
 		}
 	}
@@ -168,12 +184,17 @@ func (c *Client) reportLineLocked(q *queue, err error) {
 
 // placeTurnLocked says what one who waits in line is to do.
 func (c *Client) placeTurnLocked(q *queue, a *acquisition) move {
-	if !a.fresh || a.barred() {
-		c.watchLocked(q, a)
-		return a.wait()
+	switch {
+	case !a.fresh, a.barred():
+	case a.h != nil && a.h.claim.noted: // an attempt could put it last
+		a.fresh = false
+		c.lookAtLineLocked(q)
+	default:
+		a.fresh, a.trying = false, true
+		return toTry
 	}
-	a.fresh, a.trying = false, true
-	return toTry
+	c.watchLocked(q, a)
+	return a.wait()
 }
 
 // barred says whether a plain call can't have the lock since what its Locker had before is lost, and not unlocked.
@@ -201,16 +222,24 @@ func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration)
 func (c *Client) granted(q *queue, g backend.Grant) {
 	c.mu.Lock()
 	defer c.unlock()
-	a := q.waiting(g.Owner)
-	if a == nil || c.closed {
-		return // it is given back already, or found by the next look
+	if a := q.waiting(g.Owner); a != nil && !c.closed {
+		c.grantedLocked(q, a, g.Since.Sub(c.epoch), g.Lease)
+	} // else it is given back already
+}
+
+// grantedLocked lets a waiter in whom the store has given the lock for so long, if that isn't over. If it is he has lost his
+// place, and only a look gives it back: an attempt of his own would put him last.
+func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease time.Duration) {
+	a.h.claim.noted = true
+	since = min(since, c.now())
+	switch {
+	case a.barred():
+		c.abandonLocked(a)
+	case lease <= 0 || c.now() >= since+promised(min(lease, a.o.lease)):
+		c.lookAtLineLocked(q)
+	default:
+		c.admitLocked(a, since, lease)
 	}
-	now, since := c.now(), g.Since.Sub(c.epoch)
-	if g.Lease <= 0 || a.barred() || now >= since+promised(min(g.Lease, a.o.lease)) {
-		a.ask()
-		return
-	}
-	c.admitLocked(a, min(since, now), g.Lease)
 }
 
 // admitLocked lets a waiter in whom the store has given the lock, for a short time.
@@ -226,12 +255,8 @@ func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration)
 	cl.more.grant, cl.more.end = lease, since+promised(a.o.lease)
 	a.h = nil
 	c.dequeueLocked(a)
-	a.handed = c.grantLocked(h, since)
+	c.handLocked(a, c.grantLocked(h, since))
 	h.offered = true
-	a.notify()
-	if a.trying && a.cut != nil {
-		c.scheduleLocked(&a.alarm, c.now()+shortestWait) // no need to wait for an answer that may be lost
-	}
 }
 
 // leavePlacesLocked gives up the places of the plain calls of a Locker: what it had is lost, and nobody gets in before it is

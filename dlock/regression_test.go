@@ -883,3 +883,59 @@ func TestFalseIsSaidByWhoComesThroughTheGateLate(t *testing.T) {
 		head.leave()
 	})
 }
+
+// forgetful carries re-entries out, and never says so.
+type forgetful struct{ backend.Backend }
+
+func (f forgetful) Open() backend.Session { return forgetfulSession{f.Backend.Open()} }
+
+type forgetfulSession struct{ backend.Session }
+
+var errForgotten = &backend.Error{Kind: backend.Unknown, Err: errors.New("forgotten")}
+
+func (s forgetfulSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	res, err := s.Session.Acquire(ctx, req)
+	if req.Reentry && err == nil {
+		err = errForgotten
+	}
+	return res, err
+}
+
+func (s forgetfulSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	s.Session.Renew(ctx, req)
+	return backend.RenewResult{}, errForgotten
+}
+
+// A fixed lease that a re-entry was to prolong, which nobody has heard of, is over in the store, too, when it is over for who
+// had it: he may want the lock anew, without having unlocked.
+func TestAFixedLeaseThatWasPerhapsProlongedIsOver(t *testing.T) {
+	for name, of := range map[string]func(*Client) *Locker{
+		"plain": func(c *Client) *Locker { return c.Locker("x") },
+		"read":  func(c *Client) *Locker { return c.RWLocker("x").Reader() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := membackend.New()
+				c, other := New(forgetful{store}, quiet()), New(store, quiet())
+				defer c.Close()
+				defer other.Close()
+				ctx := WithOwner(t.Context(), NewOwner())
+				l := of(c)
+				must(t, l.LockContext(ctx, Lease(100*time.Millisecond)))
+				if err := l.LockContext(ctx, Wait(50*time.Millisecond)); err == nil {
+					t.Fatal("re-entered without an answer")
+				}
+				began := time.Now()
+				next := other.Locker("x")
+				if l.kind == backend.Read {
+					next = other.RWLocker("x").Writer()
+				}
+				must(t, next.LockContext(t.Context()))
+				must(t, next.UnlockContext(t.Context()))
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("the next got in after %v", took)
+				}
+			})
+		})
+	}
+}

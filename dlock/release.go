@@ -237,7 +237,7 @@ func (c *Client) releaseLastLocked(ctx context.Context, h *hold, now instant) (e
 // freeLocked releases the claim of a hold that was the last on it. It unlocks c.mu.
 func (c *Client) freeLocked(ctx context.Context, h *hold, q *queue, now instant) (err error) {
 	cl := h.claim
-	cl.dead = true
+	cl.dead, cl.leaving = true, true
 	lease := c.stored(cl.lease)
 	cl.sending(now, lease)
 	ask := c.asksWhoWaitsLocked(cl, now)
@@ -260,6 +260,7 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 	c.mu.Lock()
 	defer c.unlock()
 	cl := h.claim
+	cl.leaving = false
 	own := unheard
 	if q != nil {
 		own = q.releasedLocked()

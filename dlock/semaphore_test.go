@@ -202,7 +202,7 @@ func TestPermitsThatDoNotFitAreNotHandedOn(t *testing.T) {
 	}
 }
 
-// held hangs an acquisition until it is let go.
+// heldSession hangs all acquisitions but the first until they are let go.
 type heldSession struct {
 	backend.Session
 	hang chan struct{}
@@ -224,6 +224,10 @@ type heldBackend struct {
 
 func (b *heldBackend) Open() backend.Session { return heldSession{b.Backend.Open(), b.hang, &b.n} }
 
+func (s heldSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	return s.Session.(backend.Notifier).Subscribe(ctx, req)
+}
+
 // Who is asking the store is handed what is given back meanwhile; what the store grants him then goes on, or back.
 func TestPermitsAreHandedToWhoIsJustAsking(t *testing.T) {
 	for name, more := range map[string]bool{"nobody else waits": false, "another waits": true} {
@@ -240,14 +244,15 @@ func TestPermitsAreHandedToWhoIsJustAsking(t *testing.T) {
 					behind = started(t.Context(), s, 1)
 				}
 				mustRelease(t, h)
+				h = <-asking // though the store hasn't answered
 				close(b.hang)
-				h = <-asking
 				if more {
 					mustRelease(t, <-behind)
 				}
 				mustRelease(t, h)
 				synctest.Wait()
 				wantAvailable(t, s, 2)
+				time.Sleep(2 * DefaultLease) // what the attempt may have brought about is taken back until then
 				empty(t, c)
 			})
 		})

@@ -210,8 +210,7 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 			return
 		}
 		c.dequeueLocked(a)
-		a.handed = c.joinReadersLocked(o, cl, a.party)
-		a.notify()
+		c.handLocked(a, c.joinReadersLocked(o, cl, a.party))
 		q = o.queue
 	}
 }

@@ -111,6 +111,12 @@ func (s moodySession) Look(_ context.Context, req backend.LookRequest) (backend.
 	return mood(s.b, func() (backend.LookResult, error) { return s.Session.Look(context.Background(), req) })
 }
 
+func (s moodySession) KeepPlaces(_ context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	return mood(s.b, func() (backend.PlacesResult, error) {
+		return s.Session.(backend.Liner).KeepPlaces(context.Background(), req)
+	})
+}
+
 func (s moodySession) ForceRelease(_ context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
 	return mood(s.b, func() (backend.ForceReleaseResult, error) { return s.Session.ForceRelease(context.Background(), req) })
 }
@@ -126,6 +132,19 @@ func (s moodySession) Subscribe(ctx context.Context, req backend.SubscribeReques
 			wake(w)
 		}
 	}
+	if granted := req.Granted; granted != nil {
+		req.Granted = func(g backend.Grant) {
+			switch {
+			case s.b.well.Load() || s.b.roll(10) > 1:
+				go granted(g)
+			case s.b.roll(2) == 0: // it comes late
+				go func() {
+					s.b.moment(3 * time.Second)
+					granted(g)
+				}()
+			}
+		}
+	}
 	return s.Session.(backend.Notifier).Subscribe(ctx, req)
 }
 
@@ -135,6 +154,7 @@ type history struct {
 	store   *moody
 	clients []*Client
 	shared  []*RWLocker // one a client, for plain calls
+	fairs   []*Locker   // the same
 	forces  bool        // somebody forces the lock now and then: then it excludes nobody for a while
 	closes  bool        // a client is closed in the middle
 	token   atomic.Uint64
@@ -158,6 +178,7 @@ func (h *history) check() {
 	}
 	h.checking.Lock()
 	defer h.checking.Unlock()
+	h.checkOthers()
 	valid, waits := h.holds()
 	var writer *validHold
 	for v := range valid {
@@ -201,6 +222,37 @@ func (h *history) holds() (valid map[validHold]bool, waits bool) {
 		c.mu.Unlock()
 	}
 	return valid, waits
+}
+
+const someSemaphore = 4 // permits
+
+// checkOthers looks whether other locks have one holder at most, and permits no more than there are.
+func (h *history) checkOthers() {
+	holders, permits := make(map[string][]validHold), 0
+	for i, c := range h.clients {
+		c.mu.Lock()
+		for name, o := range c.objects[locks] {
+			if o.alone != nil && o.alone.valid(c.now()) {
+				holders[name] = append(holders[name], validHold{i, o.alone.party, o.alone.claim.owner, o.alone.kind})
+			}
+		}
+		for _, o := range c.objects[semaphores] {
+			for cl, x := range o.permitted() {
+				if x.valid(c.now()) {
+					permits += cl.more.permits
+				}
+			}
+		}
+		c.mu.Unlock()
+	}
+	for name, all := range holders {
+		if len(all) > 1 {
+			h.Errorf("%s is held by several: %v", name, all)
+		}
+	}
+	if permits > someSemaphore {
+		h.Errorf("%d permits are out", permits)
+	}
 }
 
 // unlocked checks what an unlock has returned.
@@ -269,7 +321,11 @@ func (h *history) act(r *rand.Rand) {
 	i := r.IntN(len(h.clients))
 	c, rw := h.clients[i], h.shared[i]
 	ctx := context.Background()
-	switch r.IntN(12) {
+	switch r.IntN(16) {
+	case 12:
+		h.permits(r, c)
+	case 13, 14:
+		h.fair(r, c, h.fairs[i])
 	case 0, 1, 2, 3: // reads, plainly
 		if h.lock(ctx, r, rw.Reader()) {
 			h.stay(r)
@@ -431,6 +487,44 @@ func (h *history) fenced(r *rand.Rand, c *Client) {
 	h.unlocked("fenced release", hold.Release(context.Background()))
 }
 
+// permits has some permits.
+func (h *history) permits(r *rand.Rand, c *Client) {
+	bounded, cancel, opts := h.options(context.Background(), r)
+	defer cancel()
+	hold, err := c.Semaphore("s", someSemaphore).Acquire(bounded, 1+r.IntN(3)*r.IntN(2), opts...)
+	if !h.locked("permits", err) {
+		return
+	}
+	h.stay(r)
+	h.unlocked("permits' release", hold.Release(context.Background()))
+}
+
+// fair has a fair lock, perhaps that of the plain calls of its client, perhaps twice.
+func (h *history) fair(r *rand.Rand, c *Client, l *Locker) {
+	if r.IntN(3) == 0 {
+		if h.lock(context.Background(), r, l) {
+			h.stay(r)
+			h.unlocked("a fair unlock", l.UnlockContext(context.Background()))
+		}
+		return
+	}
+	bounded, cancel, opts := h.options(context.Background(), r)
+	defer cancel()
+	l = c.FairLocker("q")
+	hold, err := l.Acquire(bounded, opts...)
+	if !h.locked("fair", err) {
+		return
+	}
+	h.stay(r)
+	if r.IntN(3) == 0 && h.lock(hold.Context(), r, l) {
+		h.stay(r)
+		if err := l.UnlockContext(hold.Context()); !errors.Is(err, ErrNotHeld) || hold.Context().Err() == nil {
+			h.unlocked("a fair re-entry", err)
+		}
+	}
+	h.unlocked("a fair release", hold.Release(context.Background()))
+}
+
 // run runs a history, and looks at what is left of it.
 func (h *history) run(r *rand.Rand) {
 	var all sync.WaitGroup
@@ -485,12 +579,15 @@ func (h *history) run(r *rand.Rand) {
 func (h *history) nothingIsLeft() {
 	fresh := New(h.store, quiet())
 	defer fresh.Close()
-	for _, l := range []*Locker{fresh.RWLocker("x").Reader(), fresh.RWLocker("x").Writer(), fresh.Locker("f")} {
+	for _, l := range []*Locker{fresh.RWLocker("x").Reader(), fresh.RWLocker("x").Writer(), fresh.Locker("f"), fresh.FairLocker("q")} {
 		if ok, err := l.TryLock(context.Background()); !ok || err != nil {
 			h.Errorf("something is left in the store: %v, %v", ok, err)
 			continue
 		}
 		must(h.T, l.UnlockContext(context.Background()))
+	}
+	if n, err := fresh.Semaphore("s", someSemaphore).Available(context.Background()); n != someSemaphore || err != nil {
+		h.Errorf("%d permits of %d are left in the store: %v", n, someSemaphore, err)
 	}
 }
 
@@ -541,6 +638,7 @@ func TestRandomHistories(t *testing.T) {
 							defer c.Close()
 							h.clients = append(h.clients, c)
 							h.shared = append(h.shared, c.RWLocker("x"))
+							h.fairs = append(h.fairs, c.FairLocker("q"))
 						}
 						h.run(r)
 					})

@@ -330,7 +330,7 @@ func (q *queue) inquireLocked(seen uint64) {
 // ring lets a lead try again, and one that isn't hear whether the lock is held.
 func (a *acquisition) ring(c *Client, now instant) {
 	if a.handed != nil {
-		c.laterLocked(a.cut) // the store gave the lock away, and hasn't answered
+		c.laterLocked(a.cut)
 		return
 	}
 	o := c.objectLocked(a.kind, a.name)
@@ -637,8 +637,28 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	}
 	c.dequeueLocked(a)
 	c.unlock()
+	if over == ErrClosed {
+		c.leaveClosed(a)
+	}
 	c.abandon(a)
 	return nil, a.giveUp(over)
+}
+
+// leaveClosed tells the store that one who waited has gone with the client: else others would wait for him until his place is
+// over.
+func (c *Client) leaveClosed(a *acquisition) {
+	c.mu.Lock()
+	var cl *claim
+	if a.h != nil && a.h.claim.noted {
+		cl = a.h.claim
+	}
+	c.unlock()
+	if cl == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	c.releaseOnce(ctx, cl, c.stored(cl.lease), true)
 }
 
 // quit takes a waiter out of the queue for good, and returns err.

@@ -3,6 +3,8 @@ package redisson_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -194,7 +196,7 @@ func javaReenters(t *testing.T, l *lab) {
 
 	locked := lock(t, ours)
 	l.awaitWaiter(t, name, client.ID())
-	heard := l.listen(t, l.channel(name))
+	heard := l.listen(t, l.tells(t, name, client.ID()))
 	for _, left := range []string{"2", "1"} {
 		java.want("unlocked", "unlock", name)
 		java.want(left, "getHoldCount", name)
@@ -221,7 +223,7 @@ func goReenters(t *testing.T, l *lab) {
 
 	locked := java.start("lock", name)
 	l.awaitThread(t, name, java)
-	heard := l.listen(t, l.channel(name))
+	heard := l.listen(t, l.tells(t, name, java.owner))
 	for _, left := range []int{2, 1} {
 		wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 		wantIs(t, "HoldCount", left, ours.HoldCount)
@@ -284,7 +286,12 @@ func leasesEnd(t *testing.T, l *lab) {
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 
 	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.Lease(lease)))
-	wantLocked(t, java.start("lock", name))
+	locked := java.start("lock", name)
+	if l.ours == backend.Fair && l.java.version != versions[0] {
+		// An old version that looks a moment too early works out a time less than none, and sleeps until it is told.
+		defer l.nudge(t, ownChannel(name, java.owner))()
+	}
+	wantLocked(t, locked)
 	if err := ours.UnlockContext(t.Context()); !errors.Is(err, dlock.ErrLost) {
 		t.Errorf("Go: unlock after the lease: %v, want ErrLost", err)
 	}
@@ -292,7 +299,7 @@ func leasesEnd(t *testing.T, l *lab) {
 	java.want("unlocked", "unlock", name)
 }
 
-// watchdogs has locks of every kind renewed by everybody, until the holders die.
+// watchdogs has locks of every kind and permits renewed by everybody who does that, until the holders die.
 func watchdogs(t *testing.T, p *place) {
 	const lease = 5 * time.Second // if the machine stands still for two thirds of it, this test fails
 	name := func(k kind, holder string) string { return lockName(t) + "/" + k.name + "/" + holder }
@@ -307,22 +314,26 @@ func watchdogs(t *testing.T, p *place) {
 	for _, java := range theirs {
 		java.want("locked", "read.lock", shared.Name())
 	}
-	for _, k := range kinds {
+	for _, k := range all {
 		wantNil(t, "lock", k.locker(mortal, name(k, "Go")).LockContext(t.Context()))
 		for version, java := range theirs {
 			java.want("locked", k.java+"lock", name(k, version))
 		}
 	}
 
+	permits := lockName(t) + "/permits"
+	acquire(t, mortal.Semaphore(permits, 1), 1)
+
 	for begin := time.Now(); time.Since(begin) < 5*lease/2 && !t.Failed(); time.Sleep(lease / 20) {
-		for _, k := range kinds {
+		survivor.want("none", "permits.tryAcquire", permits, 1)
+		for _, k := range all {
 			survivor.want("false", k.rival().java+"tryLock", name(k, "Go"))
 			for version := range theirs {
 				wantIs(t, "TryLock", false, tryLock(k.rival().locker(client, name(k, version))))
 			}
 		}
 	}
-	for _, k := range kinds {
+	for _, k := range all {
 		for version, java := range theirs {
 			java.want("true", k.java+"isHeldByCurrentThread", name(k, version))
 		}
@@ -331,15 +342,21 @@ func watchdogs(t *testing.T, p *place) {
 		return p.left(t, shared.Name()) <= lease
 	})
 
+	line := behindDying(t, &lab{p, survivor.peer, fair}, slices.Collect(maps.Values(theirs)))
 	mortal.Close()
 	for _, java := range theirs {
 		java.peer.kill()
 	}
-	for _, k := range kinds {
+	for _, k := range all {
 		wantLocked(t, survivor.start(k.rival().java+"lock", name(k, "Go")))
 		for version := range theirs {
 			wantNil(t, "lock", k.rival().locker(client, name(k, version)).LockContext(t.Context()))
 		}
+	}
+	wantIDs(t, 1, survivor.start("permits.acquire", permits, 1))
+	for _, e := range line {
+		e.await()
+		e.leave()
 	}
 	// By now the lock that they shared with Go would be over as well, if Go hadn't prolonged it again.
 	survivor.want("false", "write.tryLock", shared.Name())
@@ -355,7 +372,7 @@ func increments(t *testing.T, l *lab) {
 	var java []<-chan string
 	for range workers {
 		th := l.thread(t)
-		java = append(java, th.start("increment", name, each*time.Millisecond))
+		java = append(java, th.start("increment", name, each))
 	}
 	var running sync.WaitGroup
 	shared := l.client(t)

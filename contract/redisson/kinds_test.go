@@ -2,6 +2,7 @@ package redisson_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,7 @@ type kind struct {
 	held    func(owner, count string) map[string]string // the hash that is the lock, if one owner holds it
 }
 
+// kinds are those whose waiters don't stand in line.
 var kinds = []kind{
 	{"lock", "", backend.Exclusive, (*dlock.Client).Locker, channel, "0", plainHold},
 	{"fenced", "fenced.", backend.Fenced, (*dlock.Client).FencedLocker, channel, "0", plainHold},
@@ -27,8 +29,14 @@ var kinds = []kind{
 	{"read", "read.", backend.Read, reader, rwChannel, "0", readHold},
 }
 
-// exclusive are the kinds of lock that one holds at a time.
+// exclusive are those of them that one holds at a time.
 var exclusive = kinds[:3]
+
+// fair is a lock for which who waits stands in line.
+var fair = kind{"fair", "fair.", backend.Fair, (*dlock.Client).FairLocker, channel, "0", plainHold}
+
+// all are the kinds of lock.
+var all = append(slices.Clone(kinds), fair)
 
 // rival is a kind that is kept out by this one.
 func (k kind) rival() kind {
@@ -72,6 +80,18 @@ func braced(name string) string {
 
 func channel(name string) string   { return "redisson_lock__channel:" + braced(name) }
 func rwChannel(name string) string { return "redisson_rwlock:" + braced(name) }
+
+// ownChannel is where Redisson tells an owner who waits in line that a fair lock is free.
+func ownChannel(name, owner string) string { return channel(name) + ":" + owner }
+
+// queueKey and timeoutKey are where it is kept who stands in line, and until when Redisson believes them to.
+func queueKey(name string) string   { return "redisson_lock_queue:" + braced(name) }
+func timeoutKey(name string) string { return "redisson_lock_timeout:" + braced(name) }
+
+func scChannel(name string) string { return "redisson_sc:" + braced(name) }
+
+// permitsKey is where it is kept which permits are out, and until when.
+func permitsKey(name string) string { return braced(name) + ":timeout" }
 
 func tokenKey(name string) string { return "redisson_lock_token:" + braced(name) }
 

@@ -93,6 +93,9 @@ func TestRedisson(t *testing.T) {
 						t.Run(k.name, func(t *testing.T) { run(t, &lab{p, java, k}, exclusiveCases) })
 					}
 					t.Run("read and write", func(t *testing.T) { run(t, &lab{p, java, kind{}}, readWriteCases) })
+					t.Run("permits", func(t *testing.T) { run(t, &lab{p, java, kind{}}, permitCases) })
+					t.Run("fair", func(t *testing.T) { run(t, &lab{p, java, fair}, fairLockerCases) })
+					t.Run("in line", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fairCases) })
 					t.Run("tokens", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fencedCases) })
 				})
 			}

@@ -3,6 +3,8 @@ package redisson_test
 import (
 	"bufio"
 	"crypto/rand"
+	"crypto/sha1"
+	"fmt"
 	"io"
 	"net"
 	"regexp"
@@ -134,6 +136,27 @@ func (m *monitor) about(word string) (commands []command) {
 func (m *monitor) refused(name, owner string) (n int) {
 	for _, c := range m.about(name) {
 		if c.refused() && c.mentions(owner) {
+			n++
+		}
+	}
+	return n
+}
+
+// asked counts the attempts of an owner to get a fair lock: the scripts that are the first that named it.
+func (m *monitor) asked(name, owner string) (n int) {
+	first := ""
+	for _, c := range m.about(name) {
+		if len(c.effects) == 0 || !c.mentions(owner) {
+			continue
+		}
+		script := c.args[1]
+		if c.is("eval") {
+			script = fmt.Sprintf("%x", sha1.Sum([]byte(script)))
+		}
+		if first == "" {
+			first = script
+		}
+		if script == first {
 			n++
 		}
 	}

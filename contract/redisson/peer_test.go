@@ -175,13 +175,16 @@ func (p *peer) thread(t *testing.T) *thread {
 	return th
 }
 
-// start has the thread call a method of a lock, with numbers of milliseconds as arguments, and
-// returns the channel for the result.
-func (th *thread) start(method, lock string, arguments ...time.Duration) <-chan string {
+// start has the thread call a method of a lock, and returns the channel for the result. What is a duration is a
+// number of milliseconds in Java.
+func (th *thread) start(method, lock string, arguments ...any) <-chan string {
 	th.t.Helper()
 	line := th.name + " " + th.kind + method + " " + lock
-	for _, d := range arguments {
-		line += fmt.Sprint(" ", d.Milliseconds())
+	for _, arg := range arguments {
+		if d, ok := arg.(time.Duration); ok {
+			arg = d.Milliseconds()
+		}
+		line += fmt.Sprint(" ", arg)
 	}
 	th.peer.mu.Lock()
 	defer th.peer.mu.Unlock()
@@ -192,13 +195,13 @@ func (th *thread) start(method, lock string, arguments ...time.Duration) <-chan 
 }
 
 // do is start, with the result.
-func (th *thread) do(method, lock string, arguments ...time.Duration) string {
+func (th *thread) do(method, lock string, arguments ...any) string {
 	th.t.Helper()
 	return receive(th.t, "Java answers to "+method, th.start(method, lock, arguments...))
 }
 
 // want is do for results that are known.
-func (th *thread) want(result, method, lock string, arguments ...time.Duration) {
+func (th *thread) want(result, method, lock string, arguments ...any) {
 	th.t.Helper()
 	if got := th.do(method, lock, arguments...); got != result {
 		th.t.Errorf("Java: %s %v: %s, want %s", method, arguments, got, result)

@@ -33,8 +33,9 @@ func (p *place) wantHolds(t *testing.T, name string, want map[string]string) {
 	}
 }
 
-// clientsOwner is an owner of ours: its client's ID and a number, and how its field in the hash ends if it writes.
-var clientsOwner = regexp.MustCompile(`^(.*):\d+(:write)?$`)
+// clientsOwner is an owner of ours: its client's ID and a number, and how its field in the hash ends if it writes, or
+// if the lock is fair.
+var clientsOwner = regexp.MustCompile(`^(.*):\d+(?:(:write)|:fair)?$`)
 
 // holder returns what the hash calls an owner of ours that reads.
 func (p *place) holder(t *testing.T, name, client string) string {
@@ -87,11 +88,9 @@ func (p *place) awaitWaiter(t *testing.T, name, owner string) {
 	}
 }
 
-// awaitThread is awaitWaiter for a thread of Java's. A message for everybody wakes only those of them who have
-// fallen asleep already.
-func (p *place) awaitThread(t *testing.T, name string, th *thread) {
+// awaitSleep waits until a thread of Java's has fallen asleep: it has tried, subscribed and tried again.
+func (p *place) awaitSleep(t *testing.T, th *thread) {
 	t.Helper()
-	p.awaitWaiter(t, name, th.owner)
 	asks := th.peer.thread(t)
 	testservers.Until(t, "it sleeps", func() bool { return asks.do("sleeps", th.owner) == "true" })
 }
@@ -121,14 +120,22 @@ func (p *place) nudge(t *testing.T, channel string) (stop func()) {
 // subscribers counts the connections that listen to a lock's channel, of whatever kind it is.
 func (p *place) subscribers(t *testing.T, name string) int64 {
 	t.Helper()
+	return p.listeners(t, channel(name), rwChannel(name), scChannel(name))
+}
+
+// listeners counts the connections that listen to channels.
+func (p *place) listeners(t *testing.T, channels ...string) int64 {
+	t.Helper()
 	var n atomic.Int64
 	count := func(ctx context.Context, node *redis.Client) error {
 		numsub := node.PubSubNumSub
 		if p.sharded {
 			numsub = node.PubSubShardNumSub
 		}
-		counts, err := numsub(ctx, channel(name), rwChannel(name)).Result()
-		n.Add(counts[channel(name)] + counts[rwChannel(name)])
+		counts, err := numsub(ctx, channels...).Result()
+		for _, c := range counts {
+			n.Add(c)
+		}
 		return err
 	}
 	if err := p.eachServer(t.Context(), count); err != nil {

@@ -496,9 +496,9 @@ func otherKinds(t *testing.T, l *lab) {
 		l.wantHolds(t, name, held.held(client.ID(), "1"))
 		wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 	}
-	for _, held := range kinds {
+	for _, held := range all {
 		java.want("locked", held.java+"lock", name)
-		for _, other := range kinds {
+		for _, other := range all {
 			if held.shares(other) {
 				continue
 			}
@@ -523,8 +523,8 @@ func comparisons(t *testing.T, l *lab) {
 	name := lockName(t)
 	var java []<-chan string
 	for range workers {
-		java = append(java, l.java.thread(t).start("write.increment", name, each*time.Millisecond))
-		java = append(java, l.java.thread(t).start("read.compare", name, each*time.Millisecond))
+		java = append(java, l.java.thread(t).start("write.increment", name, each))
+		java = append(java, l.java.thread(t).start("read.compare", name, each))
 	}
 	var running sync.WaitGroup
 	for range workers {

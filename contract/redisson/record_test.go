@@ -26,20 +26,28 @@ const document = "../../docs/redisson.md"
 // script, what it does in the next ones.
 type story map[string][]string
 
-var steps = func() (all []string) {
-	for _, k := range kinds {
+var steps = func() (titles []string) {
+	for _, k := range all {
 		for _, step := range []string{
 			"lock", "re-entry", "another reads", "another waits", "is it locked", "do I hold it", "how often", "for how long",
 			"unlock, one hold left", "unlock, another reads on", "read besides", "unlock, and read on",
 			"unlock", "the other is woken", "force unlock", "renewal",
 		} {
 			if k.has(step) {
-				all = append(all, k.step(step))
+				titles = append(titles, k.step(step))
 			}
 		}
 	}
-	return all
+	for _, step := range permitSteps {
+		titles = append(titles, permitStep(step))
+	}
+	return titles
 }()
+
+// permitSteps are those of a semaphore.
+var permitSteps = []string{"set up", "acquire", "another waits", "how many are available", "release", "the other is woken", "renewal"}
+
+func permitStep(step string) string { return "permits: " + step }
 
 // has says whether it is a step of that kind of lock, and not just as it is with a plain one.
 func (k kind) has(step string) bool {
@@ -52,6 +60,8 @@ func (k kind) has(step string) bool {
 		return k.ours == backend.Read
 	case "read besides", "unlock, and read on":
 		return k.ours == backend.Write
+	case "is it locked":
+		return k.ours != backend.Fenced && k.ours != backend.Fair
 	default:
 		return k.ours != backend.Fenced
 	}
@@ -217,6 +227,7 @@ type cast struct {
 	kind                    kind
 	name, other             string // of the lock of two, and of the other
 	holder, waiter, renewer person
+	renews                  bool // permits
 }
 
 var parties = func() []party {
@@ -229,8 +240,9 @@ var parties = func() []party {
 
 // A person has locks.
 type person struct {
-	owner string // what it is called in the hash, or begins with
-	at    func(k kind, name string) actor
+	owner   string // what it is called in the hash, or begins with
+	at      func(k kind, name string) actor
+	permits func(name string) permitActor
 }
 
 // An actor does things with one lock.
@@ -241,13 +253,20 @@ type actor struct {
 	force  func()
 }
 
+// A permitActor does things with one semaphore, of two permits.
+type permitActor struct {
+	setUp   func()
+	acquire func(n int) (wait func() (release func()))
+	ask     func()
+}
+
 // recordLease is the lease of locks that are not renewed while they are recorded.
 const recordLease = 10 * time.Minute
 
 func ours(t *testing.T, p *place) func(kind) cast {
 	come := func(lease time.Duration) person {
 		client, owner := p.client(t, dlock.WithLease(lease)), dlock.NewOwner()
-		return person{client.ID(), func(k kind, name string) actor {
+		at := func(k kind, name string) actor {
 			l := k.locker(client, name).For(owner)
 			return actor{
 				lock: func() func() {
@@ -263,19 +282,38 @@ func ours(t *testing.T, p *place) func(kind) cast {
 				unlock: func() { wantNil(t, "unlock", l.UnlockContext(t.Context())) },
 				force:  func() { wantIs(t, "ForceUnlock", true, l.ForceUnlock) },
 			}
-		}}
+		}
+		permits := func(name string) permitActor {
+			s := client.Semaphore(name, 2)
+			return permitActor{
+				setUp: func() {}, // each call says how many there are
+				acquire: func(n int) func() func() {
+					got := make(chan acquired, 1)
+					go func() {
+						h, err := s.Acquire(t.Context(), n)
+						got <- acquired{h, err}
+					}()
+					return func() func() {
+						h := wantHold(t, got)
+						return func() { release(t, h) }
+					}
+				},
+				ask: func() { wantIs(t, "Available", 0, s.Available) },
+			}
+		}
+		return person{client.ID(), at, permits}
 	}
 	return func(k kind) cast {
-		return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(shortLease)}
+		return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(shortLease), true}
 	}
 }
 
 func theirs(version string) func(t *testing.T, p *place) func(kind) cast {
 	return func(t *testing.T, p *place) func(kind) cast {
 		java := startPeer(t, version, p.config, shortLease)
-		come := func(lease ...time.Duration) person {
+		come := func(lease ...any) person {
 			th := java.thread(t)
-			return person{th.owner, func(k kind, name string) actor {
+			at := func(k kind, name string) actor {
 				return actor{
 					lock: func() func() {
 						locked := th.start(k.java+"lock", name, lease...)
@@ -290,10 +328,24 @@ func theirs(version string) func(t *testing.T, p *place) func(kind) cast {
 					unlock: func() { th.want("unlocked", k.java+"unlock", name) },
 					force:  func() { th.want("true", k.java+"forceUnlock", name) },
 				}
-			}}
+			}
+			permits := func(name string) permitActor {
+				return permitActor{
+					setUp: func() { th.want("true", "permits.trySetPermits", name, 2) },
+					acquire: func(n int) func() func() {
+						got := th.start("permits.acquire", name, n, recordLease)
+						return func() func() {
+							ids := wantIDs(t, n, got)
+							return func() { th.do("permits.tryRelease", name, ids...) }
+						}
+					},
+					ask: func() { th.want("0", "permits.availablePermits", name) },
+				}
+			}
+			return person{th.owner, at, permits}
 		}
 		return func(k kind) cast {
-			return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come()}
+			return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(), false}
 		}
 	}
 }
@@ -306,7 +358,7 @@ func recordName(t *testing.T, k kind, n int) string {
 func tell(t *testing.T, p *place, arrive func(kind) cast) story {
 	t.Helper()
 	s := make(story)
-	for _, k := range kinds {
+	for _, k := range all {
 		rehearsal := &narrator{t, p, arrive(k), make(story)} // makes the scripts known to the server
 		rehearsal.tell()
 		n := &narrator{t, p, arrive(k), make(story)}
@@ -317,6 +369,13 @@ func tell(t *testing.T, p *place, arrive func(kind) cast) story {
 				s[k.step(step)] = lines
 			}
 		}
+	}
+	permits := kind{name: "permits", ours: backend.Permits}
+	(&narrator{t, p, arrive(permits), make(story)}).tellOfPermits()
+	n := &narrator{t, p, arrive(permits), make(story)}
+	n.tellOfPermits()
+	for step, lines := range n.story {
+		s[permitStep(step)] = lines
 	}
 	return s
 }
@@ -384,6 +443,51 @@ func (n *narrator) tellOfRenewal() {
 	renewals := n.watch(n.cast.other, func() {}, twice)
 	renewer.unlock()
 	n.story["renewal"] = n.lines(renewals[len(renewals)-1:])
+}
+
+// tellOfPermits is about one who has both permits, and another who wants one. Only Go renews them.
+func (n *narrator) tellOfPermits() {
+	n.t.Helper()
+	c := n.cast
+	holder, waiter, renewer := c.holder.permits(c.name), c.waiter.permits(c.name), c.renewer.permits(c.other)
+	n.record("set up", holder.setUp, anything)
+	var release, releaseOther func()
+	n.record("acquire", func() { release = holder.acquire(2)() }, anything)
+	var woken func() func()
+	waits := n.watch(c.name, func() { woken = waiter.acquire(1) }, func(cs []command) bool { return inVain(cs) > 0 })
+	n.story["another waits"] = n.lines(waits[:inVain(waits)])
+	n.record("how many are available", holder.ask, anything)
+	end := n.watch(c.name, func() { release(); releaseOther = woken() }, unsubscribed)
+	n.story["release"], n.story["the other is woken"] = n.lines(end[:1]), n.lines(end[1:])
+	releaseOther()
+
+	n.story["renewal"] = nil
+	if c.renews {
+		renewer.setUp()
+		release = renewer.acquire(2)()
+		renewals := n.watch(c.other, func() {}, twice)
+		n.story["renewal"] = n.lines(renewals[len(renewals)-1:])
+		release()
+	}
+	for _, name := range []string{c.name, c.other} {
+		if err := n.place.admin.Del(n.t.Context(), name, permitsKey(name)).Err(); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// inVain returns how many commands it took somebody to subscribe and then run a script, or 0.
+func inVain(commands []command) int {
+	subscribed := false
+	for i, c := range commands {
+		switch {
+		case c.is("subscribe"), c.is("ssubscribe"):
+			subscribed = true
+		case subscribed && len(c.effects) > 0:
+			return i + 1
+		}
+	}
+	return 0
 }
 
 // latch begins the names of the keys by which Redisson knows whether an unlock was carried out
@@ -488,6 +592,7 @@ func (n *narrator) lines(commands []command) (lines []string) {
 		}
 		lines = append(lines, n.plain(words))
 		for _, effect := range c.effects {
+			effect = slices.Clone(effect)
 			if effect[0] == "pexpire" && strings.HasPrefix(effect[1], "distsync_rwlock_notes:") {
 				continue // only where it would end before
 			}
@@ -500,6 +605,7 @@ func (n *narrator) lines(commands []command) (lines []string) {
 var (
 	ownNumber = regexp.MustCompile(`\b(HOLDER|WAITER):\d+`)
 	requestID = regexp.MustCompile(`(` + latch + `\S+):[0-9a-f]{32}`)
+	instant   = regexp.MustCompile(`\b1\d{12}\b`)
 	latchTime = regexp.MustCompile(`(` + latch + `.*) \d+$`)
 	noteTimes = regexp.MustCompile(`(hset distsync_rwlock_notes:\S+ \S+) \d+ \d+ (\d+)$`)
 	waited    = regexp.MustCompile(`(EVALSHA \S+ \d orders .*distsync_rwlock_notes:\S+ \d+ (?:\S+ )?\S+:write) \d+`)
@@ -508,9 +614,26 @@ var (
 	shorter   = regexp.MustCompile(`(pexpire orders) 5\d{5}$`)
 )
 
+// withoutIDs names the ids of permits in what a server is told. Ours are a hash of the owner, and a number.
+func withoutIDs(words []string) {
+	for i, word := range words[1:] {
+		switch {
+		case len(word) == 12:
+			words[i+1] = "HASH"
+		case len(word) == 16 && strings.HasPrefix(word[12:], "\x00\x00\x00"):
+			words[i+1] = fmt.Sprintf("HASH+%d", word[15])
+		case len(word) == 16:
+			words[i+1] = "ID"
+		}
+	}
+}
+
 // plain is a line without what differs from run to run.
 func (n *narrator) plain(words []string) string {
 	c := n.cast
+	if c.kind.ours == backend.Permits {
+		withoutIDs(words)
+	}
 	line := strings.NewReplacer(c.name+"/shared", "orders", c.name, "orders", c.other, "orders",
 		c.holder.owner, "HOLDER", c.waiter.owner, "WAITER", c.renewer.owner, "HOLDER").Replace(strings.Join(words, " "))
 	line = ownNumber.ReplaceAllString(line, "$1")
@@ -520,6 +643,7 @@ func (n *narrator) plain(words []string) string {
 	line = newToken.ReplaceAllString(line, "$1 MICROSECONDS")
 	line = longer.ReplaceAllString(line, "$1 LEFT+600000")
 	line = shorter.ReplaceAllString(line, "$1 LEFT")
+	line = instant.ReplaceAllString(line, "MILLISECONDS")
 	line = latchTime.ReplaceAllString(line, "$1 LATCHTIME")
 	return strings.TrimRight(line, " ") // who only looks may name nobody
 }

@@ -131,10 +131,11 @@ type Decoder func(message string) (backend.Wakeup, bool)
 type channel struct {
 	name    string
 	decode  Decoder
-	server  *server // nil while it isn't known which has it
-	state   state   // see become
-	changes int     // of state
-	watched int     // how many look at it: see Watch
+	hear    func(message string) // instead of decode; see Listen
+	server  *server              // nil while it isn't known which has it
+	state   state                // see become
+	changes int                  // of state
+	watched int                  // how many look at it: see Watch
 	subs    []*subscription
 	alone   bool // must not share a command with others: the server has refused one of them
 	refused bool // by the server
@@ -168,11 +169,21 @@ type subscription struct {
 // Subscribe returns once the server has confirmed the subscription. All who subscribe to a channel decode
 // its messages in the same way.
 func (s *Subscriber) Subscribe(ctx context.Context, channel string, decode Decoder, wake func(backend.Wakeup)) (backend.Subscription, error) {
+	return s.subscribe(ctx, channel, decode, nil, wake)
+}
+
+// Listen is Subscribe for a channel whose messages are more than wake-ups. All who listen to one have them heard in the same way, by
+// a function that is called once for each message. Again is called where others are woken without a message: some may have been missed.
+func (s *Subscriber) Listen(ctx context.Context, channel string, hear func(message string), again func()) (backend.Subscription, error) {
+	return s.subscribe(ctx, channel, nil, hear, func(backend.Wakeup) { again() })
+}
+
+func (s *Subscriber) subscribe(ctx context.Context, channel string, decode Decoder, hear func(string), wake func(backend.Wakeup)) (backend.Subscription, error) {
 	located, err := s.client.Locate(ctx, channel)
 	if err != nil {
 		return nil, err
 	}
-	sub, answer, err := s.add(channel, located, decode, wake)
+	sub, answer, err := s.add(channel, located, decode, hear, wake)
 	if err != nil {
 		return nil, err
 	}
@@ -191,14 +202,14 @@ func (s *Subscriber) Subscribe(ctx context.Context, channel string, decode Decod
 }
 
 // add returns a subscription and its answer to come, or an error while no connection can be had.
-func (s *Subscriber) add(name string, located Server, decode Decoder, wake func(backend.Wakeup)) (*subscription, <-chan error, error) {
+func (s *Subscriber) add(name string, located Server, decode Decoder, hear func(string), wake func(backend.Wakeup)) (*subscription, <-chan error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return nil, nil, errClosed
 	}
 	ch := s.channel(name)
-	ch.decode = decode
+	ch.decode, ch.hear = decode, hear
 	if ch.server == nil {
 		ch.server = s.server(located)
 	}

@@ -321,6 +321,9 @@ func (r *Receiver) Published(name, message string) {
 		if len(wakes) == 0 {
 			return nil, 0
 		}
+		if hear := ch.hear; hear != nil {
+			return []func(backend.Wakeup){func(backend.Wakeup) { hear(message) }}, 0
+		}
 		wakeup, ok := ch.decode(message)
 		if !ok {
 			return nil, 0

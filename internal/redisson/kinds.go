@@ -7,14 +7,14 @@ import (
 )
 
 // Kinds are those of the table, beside the plain lock.
-var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write)
+var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits)
 
 // A kind is how the locks of one kind are kept: what is sent for each step, and what the replies mean.
 type kind struct {
 	// owner is what an owner is called in the store. Nil: as he is.
 	owner func(string) string
 
-	acquire  func(backend.AcquireRequest) Call
+	acquire  func(Dialect, backend.AcquireRequest) Call
 	acquired func(reply any) (backend.AcquireResult, error)
 
 	// count asks how many holds the owner has. It is nil if the reply to acquire says that.
@@ -23,9 +23,12 @@ type kind struct {
 	// blind says that whoever is refused isn't told whether what keeps him out is a lock of the kind.
 	blind bool
 
+	// line says that those who wait stand in line: see turns. Then there is no channel on which releases are published.
+	line bool
+
 	release  func(Dialect, backend.ReleaseRequest) Call
 	released func(reply any) (backend.ReleaseResult, error)
-	renew    func(backend.RenewRequest) Call
+	renew    func(Dialect, backend.RenewRequest) Call
 	renewed  func(reply any) (backend.RenewResult, error)
 
 	// What is sent when a release or a renewal has done nothing, for a reason that may not hold. They are nil
@@ -36,7 +39,7 @@ type kind struct {
 	renewedAgain  func(reply any) (backend.RenewResult, error)
 
 	// renewTogether does what renew does for many locks with one lease. [ParseRenewals] reads the reply.
-	renewTogether func([]backend.RenewRequest) Call
+	renewTogether func(Dialect, []backend.RenewRequest) Call
 
 	force  func(Dialect, backend.ForceReleaseRequest) Call
 	forced func(reply any) (backend.ForceReleaseResult, error)
@@ -56,13 +59,13 @@ var kinds = [...]kind{
 	backend.Fenced:    fenced(),
 	backend.Read: {
 		owner:         inside,
-		acquire:       AcquireRead,
+		acquire:       inAny(AcquireRead),
 		acquired:      ParseGrant,
 		release:       Dialect.ReleaseRead,
 		released:      ParseRelease,
-		renew:         one(RenewReads),
+		renew:         inAny(one(RenewReads)),
 		renewed:       parseRenewal,
-		renewTogether: RenewReads,
+		renewTogether: inAny(RenewReads),
 		force:         Dialect.ForceReleaseRead,
 		forced:        ParseForceRelease,
 		look:          askScript(LookRead),
@@ -75,13 +78,13 @@ var kinds = [...]kind{
 	},
 	backend.Write: {
 		owner:         inside,
-		acquire:       AcquireWrite,
+		acquire:       inAny(AcquireWrite),
 		acquired:      ParseGrant,
 		release:       Dialect.ReleaseWrite,
 		released:      ParseRelease,
-		renew:         one(RenewWrites),
+		renew:         inAny(one(RenewWrites)),
 		renewed:       parseRenewal,
-		renewTogether: RenewWrites,
+		renewTogether: inAny(RenewWrites),
 		force:         Dialect.ForceReleaseWrite,
 		forced:        ParseForceRelease,
 		look:          askScript(LookWrite),
@@ -90,11 +93,44 @@ var kinds = [...]kind{
 		wakeup:        Wakeup,
 		keys:          func(name, _ string) []string { return []string{RWChannel(name), notes(name)} },
 	},
+	backend.Fair: {
+		owner:         inLine,
+		acquire:       Dialect.AcquireFair,
+		acquired:      ParseQueued,
+		line:          true,
+		release:       Dialect.ReleaseFair,
+		released:      ParseRelease,
+		renew:         oneIn(Dialect.RenewFair),
+		renewed:       parseRenewal,
+		renewTogether: Dialect.RenewFair,
+		force:         Dialect.ForceReleaseFair,
+		forced:        ParseForceRelease,
+		look:          look,
+		looked:        looked,
+		keys:          func(name, _ string) []string { return fairKeys(name)[1:] },
+	},
+	backend.Permits: {
+		owner:         holder,
+		acquire:       Dialect.AcquirePermits,
+		acquired:      ParsePermits,
+		release:       Dialect.ReleasePermits,
+		released:      ParseRelease,
+		renew:         oneIn(Dialect.RenewPermits),
+		renewed:       parseRenewal,
+		renewTogether: Dialect.RenewPermits,
+		force:         Dialect.ForceReleasePermits,
+		forced:        ParseForceRelease,
+		look:          askScript(LookPermits),
+		looked:        lookedPermits,
+		channel:       PermitsChannel,
+		wakeup:        Available,
+		keys:          func(name, _ string) []string { return permitsKeys(name)[1:] },
+	},
 }
 
 // kindOf returns what is known of a kind, or nil.
 func kindOf(k backend.Kind) *kind {
-	if int(k) < len(kinds) {
+	if int(k) < len(kinds) && kinds[k].acquire != nil {
 		return &kinds[k]
 	}
 	return nil
@@ -120,19 +156,19 @@ func inside(owner string) string {
 }
 
 var exclusive = kind{
-	acquire:       Acquire,
+	acquire:       inAny(Acquire),
 	acquired:      ParseAcquire,
 	count:         func(name, owner string) Command { return ask("HGET", name, owner) },
 	blind:         true,
 	release:       Dialect.Release,
 	released:      ParseRelease,
-	renew:         Renew,
+	renew:         inAny(Renew),
 	renewed:       ParseRenew,
 	releaseAgain:  Dialect.ReleaseAgain,
 	releasedAgain: ParseReleaseAgain,
 	renewAgain:    RenewAgain,
 	renewedAgain:  ParseRenewAgain,
-	renewTogether: renewTogether,
+	renewTogether: inAny(renewTogether),
 	force:         Dialect.ForceRelease,
 	forced:        ParseForceRelease,
 	look:          look,
@@ -145,14 +181,24 @@ var exclusive = kind{
 // fenced is an exclusive lock that is acquired in another way.
 func fenced() kind {
 	k := exclusive
-	k.acquire, k.acquired, k.count, k.blind = AcquireFenced, ParseFenced, nil, false
+	k.acquire, k.acquired, k.count, k.blind = inAny(AcquireFenced), ParseFenced, nil, false
 	k.keys = func(name, _ string) []string { return []string{Channel(name), tokenKey(name)} }
 	return k
+}
+
+// inAny is a call that is the same in every dialect, since it publishes nothing.
+func inAny[R any](call func(R) Call) func(Dialect, R) Call {
+	return func(_ Dialect, req R) Call { return call(req) }
 }
 
 // one is a script that renews many, for one.
 func one(renew func([]backend.RenewRequest) Call) func(backend.RenewRequest) Call {
 	return func(req backend.RenewRequest) Call { return renew([]backend.RenewRequest{req}) }
+}
+
+// oneIn is one for a script that has dialects.
+func oneIn(renew func(Dialect, []backend.RenewRequest) Call) func(Dialect, backend.RenewRequest) Call {
+	return func(d Dialect, req backend.RenewRequest) Call { return renew(d, []backend.RenewRequest{req}) }
 }
 
 func parseRenewal(reply any) (backend.RenewResult, error) {

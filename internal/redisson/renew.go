@@ -17,8 +17,8 @@ const (
 	// maxScripts is the same for scripts that renew many holds each.
 	maxScripts = 100
 
-	// maxTogether is how many holds one script renews at most. It bounds for how long a server does nothing
-	// else.
+	// maxTogether is how many holds one script renews at most, where one with several permits counts as so many. It bounds for
+	// how long a server does nothing else.
 	maxTogether = 100
 )
 
@@ -101,7 +101,7 @@ func (b *batch) together(ctx context.Context, chosen []int) (rest []int) {
 	for groups := range slices.Chunk(b.alike(chosen), maxScripts) {
 		calls := make([]Call, len(groups))
 		for i, group := range groups {
-			calls[i] = b.kinds[group[0]].renewTogether(b.pick(group))
+			calls[i] = b.kinds[group[0]].renewTogether(b.Dialect, b.pick(group))
 		}
 		for i, r := range b.runBatch(ctx, calls) {
 			rest = append(rest, b.answerTogether(groups[i], r)...)
@@ -116,13 +116,14 @@ func (b *batch) alike(chosen []int) (groups [][]int) {
 		kind  backend.Kind
 		lease time.Duration
 	}
-	open := make(map[script][]int)
+	open, load := make(map[script][]int), make(map[script]int)
 	for _, i := range chosen {
 		a := script{b.reqs[i].Kind, b.reqs[i].Lease}
 		open[a] = append(open[a], i)
-		if len(open[a]) == maxTogether {
+		if load[a] += max(b.reqs[i].Permits, 1); load[a] >= maxTogether {
 			groups = append(groups, open[a])
 			delete(open, a)
+			delete(load, a)
 		}
 	}
 	for _, group := range open {
@@ -164,7 +165,7 @@ func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 func (b *batch) apart(ctx context.Context, group []int) {
 	calls := make([]Call, len(group))
 	for i, index := range group {
-		calls[i] = b.kinds[index].renew(b.reqs[index])
+		calls[i] = b.kinds[index].renew(b.Dialect, b.reqs[index])
 	}
 	var no []int
 	for i, r := range b.runBatch(ctx, calls) {

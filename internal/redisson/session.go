@@ -38,12 +38,14 @@ type session struct {
 	Options
 	probed atomic.Bool // see probe
 	latest latest      // plain lock
+	turns  turns
 }
 
 var (
 	_ backend.Session      = (*session)(nil)
 	_ backend.Notifier     = (*session)(nil)
 	_ backend.BatchRenewer = (*session)(nil)
+	_ backend.Liner        = (*session)(nil)
 	_ backend.Leavable     = leavable{}
 )
 
@@ -113,13 +115,12 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return backend.AcquireResult{}, err
 	}
 	req.Owner = k.called(req.Owner)
-	sent := time.Now()
-	var res backend.AcquireResult
-	if s.Replicas.N > 0 || req.Reentry && k.count != nil {
-		res, err = s.acquireAsking(ctx, k, req)
-	} else {
-		res, err = parse(s.run(ctx, k.acquire(req)), k.acquired)
+	if k.line {
+		s.latest.isNot(req.Name)
+		return s.acquireInLine(ctx, k, req)
 	}
+	sent := time.Now()
+	_, res, err := s.attempt(ctx, k, req)
 	switch {
 	case err != nil:
 		return backend.AcquireResult{}, err
@@ -131,6 +132,16 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return res, s.foreign(ctx, req.Name)
 	}
 	return res, nil
+}
+
+// attempt acquires, and returns the script's reply besides.
+func (s *session) attempt(ctx context.Context, k *kind, req backend.AcquireRequest) (Reply, backend.AcquireResult, error) {
+	if s.Replicas.N > 0 || req.Reentry && k.count != nil {
+		return s.acquireAsking(ctx, k, req)
+	}
+	r := s.run(ctx, k.acquire(s.Dialect, req))
+	res, err := parse(r, k.acquired)
+	return r, res, err
 }
 
 // doubtful says whether what has refused an owner may be no lock of the kind. Locks end. And somebody has looked if
@@ -150,7 +161,7 @@ func (s *session) foreign(ctx context.Context, name string) error {
 
 // acquireAsking acquires and asks, in the same round trip, what else must be known: how many holds the owner
 // has if it is a re-entry, and last how many replicas have acknowledged it if that is asked for.
-func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.AcquireRequest) (Reply, backend.AcquireResult, error) {
 	send, cmds := s.Transport.SendTogether, make([]Command, 1, 3)
 	counts := req.Reentry && k.count != nil
 	if counts {
@@ -159,10 +170,10 @@ func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.Acquir
 	if s.Replicas.N > 0 {
 		send, cmds = s.Transport.SendApart, append(cmds, s.Replicas.wait())
 	}
-	replies := runWith(ctx, send, k.acquire(req), cmds)
+	replies := runWith(ctx, send, k.acquire(s.Dialect, req), cmds)
 	res, err := parse(replies[0], k.acquired)
 	if err != nil || !res.Acquired {
-		return res, err
+		return replies[0], res, err
 	}
 	// From here on it is acquired, and so every error is Unknown.
 	if counts {
@@ -172,9 +183,9 @@ func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.Acquir
 		err = s.Replicas.acknowledged(replies[len(replies)-1])
 	}
 	if err != nil {
-		return backend.AcquireResult{}, &backend.Error{Kind: backend.Unknown, Err: err}
+		return replies[0], backend.AcquireResult{}, &backend.Error{Kind: backend.Unknown, Err: err}
 	}
-	return res, nil
+	return replies[0], res, nil
 }
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
@@ -185,8 +196,9 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	}
 	req.Owner = k.called(req.Owner)
 	s.latest.isNot(req.Name)
+	s.turns.over(req.Name, req.Owner)
 	var res backend.ReleaseResult
-	if !req.AskWaiting {
+	if !req.AskWaiting || k.line {
 		res, err = parse(s.run(ctx, k.release(s.Dialect, req)), k.released)
 	} else {
 		res, err = s.releaseAsking(ctx, k, req)
@@ -217,7 +229,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 		return backend.RenewResult{}, err
 	}
 	req.Owner = k.called(req.Owner)
-	res, err := parse(s.run(ctx, k.renew(req)), k.renewed)
+	res, err := parse(s.run(ctx, k.renew(s.Dialect, req)), k.renewed)
 	if err != nil || res.Held || k.renewAgain == nil {
 		return res, err
 	}
@@ -261,6 +273,9 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	}
 	if err != nil {
 		return nil, err
+	}
+	if k.line {
+		return s.listenInLine(ctx, req)
 	}
 	return s.Subscriber.Subscribe(ctx, k.channel(req.Name), k.wakeup, req.Wake)
 }

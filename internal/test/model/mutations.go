@@ -116,6 +116,28 @@ const (
 	joinsAhead
 	grantsAhead
 	grantsAheadOfTrying
+
+	// A line, from whose head the store grants the lock.
+	keepsUnanswered
+	asksByAttempt
+	comesBackLast
+	grantKeepsPlace
+	releaseKeepsPlace
+	releaseUnsettled
+	keepForgotten
+	keepForgottenInside
+	keepUnderWayForgotten
+	attemptForgottenInside
+	attemptShortens
+	renewalShortens
+	grantFromReceipt
+	grantRevives
+	grantProlongs
+	keptFromReply
+	keptRevives
+	keepDeaf
+	believesOldAnswer
+	believesOldPlaces
 )
 
 // mutations says in words what each mutation does.
@@ -223,6 +245,27 @@ var mutations = [...]string{
 	joinsAhead:          "a reader joins ahead of a writer that waits here",
 	grantsAhead:         "a reader that gets in takes along who queues behind a writer",
 	grantsAheadOfTrying: "… if that writer's attempt is under way",
+
+	keepsUnanswered:        "places are kept of those, too, whose attempts have no answer",
+	asksByAttempt:          "who has a place looks by an attempt",
+	comesBackLast:          "who has lost a place comes back last",
+	grantKeepsPlace:        "who is granted the lock keeps its place in line",
+	releaseKeepsPlace:      "who gives up keeps its place in line",
+	releaseUnsettled:       "a release grants nothing to who is first in line",
+	keepForgotten:          "that places were kept without an answer is forgotten",
+	keepForgottenInside:    "… by those who have the lock",
+	keepUnderWayForgotten:  "a number isn't taken back for longer because places of it are just being kept",
+	attemptForgottenInside: "an attempt without an answer is forgotten once the lock was granted",
+	attemptShortens:        "an attempt of who has been granted the lock may shorten its time",
+	renewalShortens:        "who wants a lease shorter than that of a grant renews it with that",
+	grantFromReceipt:       "a grant's time counts from the message",
+	grantRevives:           "a grant counts for who has given up",
+	grantProlongs:          "a grant that is told twice counts twice",
+	keptFromReply:          "the time of the holder that is named as places are kept counts from the answer",
+	keptRevives:            "who has given up is in when it is named as the holder",
+	keepDeaf:               "nobody looks who is named as the holder",
+	believesOldAnswer:      "an attempt that is answered \"in line\" ends what was granted meanwhile",
+	believesOldPlaces:      "… and so do places that are kept, where another is named, or nobody",
 }
 
 func (m mutation) String() string { return mutations[m] }

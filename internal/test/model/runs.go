@@ -105,6 +105,13 @@ var (
 	noteDies  = with(noteOf("R", "WR"), func(m *Notes) { m.Crashes, m.Losses = 1, 1 })
 	certain   = func(m Notes) Notes { m.Unknowns = 0; return m }
 
+	line         = Line{Calls: [2]int{1, 0}, Rival: 1, Requests: 2, Grants: 1, Unknowns: 1, Short: 1, Lease: 2}
+	linePunctual = with(line, func(m *Line) { m.Punctual = true })
+	lineTwo      = with(line, func(m *Line) { m.Calls[0], m.Rival, m.Lease = 2, 0, 1 })
+	lineThree    = with(line, func(m *Line) { m.Calls[0], m.Lease, m.Requests = 2, 1, 1 })
+	lineBoth     = with(lineTwo, func(m *Line) { m.Calls = [2]int{1, 1} })
+	punctually   = func(m Line) Line { m.Punctual = true; return m }
+
 	wait2 = Waits{Waiters: 2, Breaks: 2, Others: 3, Unknowns: 1, Forces: 1, HandOver: true}
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
 )
@@ -167,6 +174,26 @@ func runs() []run {
 		notes("two readers and a writer, one client", noteWaits),
 		notes("a reader tries out of turn", noteOf("WRT", "")),
 		notes("a writer goes on reading", noteOf("D", "R")),
+
+		lines("1 call", line),
+		lines("1 call, punctual", linePunctual),
+		lines("2 calls", lineTwo),
+		lines("2 calls, punctual", punctually(lineTwo)),
+		lines("2 clients", lineBoth),
+		lines("2 calls and another", lineThree),
+		lines("X re-entry", with(line, func(m *Line) { m.Depth = 2 })),
+		lines("X force", with(line, func(m *Line) { m.Forces = 1 })),
+		lines("X re-entry force", with(line, func(m *Line) { m.Depth, m.Forces = 2, 1 })),
+		lines("X crash", with(line, func(m *Line) { m.Crashes = 1 })),
+		lines("X crash of one of two clients", with(lineBoth, func(m *Line) { m.Crashes = 1 })),
+		lines("X lapse", with(line, func(m *Line) { m.Lapses = 1 })),
+		lines("X lapse two", with(lineTwo, func(m *Line) { m.Lapses = 1 })),
+		lines("X doubles", with(line, func(m *Line) { m.Doubles, m.Short = 1, 2 })),
+		lines("X renewals", with(line, func(m *Line) { m.Renewals = true })),
+		lines("X fixed short", with(line, func(m *Line) { m.Short, m.Fixed, m.Renewals = 2, 1, true })),
+		lines("X fixed long", with(line, func(m *Line) { m.Short, m.Fixed, m.Renewals = 1, 2, true })),
+		lines("X unknowns 2 punctual", with(linePunctual, func(m *Line) { m.Unknowns = 2 })),
+		lines("X two rivals", with(line, func(m *Line) { m.Rival = 2 })),
 
 		big(shares("readers share, plain calls of one variable", plain)),
 		big(shares("readers share, ForceUnlock, unanswered", with(shareForced, func(m *Shares) { m.Answered = false }), "T1")),
@@ -292,6 +319,27 @@ func runs() []run {
 		notesWithout(grantsAhead, noteOf("RRW", "W"), "W2"),
 		notesWithout(grantsAheadOfTrying, noteOf("WRT", ""), "W2"),
 
+		lineWithout(keepsUnanswered, line, "O"),
+		lineWithout(asksByAttempt, line, "O"),
+		lineWithout(comesBackLast, line, "O"),
+		lineWithout(grantKeepsPlace, linePunctual, "G"),
+		lineWithout(releaseKeepsPlace, linePunctual, "G"),
+		lineWithout(releaseUnsettled, line, "H"),
+		lineWithout(keepForgotten, linePunctual, "G"),
+		lineWithout(keepForgottenInside, linePunctual, "G"),
+		lineWithout(keepUnderWayForgotten, linePunctual, "G"),
+		lineWithout(attemptForgottenInside, with(linePunctual, func(m *Line) { m.Unknowns = 2 }), "G"),
+		lineWithout(attemptShortens, with(line, func(m *Line) { m.Short, m.Fixed = 2, 1 }), "S1"),
+		lineWithout(renewalShortens, with(line, func(m *Line) { m.Short, m.Fixed = 2, 1 }), "S1"),
+		lineWithout(grantFromReceipt, line, "S1"),
+		lineWithout(grantRevives, line, "S1"),
+		lineWithout(grantProlongs, with(line, func(m *Line) { m.Doubles, m.Short = 1, 2 }), "S1"),
+		lineWithout(keptFromReply, line, "S1"),
+		lineWithout(keptRevives, line, "S1"),
+		lineWithout(keepDeaf, with(line, func(m *Line) { m.Deaf = true }), "L1"),
+		lineWithout(believesOldAnswer, line, "N"),
+		lineWithout(believesOldPlaces, line, "N"),
+
 		waitsWithout(noTimer, wait2, "L2"),
 		waitsWithout(noShortTimer, with(wait3, func(m *Waits) { m.Polls = true }), "L2"),
 		waitsWithout(passesForGood, with(wait2, func(m *Waits) { m.Turns = true }), "L2m"),
@@ -305,6 +353,17 @@ func runs() []run {
 		waitsWithout(clearedAfterwards, wait2, "L2m"),
 		waitsWithout(grantLeft, wait2, "G2"),
 	}
+}
+
+func lines(name string, m Line, known ...string) run {
+	return run{name: "line: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func lineWithout(rule mutation, m Line, breaks ...string) run {
+	m.Mutation = rule
+	r := lines("", m)
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
+	return r
 }
 
 func holds(name string, m Holds, known ...string) run {

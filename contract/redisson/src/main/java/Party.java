@@ -2,8 +2,10 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.RandomAccessFile;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.LongBuffer;
 import java.nio.channels.FileChannel;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -17,6 +19,7 @@ import java.util.stream.Collectors;
 
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -37,7 +40,7 @@ public final class Party {
             RedissonClient redisson = Redisson.create(config);
             warmUp(redisson, "warm:" + args[2] + ":" + redisson.getId());
             System.out.println(switch (args[0]) {
-                case "loop" -> loop(redisson.getLock(args[2]), millis(args[4]), millis(args[5]), args[6]);
+                case "loop" -> loop(way(redisson, args), Integer.parseInt(args[8]), millis(args[4]), millis(args[5]), args[6]);
                 case "await" -> await(redisson, args[2], Integer.parseInt(args[4]));
                 default -> throw new IllegalArgumentException(args[0]);
             });
@@ -52,11 +55,69 @@ public final class Party {
         return TimeUnit.MILLISECONDS.toNanos(Long.parseLong(n));
     }
 
+    /** A way into the critical section and out of it again. */
+    private interface Way {
+        Object in() throws Exception; // what out needs
+
+        void out(Object in) throws Exception;
+
+        /** Returns how many may be inside together. */
+        default int most() {
+            return 1;
+        }
+    }
+
+    private static Way locking(RLock lock) {
+        return new Way() {
+            @Override
+            public Object in() {
+                lock.lock();
+                return null;
+            }
+
+            @Override
+            public void out(Object in) {
+                lock.unlock();
+            }
+        };
+    }
+
+    /** Returns the kind of way that the arguments ask for. */
+    private static Way way(RedissonClient redisson, String[] args) throws Exception {
+        switch (args[7]) {
+            case "permits":
+                break;
+            case "fair":
+                return locking(redisson.getFairLock(args[2]));
+            default:
+                return locking(redisson.getLock(args[2]));
+        }
+        int most = Integer.parseInt(args[9]);
+        RPermitExpirableSemaphore semaphore = redisson.getPermitExpirableSemaphore(args[2]);
+        semaphore.trySetPermits(most);
+        return new Way() {
+            @Override
+            public Object in() throws Exception {
+                return semaphore.acquire();
+            }
+
+            @Override
+            public void out(Object in) {
+                semaphore.release((String) in);
+            }
+
+            @Override
+            public int most() {
+                return most;
+            }
+        };
+    }
+
     /** Has two threads contend for a lock of their own, so that all classes are loaded that it takes. */
     private static void warmUp(RedissonClient redisson, String name) throws Exception {
-        RLock lock = redisson.getLock(name);
-        LongBuffer section = LongBuffer.allocate(2);
-        Callable<Turns> turns = () -> new Turns(section).take(lock, millis("500"), millis("1"));
+        Way way = locking(redisson.getLock(name));
+        ByteBuffer section = ByteBuffer.allocateDirect(3 * Long.BYTES);
+        Callable<Turns> turns = () -> new Turns(section, 1).take(way, millis("500"), millis("1"));
         together(List.of(turns, turns));
     }
 
@@ -91,13 +152,17 @@ public final class Party {
         parent.start();
     }
 
-    /** Locks and unlocks until the time is over. The file is where the critical section is. */
-    private static String loop(RLock lock, long duration, long inside, String file) throws Exception {
+    /** Goes in and out until the time is over. The file is where the critical section is. */
+    private static String loop(Way way, int threads, long duration, long inside, String file) throws Exception {
         try (RandomAccessFile f = new RandomAccessFile(file, "rw")) {
-            LongBuffer section = f.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, 2 * Long.BYTES)
-                    .order(ByteOrder.nativeOrder()).asLongBuffer();
+            ByteBuffer section = f.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, 3 * Long.BYTES);
+            List<Callable<Turns>> tasks = new ArrayList<>();
+            for (int i = 1; i <= threads; i++) {
+                Turns turns = new Turns(section, i);
+                tasks.add(() -> turns.take(way, duration, inside));
+            }
             ready();
-            return new Turns(section).take(lock, duration, inside).toString();
+            return Turns.report(together(tasks), way.most() > 1);
         }
     }
 
@@ -120,30 +185,44 @@ public final class Party {
 
     /** What a thread does again and again, and what became of it. */
     private static final class Turns {
-        private final LongBuffer section; // who is inside, or 0; and how many have been
+        private static final VarHandle LONGS = MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
+
+        // Who is inside, or 0; how many have been; and how many are, where several may.
+        private static final int WHO = 0;
+        private static final int ENTRIES = Long.BYTES;
+        private static final int SHARING = 2 * Long.BYTES;
+
+        private final ByteBuffer section;
+        private final long me;
         private long count;
         private long entries;
         private long clashes;
         private long longest; // wait, in nanoseconds
 
-        Turns(LongBuffer section) {
-            this.section = section;
+        Turns(ByteBuffer section, int thread) {
+            this.section = section.order(ByteOrder.nativeOrder());
+            this.me = (ProcessHandle.current().pid() << 16) + thread;
         }
 
-        Turns take(RLock lock, long duration, long time) throws InterruptedException {
-            long me = (ProcessHandle.current().pid() << 16) + 1;
+        Turns take(Way way, long duration, long time) throws Exception {
             long begin = System.nanoTime();
             for (long called = begin; called - begin < duration; called = System.nanoTime()) {
-                lock.lock();
+                Object in = way.in();
                 long inside = System.nanoTime();
                 longest = Math.max(longest, inside - called);
-                clashes += section.get(0) == 0 ? 0 : 1;
-                section.put(0, me).put(1, section.get(1) + 1);
+                if (way.most() > 1) {
+                    clashes += (long) LONGS.getAndAdd(section, SHARING, 1L) < way.most() ? 0 : 1;
+                    pause(time);
+                    LONGS.getAndAdd(section, SHARING, -1L);
+                } else {
+                    clashes += section.getLong(WHO) == 0 ? 0 : 1;
+                    section.putLong(WHO, me).putLong(ENTRIES, section.getLong(ENTRIES) + 1);
+                    pause(time);
+                    clashes += section.getLong(WHO) == me ? 0 : 1;
+                    section.putLong(WHO, 0);
+                }
                 entries++;
-                TimeUnit.NANOSECONDS.sleep(time);
-                clashes += section.get(0) == me ? 0 : 1;
-                section.put(0, 0);
-                lock.unlock();
+                way.out(in);
                 if (inside - begin < duration) {
                     count++;
                 }
@@ -151,9 +230,18 @@ public final class Party {
             return this;
         }
 
-        @Override
-        public String toString() {
-            return String.format("{\"Counts\":[%d],\"Entries\":%d,\"Clashes\":%d,\"Longest\":%d}", count, entries, clashes, longest);
+        private static void pause(long time) throws InterruptedException {
+            if (time > 0) {
+                TimeUnit.NANOSECONDS.sleep(time);
+            }
+        }
+
+        /** Returns what all threads have measured. Where several may be inside, all entries are shared. */
+        static String report(List<Turns> all, boolean shared) {
+            long entries = all.stream().mapToLong(t -> t.entries).sum();
+            return String.format("{\"Counts\":[%s],\"Entries\":%d,\"Reads\":%d,\"Clashes\":%d,\"Longest\":%d}",
+                    all.stream().map(t -> Long.toString(t.count)).collect(Collectors.joining(",")), entries, shared ? entries : 0,
+                    all.stream().mapToLong(t -> t.clashes).sum(), all.stream().mapToLong(t -> t.longest).max().orElse(0));
         }
     }
 }

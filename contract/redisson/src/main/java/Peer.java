@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
@@ -14,10 +15,12 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 
 import org.redisson.Redisson;
+import org.redisson.api.RAtomicLong;
 import org.redisson.api.RBucket;
 import org.redisson.api.RExpirable;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
@@ -27,7 +30,7 @@ import org.redisson.config.Config;
  *
  * <p>A line names a thread, what it is to do, the lock, and what else there is to say, in milliseconds
  * where it is a time. What it is to do is a method of the lock; where that isn't an RLock, its kind
- * and a dot come first: read, write or fenced. Threads are made when they are first named. When a
+ * and a dot come first: read, write, fenced, fair or permits. Threads are made when they are first named. When a
  * thread is done it answers with a line: its name and the result. Before all that, a line says that
  * the program is ready.
  */
@@ -61,11 +64,21 @@ public final class Peer {
 
     private String reply(String[] words) {
         try {
-            long[] numbers = Arrays.stream(words).skip(3).mapToLong(Long::parseLong).toArray();
-            return String.valueOf(call(words[1], words[2], numbers));
+            String[] arguments = Arrays.copyOfRange(words, 3, words.length);
+            int dot = words[1].indexOf('.');
+            String kind = words[1].substring(0, Math.max(dot, 0));
+            String method = words[1].substring(dot + 1);
+            if (kind.equals("permits")) {
+                return String.valueOf(call(redisson.getPermitExpirableSemaphore(words[2]), method, arguments));
+            }
+            return String.valueOf(call(kind, method, words[2], numbers(arguments)));
         } catch (Throwable e) {
             return e.toString();
         }
+    }
+
+    private static long[] numbers(String... arguments) {
+        return Arrays.stream(arguments).mapToLong(Long::parseLong).toArray();
     }
 
     /** Returns the lock that is called so, always the same: Redisson's remember leases. */
@@ -75,14 +88,14 @@ public final class Peer {
             case "read" -> redisson.getReadWriteLock(name).readLock();
             case "write" -> redisson.getReadWriteLock(name).writeLock();
             case "fenced" -> redisson.getFencedLock(name);
+            case "fair" -> redisson.getFairLock(name);
             default -> throw new IllegalArgumentException(kind);
         });
     }
 
-    private Object call(String what, String name, long... n) throws InterruptedException {
-        int dot = what.indexOf('.');
-        RLock lock = lock(what.substring(0, Math.max(dot, 0)), name);
-        switch (what.substring(dot + 1) + "/" + n.length) {
+    private Object call(String kind, String method, String name, long... n) throws InterruptedException {
+        RLock lock = lock(kind, name);
+        switch (method + "/" + n.length) {
             case "lock/0":
                 lock.lock();
                 return "locked";
@@ -130,19 +143,92 @@ public final class Peer {
                 return n[0];
             case "sleeps/0":
                 return sleeps(name);
+            case "interrupt/0":
+                thread(name).interrupt();
+                return "interrupted";
             case "owner/0":
                 return redisson.getId() + ":" + Thread.currentThread().getId();
             default:
-                throw new IllegalArgumentException(what);
+                throw new IllegalArgumentException(method);
         }
     }
 
-    /** Says whether an owner, a thread of this program, waits for a message about the lock that it wants. */
-    private static boolean sleeps(String owner) {
+    /** Calls a method of a semaphore. Where there are several permits, their number comes before times. */
+    private Object call(RPermitExpirableSemaphore semaphore, String method, String... arguments) throws InterruptedException {
+        List<String> ids = List.of(arguments);
+        switch (method) {
+            case "tryRelease":
+                return ids.size() == 1 ? semaphore.tryRelease(ids.get(0)) : semaphore.tryRelease(ids);
+            case "updateLeaseTime":
+                return semaphore.updateLeaseTime(ids.get(0), Long.parseLong(ids.get(1)), TimeUnit.MILLISECONDS);
+            default:
+        }
+        long[] n = numbers(arguments);
+        switch (method + "/" + n.length) {
+            case "acquire/1":
+                return list(semaphore.acquire((int) n[0]));
+            case "acquire/2":
+                return list(semaphore.acquire((int) n[0], n[1], TimeUnit.MILLISECONDS));
+            case "tryAcquire/1":
+                return list(semaphore.tryAcquire((int) n[0]));
+            case "tryAcquire/3":
+                return list(semaphore.tryAcquire((int) n[0], n[1], n[2], TimeUnit.MILLISECONDS));
+            case "availablePermits/0":
+                return semaphore.availablePermits();
+            case "getPermits/0":
+                return semaphore.getPermits();
+            case "acquiredPermits/0":
+                return semaphore.acquiredPermits();
+            case "trySetPermits/1":
+                return semaphore.trySetPermits((int) n[0]);
+            case "setPermits/1":
+                semaphore.setPermits((int) n[0]);
+                return "set";
+            case "addPermits/1":
+                semaphore.addPermits((int) n[0]);
+                return "added";
+            case "delete/0":
+                return semaphore.delete();
+            case "enter/3":
+                for (long i = 0; i < n[0]; i++) {
+                    enter(semaphore, (int) n[1], n[2]);
+                }
+                return n[0];
+            default:
+                throw new IllegalArgumentException(method);
+        }
+    }
+
+    /** Returns the ids of permits in a word. */
+    private static String list(List<String> ids) {
+        return ids == null || ids.isEmpty() ? "none" : String.join(",", ids);
+    }
+
+    /** Has some permits for a moment, and sees to it that no more are out than there are. */
+    private void enter(RPermitExpirableSemaphore semaphore, int permits, long limit) throws InterruptedException {
+        RAtomicLong inside = redisson.getAtomicLong(semaphore.getName() + ":inside");
+        List<String> ids = semaphore.acquire(permits);
+        try {
+            long out = inside.addAndGet(permits);
+            if (out > limit) {
+                throw new IllegalStateException(out + " inside");
+            }
+            inside.addAndGet(-permits);
+        } finally {
+            semaphore.release(ids);
+        }
+    }
+
+    /** Returns the thread of this program that is an owner. */
+    private static Thread thread(String owner) {
         long id = Long.parseLong(owner.substring(owner.lastIndexOf(':') + 1));
-        return Thread.getAllStackTraces().entrySet().stream()
-                .filter(e -> e.getKey().getId() == id && WAITING.contains(e.getKey().getState()))
-                .flatMap(e -> Arrays.stream(e.getValue()))
+        return Thread.getAllStackTraces().keySet().stream().filter(t -> t.getId() == id).findAny().orElseThrow();
+    }
+
+    /** Says whether an owner waits for a message about the lock that it wants. */
+    private static boolean sleeps(String owner) {
+        Thread thread = thread(owner);
+        return WAITING.contains(thread.getState()) && Arrays.stream(thread.getStackTrace())
                 .anyMatch(frame -> frame.getClassName().equals(Semaphore.class.getName()));
     }
 

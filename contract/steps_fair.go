@@ -1,0 +1,835 @@
+package contract
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// queuer returns an owner on a session of its own, or skips the case for stores without Fair locks.
+func (e *env) queuer(owner string) party {
+	e.Helper()
+	e.need(backend.Fair)
+	p := e.party(owner).as(backend.Fair)
+	if _, ok := p.s.(backend.Liner); !ok {
+		e.Fatal("the store declares Fair locks, but its session is no backend.Liner")
+	}
+	return p
+}
+
+// stands asks for the lock, which another has, and stands in line for it.
+func (p party) stands(name string, place time.Duration) {
+	p.e.Helper()
+	if res := p.asks(name, 0, place); res.Acquired {
+		p.e.Fatalf("Acquire(%.40q) by %v: acquired; want a place in line, since another holds it", name, p)
+	}
+}
+
+// keep keeps the places of owners of the session of p.
+func (p party) keep(name string, place time.Duration, owners ...string) backend.PlacesResult {
+	p.e.Helper()
+	res, err := p.s.(backend.Liner).KeepPlaces(p.e.ctx, backend.PlacesRequest{Kind: backend.Fair, Name: name, Owners: owners, Place: place})
+	if err != nil {
+		p.e.Fatalf("KeepPlaces(%.40q, %.40q): %v", name, owners, err)
+	}
+	return res
+}
+
+// ear is what a session hears of a lock that is given to those who stand in line.
+type ear struct {
+	s    backend.Session
+	rung chan struct{}
+
+	mu     sync.Mutex
+	grants []backend.Grant
+	taken  map[string]bool // whose were expected
+}
+
+// listens subscribes the session of p, if it is a Notifier.
+func (p party) listens(name string) *ear {
+	p.e.Helper()
+	n, ok := p.s.(backend.Notifier)
+	if !ok {
+		return nil
+	}
+	x := &ear{s: p.s, rung: make(chan struct{}, 1), taken: make(map[string]bool)}
+	sub, err := n.Subscribe(p.e.ctx, backend.SubscribeRequest{Kind: p.kind, Name: name, Wake: func(backend.Wakeup) {}, Granted: x.granted})
+	if err != nil {
+		p.e.Fatalf("Subscribe(%.40q): %v", name, err)
+	}
+	p.e.Cleanup(sub.Close)
+	return x
+}
+
+func (x *ear) granted(g backend.Grant) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.grants = append(x.grants, g)
+	select {
+	case x.rung <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the first grant to an owner. Others to it are no surprise then.
+func (x *ear) take(owner string) (backend.Grant, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i := slices.IndexFunc(x.grants, func(g backend.Grant) bool { return g.Owner == owner })
+	if i < 0 {
+		return backend.Grant{}, false
+	}
+	x.taken[owner] = true
+	g := x.grants[i]
+	x.grants = slices.Delete(x.grants, i, i+1)
+	return g, true
+}
+
+// silent checks that nobody was said to have the lock whose turn it wasn't. Who has to ask may be told so at any time.
+func (x *ear) silent(e *env) {
+	e.Helper()
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, g := range x.grants {
+		if g.Lease != 0 && !x.taken[g.Owner] {
+			e.Fatalf("Granted was called for %.40q, whose turn it isn't, or who is of another session", g.Owner)
+		}
+	}
+}
+
+// hears waits until the session of p is told of a grant to p.
+func (p party) hears(x *ear) backend.Grant {
+	p.e.Helper()
+	for {
+		if g, ok := x.take(p.owner); ok {
+			return g
+		}
+		if !rings(x.rung) {
+			p.e.Fatalf("nobody called Granted for %v, whose turn it is", p)
+		}
+	}
+}
+
+// patience is for how long a grant must last at least. Who takes longer for a step between hearing of it and renewing has
+// a machine that is too slow for that.
+const patience = 500 * time.Millisecond
+
+// turn waits until p has the lock, which it stands in line for and which was given away after since, and renews it. It says
+// whether that was in time: an owner that was given the lock has it for a short time only.
+func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
+	p.e.Helper()
+	if x == nil {
+		p.e.eventually(fmt.Sprintf("the lock acquired by %v, whose turn it is", p), func() bool { return p.asks(name, 0, p.e.longLease()).Acquired })
+	} else if g := p.hears(x); g.Lease == 0 {
+		p.e.eventually(fmt.Sprintf("the lock acquired by %v, who was told to ask", p), func() bool { return p.asks(name, 0, p.e.longLease()).Acquired })
+	}
+	held := p.renew(name, p.e.longLease())
+	if elapsed := time.Since(since); !held && elapsed < patience {
+		p.e.Fatalf("%v after it was given to %v the lock is lost", elapsed, p)
+	}
+	if held {
+		p.has(name, 1)
+	}
+	return held
+}
+
+// inTime repeats what must be done while somebody has the lock for a short time, each time with another name, until the
+// machine was fast enough.
+func (e *env) inTime(attempt func(name string) (inTime bool)) {
+	e.Helper()
+	for range 20 {
+		e.attempts++
+		if attempt(fmt.Sprint("lock", e.attempts)) {
+			return
+		}
+	}
+	e.Fatalf("the machine was never fast enough: a step took more than %v each time", patience)
+}
+
+// queue is several owners, each on a session of its own, and what they hear of a lock.
+type queue struct {
+	e     *env
+	name  string
+	all   []party
+	heard []*ear
+}
+
+// lineUp lets owners listen, and stand in line for a lock that another has.
+func (e *env) lineUp(name string, place time.Duration, all ...party) *queue {
+	e.Helper()
+	q := &queue{e: e, name: name}
+	for _, p := range all {
+		q.listen(p)
+	}
+	for _, p := range all {
+		p.stands(name, place)
+	}
+	return q
+}
+
+// listen adds an owner that is to be told. A session has one subscription for all of its owners.
+func (q *queue) listen(p party) {
+	q.e.Helper()
+	x := (*ear)(nil)
+	for _, other := range q.heard {
+		if other != nil && other.s == p.s {
+			x = other
+		}
+	}
+	if x == nil {
+		x = p.listens(q.name)
+	}
+	q.all, q.heard = append(q.all, p), append(q.heard, x)
+}
+
+// turns has the owners of these indexes get the lock one after the other, each as soon as the one before has released.
+// The first of them was given it after since.
+func (q *queue) turns(since time.Time, order ...int) (inTime bool) {
+	q.e.Helper()
+	for _, i := range order {
+		p := q.all[i]
+		if !p.turn(q.name, q.heard[i], since) {
+			return false
+		}
+		for _, x := range q.heard {
+			x.silent(q.e)
+		}
+		since = time.Now()
+		p.releases(q.name, q.e.longLease(), backend.Freed)
+	}
+	return true
+}
+
+var fairCases = []testCase{
+	{"fair/order", "Those who stand in line get the lock in the order in which they came, whichever session they are of, and then are out of it",
+		func(e *env) {
+			a, lease := e.queuer("a"), e.longLease()
+			b, c := e.queuer("b"), e.queuer("c")
+			all := []party{b, c, e.at(b.s, "d").as(backend.Fair), e.at(a.s, "e").as(backend.Fair), e.queuer("f")}
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				q := e.lineUp(name, lease, all...)
+				all[1].has(name, 0)
+				start := time.Now()
+				a.releases(name, lease, backend.Freed)
+				if !q.turns(start, 0, 1, 2, 3, 4) {
+					return false
+				}
+				a.seesFree(name)
+				a.acquires(name, lease)
+				return true
+			})
+		}},
+	{"fair/again", "An owner that holds the lock isn't counted again without Reentry, and is once more with it; each lasts no shorter than the lease",
+		func(e *env) {
+			a, b, lease, shorter := e.queuer("a"), e.queuer("b"), e.longLease(), e.legal(e.longLease()/2)
+			start := time.Now()
+			for _, l := range []time.Duration{lease, lease, shorter, 2 * lease} {
+				if res := a.asks("lock", 0, lease, l); !res.Acquired {
+					e.Fatal("an attempt by the holder was refused")
+				}
+				a.has("lock", 1)
+				a.lasts("lock", max(l, lease), start)
+			}
+			a.lasts("lock", 2*lease, start)
+			a.reenters("lock", 2*lease, 2)
+			if res := e.at(e.session(), "a").as(backend.Fair).asks("lock", 0, 0); !res.Acquired {
+				e.Fatal("an attempt by the holder, from another session, was refused")
+			}
+			a.reenters("lock", 2*lease, 3)
+			b.refused("lock", lease)
+			a.releases("lock", lease, backend.Left)
+			a.releases("lock", lease, backend.Left)
+			a.releases("lock", lease, backend.Freed)
+			b.acquires("lock", lease) // a has no place either
+			b.releases("lock", lease, backend.Freed)
+			b.seesFree("lock")
+		}},
+	{"fair/given and asked for", "Who was given the lock just as it asked again has it once, for the lease that it asked for",
+		func(e *env) {
+			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				b.stands(name, lease)
+				start := time.Now()
+				a.releases(name, lease, backend.Freed)
+				if res := b.asks(name, 0, lease); !res.Acquired {
+					return time.Since(start) < patience && fails(e, "%v, whose turn it is, was refused", b)
+				}
+				b.has(name, 1)
+				b.lasts(name, lease, start)
+				b.releases(name, lease, backend.Freed)
+				b.seesFree(name)
+				return true
+			})
+		}},
+	{"fair/no place", "Without Place an attempt that doesn't succeed changes nothing",
+		func(e *env) {
+			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			heard := b.listens("lock")
+			b.keptOut("lock", term{lease, start})
+			b.refused("lock", 2*lease)
+			a.lasts("lock", lease, start)
+			a.releases("lock", lease, backend.Freed)
+			a.seesFree("lock")
+			c.acquires("lock", lease)
+			c.releases("lock", lease, backend.Freed)
+			heard.silent(e)
+		}},
+	{"fair/remaining", "Who gets a place is told how long the present hold lasts, and so is who keeps it",
+		func(e *env) {
+			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			told := func(step string, remaining time.Duration, lease time.Duration) {
+				e.Helper()
+				if remaining >= 0 { // negative: the store doesn't know
+					e.checkRemaining(step, remaining, lease, start)
+				}
+			}
+			told("Acquire", b.asks("lock", 0, lease).Remaining, lease)
+			told("KeepPlaces", b.keep("lock", lease, "b").Remaining, lease)
+			a.renews("lock", 2*lease, true)
+			told("Acquire", b.asks("lock", 0, lease).Remaining, 2*lease)
+			told("KeepPlaces", b.keep("lock", lease, "b").Remaining, 2*lease)
+			a.has("lock", 1)
+		}},
+	{"fair/not before its turn", "When a hold has run out the first in line has the lock before all who come later, also if nobody was told",
+		func(e *env) {
+			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
+			for i, place := range []time.Duration{0, lease} {
+				name := fmt.Sprint("lock", i)
+				a.acquires(name, e.shortLease())
+				heard := b.listens(name)
+				if b.asks(name, 0, lease).Acquired {
+					continue // the short lease was over
+				}
+				e.eventually("the lock given to the first in line", func() bool {
+					acquired := c.asks(name, 0, place).Acquired
+					if b.look(name).Count == 1 {
+						return true
+					}
+					if acquired && heard != nil { // what b was given may have run out
+						b.hears(heard)
+					}
+					return acquired && (heard != nil || fails(e, "%v got the lock before %v, who stands in line", c, b))
+				})
+			}
+		}},
+	{"fair/moved by any step", "Any step about the lock but Look gives it to the first in line if a hold has run out; and if that is who asks, it is acquired",
+		func(e *env) {
+			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
+			var all []func()
+			for what, step := range map[string]func(name string){
+				"Acquire":              func(name string) { c.asks(name, 0, 0) },
+				"Acquire with Place":   func(name string) { c.asks(name, 0, lease) },
+				"Acquire by the first": func(name string) { b.asks(name, 0, lease) },
+				"Release":              func(name string) { c.releases(name, lease, backend.NotHeld) },
+				"Renew":                func(name string) { c.renews(name, lease, false) },
+				"KeepPlaces":           func(name string) { b.keep(name, lease, "b") },
+				"Release by the first": func(name string) { a.releases(name, lease, backend.NotHeld) },
+				"ForceRelease": func(name string) {
+					c.s.ForceRelease(e.ctx, backend.ForceReleaseRequest{Kind: backend.Fair, Name: name})
+				},
+			} {
+				a.acquires(what, e.shortLease())
+				heard := b.listens(what)
+				if b.asks(what, 0, lease).Acquired {
+					continue // the short lease was over
+				}
+				all = append(all, func() {
+					e.eventually("the lock given to the first in line, after a hold that ran out, by "+what, func() bool {
+						if b.look(what).Count == 1 {
+							return true
+						}
+						if heard != nil {
+							if _, told := heard.take("b"); told {
+								return true
+							}
+						}
+						if !a.look(what).Held {
+							step(what)
+						}
+						return false
+					})
+				})
+			}
+			for _, awaits := range all {
+				awaits()
+			}
+		}},
+	{"fair/dead heir", "Who was given the lock and doesn't renew it has it for a short time, about a second, and then the next in line gets it",
+		func(e *env) {
+			a, dead, c, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.longLease()
+			a.acquires("lock", lease)
+			q := e.lineUp("lock", lease, dead, c)
+			start := time.Now()
+			a.releases("lock", lease, backend.Freed)
+			if left, atMost := dead.look("lock").Remaining, e.legal(time.Second)+4*time.Second; left > atMost {
+				e.Fatalf("who was given the lock has it for %v; want about a second", left)
+			}
+			e.eventually("the lock given to the next in line, after one who is dead", func() bool {
+				holder := c.keep("lock", lease, "c").Holder
+				if q.heard[1] != nil {
+					_, told := q.heard[1].take("c")
+					return told || holder == "c"
+				}
+				return holder == "c"
+			})
+			if elapsed := time.Since(start); elapsed < patience {
+				e.Fatalf("the first in line had the lock for %v; want about a second", elapsed)
+			}
+			dead.renews("lock", lease, false)
+			dead.releases("lock", lease, backend.NotHeld)
+		}},
+	{"fair/place ends", "A place ends with Place unless it is kept, and then its owner gets nothing; one that is kept doesn't",
+		func(e *env) {
+			a, dead, c, d, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.queuer("d"), e.longLease()
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				forgotten := dead.listens(name)
+				dead.stands(name, e.shortLease())
+				q := e.lineUp(name, lease, c, d)
+				e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
+				start := time.Now()
+				a.releases(name, lease, backend.Freed)
+				if !q.turns(start, 0, 1) {
+					return false
+				}
+				a.seesFree(name)
+				forgotten.silent(e)
+				return true
+			})
+			// The only one in line.
+			a.acquires("lock", lease)
+			dead.stands("lock", e.shortLease())
+			e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
+			a.releases("lock", lease, backend.Freed)
+			c.acquires("lock", lease)
+		}},
+	{"fair/place kept by asking", "Who is in line and asks again keeps its place, which lasts for Place from now, or for longer if it was kept for longer",
+		func(e *env) {
+			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"), e.longLease()
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				b.stands(name, e.shortLease())
+				q := e.lineUp(name, lease, b, c, d)
+				b.stands(name, lease)
+				c.stands(name, e.shortLease()) // it is kept for longer
+				d.asks(name, 0, 0)             // nor does that take it away
+				e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
+				start := time.Now()
+				a.releases(name, lease, backend.Freed)
+				return q.turns(start, 0, 1, 2)
+			})
+		}},
+	{"fair/given up", "Release by an owner that holds nothing gives up its place, and no other's",
+		func(e *env) {
+			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"), e.longLease()
+			e.inTime(func(name string) bool {
+				start := time.Now()
+				a.acquires(name, lease)
+				gone := b.listens(name)
+				b.stands(name, lease)
+				q := e.lineUp(name, lease, c, d)
+				b.releases(name, lease, backend.NotHeld)
+				b.releases(name, lease, backend.NotHeld)
+				a.has(name, 1)
+				a.lasts(name, lease, start)
+				start = time.Now()
+				a.releases(name, lease, backend.Freed)
+				if !c.turn(name, q.heard[0], start) {
+					return false
+				}
+				b.stands(name, lease) // now it comes last
+				start = time.Now()
+				c.releases(name, lease, backend.Freed)
+				if !d.turn(name, q.heard[1], start) {
+					return false
+				}
+				gone.silent(e)
+				b.releases(name, lease, backend.NotHeld)
+				d.releases(name, lease, backend.Freed)
+				a.seesFree(name)
+				gone.silent(e)
+				return true
+			})
+		}},
+	{"fair/given up too late", "Who was given the lock as it gave up gives it to the next with that Release",
+		func(e *env) {
+			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				q := e.lineUp(name, lease, b, c)
+				start := time.Now()
+				a.releases(name, lease, backend.Freed)
+				res, err := b.s.Release(e.ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: name, Owner: "b", Lease: lease})
+				switch {
+				case err != nil:
+					e.Fatalf("Release: %v", err)
+				case res.Outcome != backend.Freed:
+					return time.Since(start) < patience && fails(e, "Release by %v, who was given the lock: %v; want freed", b, res.Outcome)
+				case !c.turn(name, q.heard[1], start):
+					return false
+				}
+				c.releases(name, lease, backend.Freed)
+				a.seesFree(name)
+				return true
+			})
+		}},
+	{"fair/keep", "KeepPlaces lets the places of those who are in line end with Place from now, and leaves them where they are",
+		func(e *env) {
+			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
+			d := e.at(b.s, "d").as(backend.Fair)
+			short := e.shortLease()
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				start := time.Now()
+				q := e.lineUp(name, short, b, c, d)
+				c.keep(name, lease, "c")
+				if res := b.keep(name, lease, "d", "b"); res.Holder != "" {
+					e.Fatalf("KeepPlaces of %v and %v: Holder %q; want none of them", b, d, res.Holder)
+				}
+				if time.Since(start) >= short-short/50-2*time.Millisecond {
+					short *= 2 // the places may have been over before they were kept
+					return false
+				}
+				e.sleep(short + short/2 + e.leaseStep())
+				start = time.Now()
+				a.releases(name, lease, backend.Freed)
+				return q.turns(start, 0, 1, 2)
+			})
+		}},
+	{"fair/keep ends", "A place that was kept ends with Place, too",
+		func(e *env) {
+			a, dead, c, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.longLease()
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				dead.stands(name, e.shortLease())
+				dead.keep(name, e.shortLease(), "dead")
+				q := e.lineUp(name, lease, c)
+				e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
+				start := time.Now()
+				a.releases(name, lease, backend.Freed)
+				return q.turns(start, 0)
+			})
+		}},
+	{"fair/back in line", "Who is neither in line nor holds the lock when its place is to be kept comes back before all others, in the order of the request",
+		func(e *env) {
+			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
+			on := func(p party, owner string) party { return e.at(p.s, owner).as(backend.Fair) }
+			x, y, z := on(b, "x"), on(b, "y"), on(b, "z")
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				q := e.lineUp(name, lease, c, y)
+				for _, p := range []party{x, z} {
+					q.listen(p)
+					p.stands(name, e.shortLease())
+				}
+				e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
+				b.keep(name, lease, "z", "y", "x")
+				for _, p := range q.all {
+					p.has(name, 0)
+				}
+				start := time.Now()
+				a.releases(name, lease, backend.Freed)
+				return q.turns(start, 3, 2, 0, 1)
+			})
+		}},
+	{"fair/keep and hold", "KeepPlaces says which of its owners holds the lock, and that one gets no place",
+		func(e *env) {
+			a, c, lease := e.queuer("a"), e.queuer("c"), e.longLease()
+			b := e.at(a.s, "b").as(backend.Fair)
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				q := e.lineUp(name, lease, b)
+				for range 2 {
+					if res := a.keep(name, lease, "b", "a"); res.Holder != "a" {
+						e.Fatalf("KeepPlaces: Holder %q; want the holder, who is among the owners", res.Holder)
+					}
+				}
+				if res := c.keep(name, lease, "c"); res.Holder != "" {
+					e.Fatalf("KeepPlaces: Holder %q, who isn't among the owners", res.Holder)
+				}
+				c.releases(name, lease, backend.NotHeld)
+				a.has(name, 1)
+				start := time.Now()
+				a.releases(name, lease, backend.Freed)
+				res := a.keep(name, lease, "b")
+				if elapsed := time.Since(start); res.Holder != "b" && elapsed < patience {
+					e.Fatalf("KeepPlaces: Holder %q; want the one who was just given the lock", res.Holder)
+				}
+				if !q.turns(start, 0) {
+					return false
+				}
+				a.seesFree(name)
+				return true
+			})
+		}},
+	{"fair/keep what is free", "If the lock is free when places are to be kept, the first of those who then are in line has it",
+		func(e *env) {
+			b, c, lease := e.queuer("b"), e.queuer("c"), e.longLease()
+			e.inTime(func(name string) bool {
+				start := time.Now()
+				q := &queue{e: e, name: name}
+				q.listen(b)
+				q.listen(c)
+				res := b.keep(name, lease, "b")
+				if res.Holder != "b" {
+					e.Fatalf("KeepPlaces of a free lock: Holder %q; want the first", res.Holder)
+				}
+				if atMost := e.legal(time.Second) + 4*time.Second; res.Remaining > atMost {
+					e.Fatalf("KeepPlaces of a free lock: Remaining %v; want about a second", res.Remaining)
+				}
+				c.stands(name, lease)
+				return q.turns(start, 0, 1)
+			})
+		}},
+	{"fair/told", "Granted says who was given the lock, and for how long from an instant that isn't after that: so long the store keeps it, at least",
+		func(e *env) {
+			e.needNotifier()
+			a, b, other, lease := e.queuer("a"), e.queuer("b"), e.queuer("other"), e.longLease()
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				q, unheard := e.lineUp(name, lease, b), other.listens(name)
+				a.releases(name, lease, backend.Freed)
+				released := time.Now()
+				g := b.hears(q.heard[0])
+				left, now := other.look(name), time.Now()
+				switch {
+				case g.Lease < 0:
+					e.Fatalf("Granted with a lease of %v", g.Lease)
+				case g.Lease == 0: // it has to ask
+				case g.Since.After(released):
+					e.Fatalf("Granted says that the lock was free until %v after it was given away", g.Since.Sub(released))
+				case left.Held && g.Since.Add(g.Lease).After(now.Add(left.Remaining+e.leaseStep())):
+					e.Fatalf("Granted promises the lock for %v longer than the store keeps it", g.Since.Add(g.Lease).Sub(now.Add(left.Remaining)))
+				}
+				unheard.silent(e)
+				return left.Held
+			})
+		}},
+	{"fair/told by KeepPlaces", "Granted is called whatever step gave the lock away, also one of the same session",
+		func(e *env) {
+			e.needNotifier()
+			b, lease := e.queuer("b"), e.longLease()
+			c := e.at(b.s, "c").as(backend.Fair)
+			e.inTime(func(name string) bool {
+				start := time.Now()
+				heard := b.listens(name)
+				b.keep(name, lease, "b", "c")
+				b.hears(heard)
+				if !b.renew(name, lease) {
+					return time.Since(start) < patience && fails(e, "the lock was lost at once")
+				}
+				start = time.Now()
+				b.releases(name, lease, backend.Freed)
+				return c.turn(name, heard, start)
+			})
+		}},
+	{"fair/force", "ForceRelease frees the lock, leaves the line, and gives the lock to the first; it says whether anybody held it",
+		func(e *env) {
+			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
+			a.forces("free", false)
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				a.acquires(name, lease)
+				q := e.lineUp(name, lease, b, c)
+				start := time.Now()
+				c.forces(name, true)
+				a.renews(name, lease, false)
+				a.releases(name, lease, backend.NotHeld)
+				if !b.turn(name, q.heard[0], start) {
+					return false
+				}
+				start = time.Now()
+				a.forces(name, true)
+				if !q.turns(start, 1) {
+					return false
+				}
+				a.forces(name, false)
+				a.seesFree(name)
+				return true
+			})
+		}},
+	{"fair/and plain", "Fair, Exclusive and Fenced are ways to one lock: each excludes the others, sees it, and frees it by force",
+		func(e *env) {
+			fair, lease := e.queuer("a"), e.longLease()
+			for _, k := range e.locks()[0] {
+				if k == backend.Fair {
+					continue
+				}
+				plain := e.party("b").as(k)
+				for i, ways := range [][2]party{{fair, plain}, {plain, fair}} {
+					holder, other := ways[0], ways[1]
+					name, start := fmt.Sprint(k, i), time.Now()
+					holder.acquires(name, lease)
+					other.keptOut(name, term{lease, start})
+					other.has(name, 0)
+					other.lasts(name, lease, start)
+					other.renews(name, lease, false)
+					other.releases(name, lease, backend.NotHeld)
+					holder.has(name, 1)
+					other.forces(name, true)
+					holder.seesFree(name)
+				}
+				name := "line for " + k.String()
+				plain.acquires(name, lease)
+				fair.stands(name, lease)
+				plain.has(name, 1)
+				plain.releases(name, lease, backend.Freed)
+				e.eventually("a Fair lock given to who stood in line while the name had another kind", func() bool {
+					return fair.keep(name, lease, "a").Holder == "a"
+				})
+			}
+		}},
+	{"fair/owners", "Those in line are told apart by equality only: case, blanks and all characters count",
+		func(e *env) {
+			a, lease := e.queuer("holder"), e.longLease()
+			s := e.session()
+			done := 0 // of the names
+			e.inTime(func(name string) bool {
+				a.acquires(name, lease)
+				heard := e.at(s, "").as(backend.Fair).listens(name)
+				waiting := oddNames[done:]
+				for _, owner := range waiting {
+					e.at(s, owner).as(backend.Fair).stands(name, lease)
+				}
+				start := time.Now()
+				a.releases(name, lease, backend.Freed)
+				for _, owner := range waiting {
+					p := e.at(s, owner).as(backend.Fair)
+					if !p.turn(name, heard, start) {
+						return false
+					}
+					done++
+					start = time.Now()
+					p.releases(name, lease, backend.Freed)
+				}
+				return true
+			})
+		}},
+	{"fair/at once", "Two never hold the lock at once, and all who stand in line get it, with steps of all kinds going on",
+		func(e *env) {
+			const sessions, owners, rounds = 3, 3, 6
+			lease := e.longLease()
+			var inside atomic.Int32
+			var all []party
+			for i := range sessions {
+				s := e.queuer("").s
+				for j := range owners {
+					all = append(all, e.at(s, fmt.Sprintf("%d:%d", i, j)).as(backend.Fair))
+				}
+			}
+			e.parallel(len(all), func(i int) error {
+				for round := range rounds {
+					acquired, err := all[i].queuesUntil("lock", lease, (i+round)%4 == 0)
+					if err != nil {
+						return err
+					}
+					if !acquired {
+						continue
+					}
+					if n := inside.Add(1); n != 1 {
+						return fmt.Errorf("%d owners hold the lock at once", n)
+					}
+					time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
+					inside.Add(-1)
+					if err := all[i].gives("lock", lease); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			all[0].seesFree("lock")
+		}},
+	{"fair/broken subscription", "Who wasn't told of its turn, since its subscription was broken, learns it from KeepPlaces",
+		func(e *env) {
+			e.needNotifier()
+			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
+			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
+			a.acquires("lock", lease)
+			e.lineUp("lock", lease, b)
+			e.store.BreakSubscriptions()
+			a.releases("lock", lease, backend.Freed)
+			e.eventually("KeepPlaces names the holder", func() bool { return b.keep("lock", lease, "b").Holder == "b" })
+			e.eventually("the lock acquired by who was given it", func() bool { return b.asks("lock", 0, lease).Acquired })
+			b.has("lock", 1)
+		}},
+	{"fair/wiped", "After the store has lost its data those who waited come back with KeepPlaces, and the first who comes back has the lock",
+		func(e *env) {
+			e.skipWithout(e.store.Wipe != nil, "Wipe")
+			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
+			a.acquires("lock", lease)
+			b.stands("lock", lease)
+			e.store.Wipe()
+			e.eventually("KeepPlaces names the holder, after Wipe", func() bool {
+				res, err := b.s.(backend.Liner).KeepPlaces(e.ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: lease})
+				return err == nil && res.Holder == "b"
+			})
+			e.eventually("a step of the former holder without an error", func() bool {
+				_, err := a.s.Look(e.ctx, backend.LookRequest{Kind: backend.Fair, Name: "lock", Owner: "a"})
+				return err == nil
+			})
+			a.renews("lock", lease, false)
+		}},
+	{"fair/context over", "KeepPlaces with a context that is over tells the truth, and may be called again",
+		func(e *env) {
+			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
+			over, cancel := context.WithCancel(e.ctx)
+			cancel()
+			a.acquires("lock", lease)
+			for range 5 {
+				res, err := b.s.(backend.Liner).KeepPlaces(over, backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"a", "b"}, Place: lease})
+				switch {
+				case err == nil && res.Holder != "a":
+					e.Fatalf("KeepPlaces returned no error, and the holder %q; want \"a\", or an error", res.Holder)
+				case err != nil && backend.KindOf(err) == backend.Refused:
+					e.Fatalf("KeepPlaces: error %q is of kind Refused; but another step could be carried out", err)
+				}
+			}
+			if res := b.keep("lock", lease, "b", "a"); res.Holder != "a" {
+				e.Fatalf("KeepPlaces: Holder %q; want \"a\"", res.Holder)
+			}
+		}},
+}
+
+// fails fails the test.
+func fails(e *env, format string, args ...any) bool {
+	e.Helper()
+	e.Fatalf(format, args...)
+	return false
+}
+
+// queuesUntil stands in line until p has the lock, or gives up if it doesn't get it at once. It may be called from any goroutine.
+func (p party) queuesUntil(name string, lease time.Duration, givesUp bool) (acquired bool, err error) {
+	req := p.request(name, lease)
+	req.Place = lease
+	for start := time.Now(); ; {
+		res, err := p.s.Acquire(p.e.ctx, req)
+		switch {
+		case err != nil || res.Acquired:
+			return res.Acquired, err
+		case givesUp:
+			_, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+			return false, err
+		case time.Since(start) > 30*time.Second:
+			return false, fmt.Errorf("%v waits too long for its turn", p)
+		}
+		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+		if _, err := p.s.(backend.Liner).KeepPlaces(p.e.ctx, backend.PlacesRequest{Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease}); err != nil {
+			return false, err
+		}
+	}
+}

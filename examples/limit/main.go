@@ -1,0 +1,106 @@
+// Limit lets workers in several processes call a service that can only stand so many at once. One of the
+// processes is killed in the middle of its calls; what it had comes back when its lease has run out.
+//
+//	go run ./examples/limit                        # the semaphore is in memory, and a process is a client of its own
+//	go run ./examples/limit -redis localhost:6379  # the semaphore is on a server, and processes are processes
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+const (
+	semaphoreName = "limit:service"
+	atOnce        = 3 // calls that the service can stand
+	lease         = 2 * time.Second
+
+	processes = 3
+	workers   = 4  // in each
+	calls     = 15 // of each: some are made when the dead one's lease is over
+)
+
+func main() {
+	addr := flag.String("redis", "", "host:port of a Redis server; without it the semaphore is in memory")
+	service := flag.String("service", "", "URL of the service: be one of the processes (the program starts itself like that)")
+	dies := flag.Bool("dies", false, "be the one that is killed")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *addr, *service, *dies); err != nil {
+		fmt.Fprintln(os.Stderr, "limit:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, addr, service string, dies bool) error {
+	if addr == "" {
+		store := membackend.New()
+		return play(ctx, os.Stdout, store, func(url string, dies bool) process { return clientProcess(ctx, store, url, dies) })
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	store := redisbackend.New(rdb)
+	if service != "" {
+		return work(ctx, store, service, dies)
+	}
+	return play(ctx, os.Stdout, store, func(url string, dies bool) process { return realProcess(ctx, addr, url, dies) })
+}
+
+// play starts the service and the processes that use it, kills one of them, and says what came of it.
+func play(ctx context.Context, out io.Writer, store backend.Backend, start func(url string, dies bool) process) error {
+	s := newService()
+	server := httptest.NewServer(s)
+	defer server.Close()
+	client := dlock.New(store)
+	defer client.Close()
+	permits := client.Semaphore(semaphoreName, atOnce)
+
+	victim := start(server.URL, true)
+	defer victim.kill()
+	if err := s.await(ctx, victimsCalls); err != nil {
+		return fmt.Errorf("the one that is to die hasn't begun: %w", err)
+	}
+	left, err := permits.Available(ctx)
+	if err != nil {
+		return err
+	}
+	var all []process
+	for range processes {
+		p := start(server.URL, false)
+		defer p.kill()
+		all = append(all, p)
+	}
+	fmt.Fprintf(out, "a process with %d permits of %d is killed: %d left\n", victimsCalls, atOnce, left)
+	victim.kill()
+	for _, p := range all {
+		if err := p.wait(); err != nil {
+			return err
+		}
+	}
+	left, err = permits.Available(ctx)
+	if err != nil {
+		return err
+	}
+	served, most := s.figures()
+	fmt.Fprintf(out, "%d processes made %d calls, never more than %d at once\n", processes, served, most)
+	fmt.Fprintf(out, "what the dead one had came back with its lease: %d left\n", left)
+	if most > atOnce || served != processes*workers*calls || left != atOnce {
+		return fmt.Errorf("there should be no more than %d at once, %d calls, and %d permits", atOnce, processes*workers*calls, atOnce)
+	}
+	return nil
+}

@@ -1,0 +1,584 @@
+package main
+
+import "slices"
+
+// What can happen next to a fair lock.
+
+type lineEmitter func(LineState, string, ...any)
+
+// Next emits the successors.
+func (m *Line) Next(s LineState, calm bool, emit func(LineState, string, ...any)) {
+	do := func(t LineState, format string, args ...any) {
+		m.tidy(&t)
+		emit(t, format, args...)
+	}
+	for i, r := range s.requests[:m.Requests] {
+		if r.kind != none && (i == 0 || r != s.requests[i-1]) {
+			m.network(s, i, calm, do)
+		}
+	}
+	for i := range s.messages {
+		if s.messages[i].number != 0 {
+			m.hear(s, i, calm, do)
+		}
+	}
+	m.time(s, calm, do)
+	for client := range 2 {
+		if !s.gone(client) {
+			m.keep(s, client, do)
+		}
+	}
+	for n := uint8(1); n <= m.numbers(); n++ {
+		if n == m.rival() {
+			m.other(s, n, calm, do)
+		} else if !s.gone(m.client(n)) {
+			m.step(s, n, calm, do)
+		}
+	}
+	if !calm {
+		m.accidents(s, do)
+	}
+}
+
+// tidy forgets what can't matter any more, and orders what has no order.
+func (m *Line) tidy(s *LineState) {
+	for n := uint8(1); n <= m.numbers(); n++ {
+		x := &s.calls[n]
+		if n != m.rival() && s.gone(m.client(n)) {
+			*x = call{at: past}
+		}
+		if x.at == queues {
+			continue
+		}
+		x.came, x.missed, x.behind = false, false, 0
+		for q := range s.calls {
+			s.calls[q].behind &^= 1 << n
+		}
+		if x.at == takenOut {
+			*x = call{at: takenOut, unsure: x.unsure}
+		}
+		if x.at == past {
+			*x = call{at: past}
+		}
+	}
+	for i := range s.requests {
+		r := &s.requests[i]
+		switch {
+		case r.kind == none:
+		case !r.awaited && r.reply != pending:
+			*r = lineRequest{}
+		case !r.awaited && !m.Punctual:
+			r.left = 0
+		}
+	}
+	slices.SortFunc(s.requests[:], func(a, b lineRequest) int {
+		if a.key() > b.key() {
+			return -1
+		}
+		if a.key() < b.key() {
+			return 1
+		}
+		return 0
+	})
+	for i := range s.messages {
+		if x := &s.messages[i]; x.number != 0 && s.calls[x.number].at == past {
+			*x = message{}
+		}
+	}
+	slices.SortFunc(s.messages[:], func(a, b message) int {
+		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left) // two that differ otherwise are rare
+	})
+}
+
+func (r lineRequest) key() (k uint64) {
+	bits := uint8(0)
+	if r.awaited {
+		bits = 1
+	}
+	if r.before {
+		bits |= 2
+	}
+	for _, f := range [...]uint8{r.kind, r.number, r.set, bits, r.left, r.reply, r.holder, r.lasts, r.count} {
+		k = k<<6 | uint64(f)
+	}
+	return k
+}
+
+// send puts a request into the network, and says whether the bounds allow it.
+func (m *Line) send(s *LineState, r lineRequest) bool {
+	for i := range m.Requests {
+		if s.requests[i].kind == none {
+			r.left, r.awaited = m.Lease, true
+			if r.number != 0 {
+				r.left = m.lease(r.number)
+			}
+			s.requests[i] = r
+			return true
+		}
+	}
+	return false
+}
+
+// awaits says whether an answer is awaited that is about a number.
+func (s *LineState) awaits(n uint8, kinds ...uint8) bool {
+	for _, r := range s.requests {
+		if r.kind != none && r.awaited && r.about(n) && (len(kinds) == 0 || slices.Contains(kinds, r.kind)) {
+			return true
+		}
+	}
+	return false
+}
+
+// network emits what may become of request i.
+func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
+	r := s.requests[i]
+	expired := m.Punctual && r.left == 0
+	name := m.request(&r)
+	if r.reply != pending {
+		t := s
+		t.requests[i] = lineRequest{}
+		m.answer(&t, r)
+		do(t, "%s is answered: %s%s", name, m.replyText(&r), m.accounts(&t, &r))
+	} else if !expired {
+		t := s
+		q := &t.requests[i]
+		m.carryOut(&t, q)
+		late := ""
+		if !r.awaited {
+			late = "LATE "
+		}
+		do(t, "store: %s%s -> %s (now %s)", late, name, m.replyText(q), m.storeText(&t))
+	}
+	if !r.awaited && (!calm || expired) {
+		t := s
+		t.requests[i] = lineRequest{}
+		do(t, "network loses %s", name)
+	}
+	if !r.awaited || calm && !(expired && r.reply == pending) || !calm && s.unknowns >= m.Unknowns && !expired {
+		return
+	}
+	t := s
+	t.requests[i].awaited = false
+	t.unknowns = min(t.unknowns+1, m.Unknowns)
+	if r.kind == renewal && m.Fixed == 0 { // a late one only lengthens
+		t.requests[i] = lineRequest{}
+	}
+	for n := uint8(1); n <= m.numbers(); n++ {
+		if r.about(n) {
+			m.unknown(&t, n, r)
+		}
+	}
+	do(t, "nobody waits for the answer to %s any more", name)
+}
+
+// unknown notes that a request that is about a number has no answer.
+func (m *Line) unknown(s *LineState, n uint8, r lineRequest) {
+	x := &s.calls[n]
+	switch {
+	case r.kind == renewal, x.at == past:
+		return
+	case r.kind == keeping && m.Mutation == keepForgotten:
+		return
+	case r.kind == keeping && m.Mutation == keepForgottenInside && x.at == within:
+		return
+	case r.kind == acquisition && m.Mutation == attemptForgottenInside && x.at == within:
+		return
+	}
+	x.unsure = max(x.unsure, 1+r.left)
+}
+
+// answer lets a client have a reply.
+func (m *Line) answer(s *LineState, r lineRequest) {
+	x := &s.calls[r.number]
+	switch r.kind {
+	case acquisition:
+		switch {
+		case x.at == queues:
+			x.stood = true
+			if r.reply == acquired && r.left > 0 {
+				x.enter(r.left, r.before)
+			}
+		case x.at == within && r.reply == acquired:
+			x.extend(r.left, r.before)
+		case x.at == within && m.Mutation == believesOldAnswer && r.reply != acquired && !x.lost:
+			s.lose(r.number)
+		}
+	case reentry:
+		switch {
+		case x.at != within:
+		case r.reply != acquired:
+			s.lose(r.number)
+		case x.lost || r.count <= x.count:
+			x.unsure = max(x.unsure, 1)
+			x.lost, x.struck = true, false // though the store has it now, once
+		default:
+			x.count++
+			x.extend(r.left, r.before)
+		}
+	case renewal:
+		switch {
+		case x.at != within || x.lost:
+		case r.reply == renewed:
+			x.extend(r.left, r.before)
+		default:
+			s.lose(r.number)
+		}
+	case keeping:
+		for n := uint8(1); n <= m.numbers(); n++ {
+			if x := &s.calls[n]; m.Mutation == believesOldPlaces && r.about(n) && x.at == within && r.holder != n && !x.lost {
+				s.lose(n)
+			}
+		}
+		h := &s.calls[r.holder]
+		switch {
+		case r.holder == 0 || r.lasts == 0 || m.Mutation == keepDeaf:
+		case h.at == queues, h.at == takenOut && m.Mutation == keptRevives:
+			h.enter(r.lasts, r.before)
+		}
+	}
+}
+
+// enter lets a call have the lock, after an answer or a message.
+func (x *call) enter(left uint8, before bool) {
+	x.at, x.count, x.left, x.struck = within, 1, left, before
+}
+
+// extend moves a deadline after an answer.
+func (x *call) extend(left uint8, before bool) {
+	if x.lost {
+		return
+	}
+	x.left = max(x.left, left)
+	x.struck = x.struck && before
+}
+
+// lose ends a hold because of an answer.
+func (s *LineState) lose(n uint8) {
+	x := &s.calls[n]
+	if x.believes() && !x.struck && s.store.number == n {
+		s.misled = true
+	}
+	x.lost, x.struck = true, false
+}
+
+// hear emits what becomes of a message.
+func (m *Line) hear(s LineState, i int, calm bool, do lineEmitter) {
+	g := s.messages[i]
+	x := &s.calls[g.number]
+	s.messages[i] = message{}
+	if !calm {
+		do(s, "the message to #%d gets lost", g.number)
+	}
+	t := s
+	if x.at == queues {
+		t.calls[g.number].stood = true
+		do(t, "#%d hears that it was granted, and can't say until when", g.number)
+	}
+	switch y := &t.calls[g.number]; {
+	case m.Mutation == grantFromReceipt && y.at == queues:
+		y.enter(m.Short, g.before)
+	case g.left > 0 && (y.at == queues || y.at == takenOut && m.Mutation == grantRevives):
+		y.enter(g.left, g.before)
+	case m.Mutation == grantProlongs && y.at == within:
+		y.left = m.Short
+	}
+	if m.Mutation == grantRevives && x.at == takenOut && g.left > 0 {
+		t.calls[g.number].unsure = 0
+	}
+	do(t, "#%d hears that it was granted, %d left%s", g.number, g.left, t.account(g.number))
+	if s.doubles < m.Doubles && !calm {
+		t.doubles++
+		t.messages[i] = g
+		do(t, "#%d hears that it was granted, %d left%s, and will once more", g.number, g.left, t.account(g.number))
+	}
+}
+
+// time emits the end of what the store has, and a tick.
+func (m *Line) time(s LineState, calm bool, do lineEmitter) {
+	if n := s.store.number; n != 0 && s.store.left == 0 {
+		t := s
+		t.store, t.ranOut = entry{}, true
+		t.miss(n)
+		do(t, "store: the time of #%d is over, the lock is free", n)
+	}
+	for _, n := range s.line {
+		if n == 0 {
+			break
+		}
+		unkept := s.calls[n].at != queues || n != m.rival() && s.gone(m.client(n))
+		if !unkept && (calm || s.lapses >= m.Lapses || n == m.rival()) {
+			continue
+		}
+		t := s
+		t.leave(n)
+		if !unkept {
+			t.lapses++
+			t.miss(n)
+		}
+		do(t, "store: the place of #%d ends", n)
+	}
+	if m.Rival > 0 && calm && s.calls[m.rival()].believes() {
+		return
+	}
+	t := s
+	lower(&t.store.left)
+	for n := range t.calls {
+		x := &t.calls[n]
+		if x.believes() && x.left == 1 {
+			x.lost, x.struck = true, false
+		}
+		lower(&x.left)
+		if x.unsure > 1 {
+			x.unsure--
+		}
+	}
+	for i := range t.requests {
+		lower(&t.requests[i].left)
+		if m.Mutation != keptFromReply {
+			lower(&t.requests[i].lasts)
+		}
+	}
+	for i := range t.messages {
+		lower(&t.messages[i].left)
+	}
+	do(t, "tick")
+}
+
+// keep emits that a client keeps the places of all that wait.
+func (m *Line) keep(s LineState, client int, do lineEmitter) {
+	set := uint8(0)
+	first, last := m.of(client)
+	for n := first; n <= last; n++ {
+		if x := &s.calls[n]; x.at == queues && (x.stood || m.Mutation == keepsUnanswered) {
+			set |= 1 << n
+		}
+	}
+	if set != 0 && m.send(&s, lineRequest{kind: keeping, set: set}) {
+		do(s, "client %c keeps the places of %s", 'A'+client, numbersText(set))
+	}
+}
+
+// step emits what a call does by itself.
+func (m *Line) step(s LineState, n uint8, calm bool, do lineEmitter) {
+	x := &s.calls[n]
+	t := s
+	switch x.at {
+	case notCome:
+		first, _ := m.of(m.client(n))
+		if calm || n > first && s.calls[n-1].at == notCome {
+			return
+		}
+		t.calls[n].at = queues
+		m.attempt(t, n, "comes", do)
+	case queues:
+		if !s.awaits(n, acquisition) && (!x.stood || m.Mutation == asksByAttempt) {
+			m.attempt(t, n, "tries again", do)
+		}
+		if !calm && (s.unknowns < m.Unknowns || !s.awaits(n, acquisition)) {
+			m.end(s, n, "gives up", do)
+		}
+	case within:
+		m.renew(s, n, calm, do)
+		t = s
+		if x.believes() && x.count < m.Depth && !calm && !s.awaits(n, reentry) && m.send(&t, lineRequest{kind: reentry, number: n}) {
+			do(t, "#%d re-enters", n)
+		}
+		if s.awaits(n, reentry) || s.awaits(n, acquisition, renewal) && s.unknowns >= m.Unknowns {
+			return
+		}
+		m.end(s, n, "unlocks", do)
+	case takenOut:
+		m.takeBack(s, n, calm, do)
+	}
+}
+
+// renew emits a renewal.
+func (m *Line) renew(s LineState, n uint8, calm bool, do lineEmitter) {
+	x := &s.calls[n]
+	if !x.believes() || calm || !m.renews(n) || s.awaits(n, renewal) {
+		return
+	}
+	r := lineRequest{kind: renewal, number: n}
+	if m.Renewals {
+		if m.send(&s, r) {
+			do(s, "#%d renews", n)
+		}
+		return
+	}
+	m.carryOut(&s, &r)
+	r.left = m.lease(n)
+	m.answer(&s, r)
+	do(s, "#%d renews: %s", n, replies[r.reply])
+}
+
+// renews says whether a call renews what it has. Who has asked for less than the store has granted doesn't.
+func (m *Line) renews(n uint8) bool {
+	return m.lease(n) >= m.Short || m.Mutation == renewalShortens
+}
+
+func (m *Line) attempt(s LineState, n uint8, does string, do lineEmitter) {
+	if m.send(&s, lineRequest{kind: acquisition, number: n}) {
+		do(s, "#%d %s, sends an acquisition", n, does)
+	}
+}
+
+// end emits the end of a call: from here on no request for its number is sent but releases.
+func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
+	x := &s.calls[n]
+	was := *x
+	x.at = takenOut
+	for i := range s.requests { // a call that has ended doesn't wait for its own answers
+		r := &s.requests[i]
+		if r.kind == none || r.number != n || !r.awaited {
+			continue
+		}
+		r.awaited = false
+		if was.at == within && m.Mutation == attemptForgottenInside {
+			continue
+		}
+		s.unknowns = min(s.unknowns+1, m.Unknowns)
+		if r.kind != renewal && r.reply == pending {
+			x.unsure = max(x.unsure, 1+r.left)
+		}
+	}
+	do(s, "#%d %s", n, does)
+	if was.at == queues && m.Mutation == givesUpQuietly {
+		x.at = past
+		do(s, "#%d gives up, and tells nobody", n)
+	}
+}
+
+// takeBack emits that a number is released in the background: until that is answered and, where a
+// request that could bring it back is without an answer, for as long as that may be carried out.
+func (m *Line) takeBack(s LineState, n uint8, calm bool, do lineEmitter) {
+	t := s
+	out := m.release(&t, n)
+	x := &t.calls[n]
+	sure := x.unsure <= 1 && (!s.awaits(n) || m.Mutation == keepUnderWayForgotten)
+	if out && (sure || m.Mutation == takenBackOnce) {
+		x.at = past
+	}
+	does := "releases"
+	if x.at != past {
+		does = "releases, not for the last time,"
+	}
+	do(t, "background %s #%d (now %s)", does, n, m.storeText(&t))
+	if m.Mutation == takenBackOnce && !calm {
+		t = s
+		t.calls[n].at = past
+		do(t, "network loses the release of #%d", n)
+	}
+}
+
+// other emits what the other party does.
+func (m *Line) other(s LineState, n uint8, calm bool, do lineEmitter) {
+	x := &s.calls[n]
+	t := s
+	y := &t.calls[n]
+	switch x.at {
+	case notCome:
+		if calm || s.rivals >= m.Rival {
+			return
+		}
+		t.rivals++
+		m.do(&t, func() {
+			if t.store.number == 0 && t.line[0] == 0 {
+				m.give(&t, n, m.Lease)
+				y.at, y.left = within, m.Lease
+				return
+			}
+			y.at = queues
+			m.enqueue(&t, n)
+		})
+		do(t, "B comes (now %s)", m.storeText(&t))
+	case queues:
+		if !s.inLine(n) && s.store.number != n { // its place was lost
+			m.do(&t, func() { m.comeBack(&t, 1<<n) })
+			do(t, "B looks, and stands in line again")
+			return
+		}
+		if !calm {
+			*y = call{}
+			m.release(&t, n)
+			do(t, "B gives up (now %s)", m.storeText(&t))
+			t = s
+			t.calls[n] = call{at: past}
+			do(t, "B crashes in line")
+		}
+		t = s
+		m.do(&t, func() {})
+		if t != s {
+			do(t, "B looks (now %s)", m.storeText(&t))
+		}
+	case within:
+		*y = call{at: past}
+		if !x.lost && !x.struck {
+			m.release(&t, n)
+		}
+		do(t, "B releases (now %s)", m.storeText(&t))
+		if !calm && x.believes() {
+			t = s
+			t.calls[n] = call{at: past}
+			do(t, "B crashes with the lock")
+		}
+		if !calm && x.believes() && !x.struck {
+			t = s
+			t.store.left, y.left = m.Lease, m.Lease
+			do(t, "B renews")
+		}
+	case past:
+		if s.store.number != n && !s.inLine(n) && m.Rival > s.rivals {
+			*y = call{}
+			do(t, "B begins anew")
+		}
+	}
+}
+
+// accidents emits what happens to clients and the store.
+func (m *Line) accidents(s LineState, do lineEmitter) {
+	if n := s.store.number; s.forces < m.Forces && n != 0 {
+		t := s
+		t.forces++
+		t.strike(n)
+		t.miss(n)
+		m.do(&t, func() { t.store = entry{} })
+		do(t, "store: ForceUnlock (now %s)", m.storeText(&t))
+	}
+	if m.Crashes == 0 || s.crashed != 0 {
+		return
+	}
+	for client := range 2 {
+		if m.Calls[client] == 0 {
+			continue
+		}
+		t := s
+		t.crashed |= 1 << client
+		for i := range t.requests {
+			if r := &t.requests[i]; r.kind == keeping && r.set&t.numbersOf(m, client) != 0 || r.kind != none && r.kind != keeping && m.client(r.number) == client {
+				r.awaited = false
+			}
+		}
+		do(t, "client %c crashes", 'A'+client)
+	}
+}
+
+// strike notes that the store is about to let go of a number against its promise.
+func (s *LineState) strike(n uint8) {
+	s.calls[n].struck = s.calls[n].believes()
+	for i := range s.requests {
+		if r := &s.requests[i]; r.reply != pending && (r.number == n || r.holder == n) {
+			r.before = true
+		}
+	}
+	for i := range s.messages {
+		s.messages[i].before = s.messages[i].before || s.messages[i].number == n
+	}
+}
+
+func (s *LineState) numbersOf(m *Line, client int) (set uint8) {
+	first, last := m.of(client)
+	for n := first; n <= last; n++ {
+		set |= 1 << n
+	}
+	return set
+}
