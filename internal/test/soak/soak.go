@@ -19,12 +19,13 @@ import (
 )
 
 // names are those of the locks. The first may be forced.
-var names = []string{"forced", "a", "b", numbered, "rw", "wr", "line", "semaphore"}
+var names = []string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore}
 
 const (
-	forced   = 0
-	numbered = "numbered"
-	permits  = 5 // that most say the semaphore has
+	forced    = 0
+	numbered  = "numbered"
+	semaphore = "semaphore"
+	permits   = 5 // that most say it has
 )
 
 // kindsOf returns the kinds of lock that a name has for users, the commonest first.
@@ -38,7 +39,7 @@ func kindsOf(name string) []backend.Kind {
 		return []backend.Kind{backend.Write, backend.Read}
 	case "line":
 		return []backend.Kind{backend.Fair}
-	case "semaphore":
+	case semaphore:
 		return []backend.Kind{backend.Permits}
 	default:
 		return []backend.Kind{backend.Exclusive}

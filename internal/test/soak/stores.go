@@ -125,7 +125,8 @@ func redisStore(t testservers.TB, name string, s *testservers.Server) *store {
 		},
 		left: func() (int, error) {
 			var n [2]int
-			for i, words := range [][]string{{"DBSIZE"}, {"EXISTS", "redisson_lock_token:{" + numbered + "}"}} { // the last number stays
+			stay := []string{"EXISTS", "redisson_lock_token:{" + numbered + "}", semaphore} // the last number, and how many permits there are
+			for i, words := range [][]string{{"DBSIZE"}, stay} {
 				reply, err := testservers.Do(s.Addr, words...)
 				if err == nil {
 					n[i], err = strconv.Atoi(reply)
