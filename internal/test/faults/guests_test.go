@@ -192,7 +192,7 @@ func (g *guest) visit(ctx context.Context) {
 	} else {
 		g.party.Do(ctx, history.Ask{}, func(ctx context.Context) { inside(func() { g.party.Check(ctx) }) })
 	}
-	time.Sleep(time.Duration(g.dice.Int64N(int64(2 * time.Millisecond)))) // elsewhere
+	time.Sleep(time.Duration(g.dice.Int64N(int64(10 * time.Millisecond)))) // elsewhere
 }
 
 // lined waits until so many stand in line.
