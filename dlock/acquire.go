@@ -592,7 +592,7 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked()
 	cl.lease, cl.watched = a.o.lease, !a.o.fixed
 	if a.kind != backend.Exclusive {
-		cl.more = &more{permits: a.o.permits, limit: a.o.limit}
+		cl.more = &more{permit: permit{many: a.o.permits, limit: a.o.limit}}
 	}
 	all.hold.rest(a.party, a.kind, cl)
 	return &all.hold

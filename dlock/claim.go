@@ -79,7 +79,7 @@ type more struct {
 	under *hold  // the write that its holder reads under, while that lasts
 	inner *claim // of a write: what its holder reads, or has read
 
-	permits, limit int // of a semaphore
+	permit // of a semaphore
 
 	grant time.Duration // for how long the store gave it to who was first in line; 0 once it is renewed
 	end   instant       // until when the call wanted it then
@@ -300,7 +300,7 @@ func (c *Client) loseClaimLocked(cl *claim, cause error) {
 	case h != nil && h.claim == cl:
 		c.loseHoldLocked(h, cause)
 	case rules[cl.kind].many:
-		c.loseHoldLocked(cl.object.holder(cl), cause)
+		c.loseHoldLocked(cl.more.holder, cause)
 	default:
 		c.loseReadersLocked(cl, cause)
 	}
@@ -492,5 +492,5 @@ func (cl *claim) permits() (n, limit int) {
 	if cl.more == nil {
 		return 0, 0
 	}
-	return cl.more.permits, cl.more.limit
+	return cl.more.many, cl.more.limit
 }

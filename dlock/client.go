@@ -201,7 +201,7 @@ func (c *Client) holdsLocked() iter.Seq[*hold] {
 						return
 					}
 				}
-				for _, h := range o.permitted() {
+				for h := range o.permitted() {
 					if !yield(h) {
 						return
 					}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
@@ -459,4 +460,87 @@ func ExampleLocker_Acquire() {
 	// shipping: <nil>
 	// <nil>
 	// context canceled true
+}
+
+// At most two at a time, however many want to, in however many processes.
+func ExampleClient_Semaphore() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	slots := client.Semaphore("slots:mailer", 2)
+
+	var inside, most atomic.Int32
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			err := slots.Do(context.Background(), 1, func(context.Context) error {
+				most.Store(max(most.Load(), inside.Add(1)))
+				time.Sleep(time.Millisecond)
+				inside.Add(-1)
+				return nil
+			})
+			if err != nil {
+				fmt.Println(err)
+			}
+		})
+	}
+	all.Wait()
+	fmt.Println("more than two:", most.Load() > 2)
+	// Output: more than two: false
+}
+
+// Several permits come at once or not at all, and more than there are never.
+func ExampleSemaphore_Acquire() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	slots, ctx := client.Semaphore("slots:render", 4), context.Background()
+
+	large, err := slots.Acquire(ctx, 3)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	left, err := slots.Available(ctx)
+	fmt.Println(left, err)
+
+	_, err = slots.Acquire(ctx, 2, dlock.Wait(0))
+	fmt.Println(errors.Is(err, dlock.ErrHeld))
+	_, err = slots.Acquire(ctx, 5)
+	fmt.Println(errors.Is(err, dlock.ErrTooMany))
+	fmt.Println(large.Release(ctx))
+	// Output:
+	// 1 <nil>
+	// true
+	// true
+	// <nil>
+}
+
+// Whoever came first is first served, whichever process he is in.
+func ExampleClient_FairLocker() {
+	store := membackend.New()
+	here, there := dlock.New(store), dlock.New(store) // two processes
+	defer here.Close()
+	defer there.Close()
+	ctx := context.Background()
+
+	till := here.FairLocker("lock:till:3")
+	till.Lock()
+	var all sync.WaitGroup
+	for i, client := range []*dlock.Client{there, here, there} {
+		all.Go(func() {
+			err := client.FairLocker("lock:till:3").Do(ctx, func(context.Context) error {
+				fmt.Println("customer", i+1)
+				return nil
+			})
+			if err != nil {
+				fmt.Println(err)
+			}
+		})
+		time.Sleep(50 * time.Millisecond) // one comes after the other
+	}
+	till.Unlock()
+	all.Wait()
+	// Output:
+	// customer 1
+	// customer 2
+	// customer 3
 }

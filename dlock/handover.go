@@ -33,7 +33,7 @@ func (o *object) passing() *claim {
 // for reading, too. What has been read under by its holder stays his: another's requests of that number couldn't be told from his.
 func (cl *claim) passesTo(a *acquisition) bool {
 	return rules[cl.kind].passes && (a.kind == cl.kind || rules[a.kind].shared) &&
-		(cl.more == nil || cl.more.inner == nil && cl.more.permits == a.o.permits && cl.more.limit == a.o.limit) && cl.suits(a)
+		(cl.more == nil || cl.more.inner == nil && cl.more.many == a.o.permits && cl.more.limit == a.o.limit) && cl.suits(a)
 }
 
 // handOn gives a hold that is to be released to whoever is next in the queue, and says whether it

@@ -15,7 +15,7 @@ type object struct {
 
 	alone   *hold    // whoever has it for himself
 	reading *reading // whoever reads; nil if nobody does
-	out     *out     // who has permits; nil if nobody does
+	out     out      // who has permits
 	queue   *queue   // whoever waits; nil if nobody does
 	line    *queue   // whoever waits with a place in the store; nil if nobody does
 }
@@ -89,7 +89,7 @@ func (o *object) keep(h *hold) {
 
 // tidyLocked drops an object that nobody has or waits for.
 func (c *Client) tidyLocked(o *object) {
-	if o.listed && o.alone == nil && o.reading == nil && o.out == nil && o.queue == nil && o.line == nil {
+	if o.listed && o.alone == nil && o.reading == nil && o.out.first == nil && o.queue == nil && o.line == nil {
 		o.listed = false
 		delete(c.objects[o.family], o.name)
 	}

@@ -80,6 +80,9 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 // Name returns the semaphore's name.
 func (s *Semaphore) Name() string { return s.mustBeMade().name }
 
+// nobody is the party of all who have permits: they are told apart by what they have.
+var nobody party = Owner{}
+
 // enter acquires permits for somebody of its own.
 func (s *Semaphore) enter(ctx context.Context, n int, opts []AcquireOption) (stay, error) {
 	switch {
@@ -88,7 +91,7 @@ func (s *Semaphore) enter(ctx context.Context, n int, opts []AcquireOption) (sta
 	case s.permits > 0 && n > s.permits:
 		return stay{}, fmt.Errorf("%d permits of %d: %w", n, s.permits, ErrTooMany)
 	}
-	return s.locker.enterAs(ctx, caller{party: NewOwner(), alone: true}, acquireOptions{permits: n, limit: s.permits}, opts)
+	return s.locker.enterAs(ctx, caller{party: nobody, alone: true}, acquireOptions{permits: n, limit: s.permits}, opts)
 }
 
 func (s *Semaphore) mustBeMade() *Locker {

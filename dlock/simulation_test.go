@@ -237,9 +237,9 @@ func (h *history) checkOthers() {
 			}
 		}
 		for _, o := range c.objects[semaphores] {
-			for cl, x := range o.permitted() {
+			for x := range o.permitted() {
 				if x.valid(c.now()) {
-					permits += cl.more.permits
+					permits += x.claim.more.many
 				}
 			}
 		}

@@ -24,3 +24,5 @@ func TestKindsWithReplicas(t *testing.T) {
 	master, slaves := testservers.ValkeyReplicated(t, 2)
 	wiretest.KindsReplicated(t, this, master, slaves)
 }
+
+func TestPermits(t *testing.T) { wiretest.Permits(t, this, testservers.Valkey(t)) }

@@ -14,10 +14,9 @@ local function whole(n)
     return string.format('%.0f', n);
 end;
 
--- count notes who is first in line, and how many of Redisson's there are.
-local function count(l)
-    l.first = redis.call('lindex', l.queue, 0);
-    l.theirs = math.max(0, redis.call('llen', l.queue) - redis.call('zcard', l.places));
+-- strike takes one of ours who has a place out of the list. If Redisson's has done so already, they are one more than it seemed.
+local function strike(l, owner)
+    l.theirs = l.theirs + 1 - redis.call('lrem', l.queue, 1, owner);
 end;
 
 -- leave takes one of ours out of the line, if he is in it.
@@ -26,7 +25,7 @@ local function leave(l, owner)
         return;
     end;
     redis.call('zrem', l.timeouts, owner);
-    redis.call('lrem', l.queue, 1, owner); -- nothing if Redisson's has taken him out
+    strike(l, owner);
     if (owner == l.first) then
         l.first = redis.call('lindex', l.queue, 0);
     end;
@@ -65,14 +64,14 @@ local function begin(keys, at, owner)
     end;
     l.holds = owner and tonumber(holds or nil);
     l.free = l.left == -2;
-    l.wasFree = l.free;
-    count(l);
-    l.wasFirst = l.first;
-    local times = redis.call('zcard', l.timeouts);
+    l.first = redis.call('lindex', l.queue, 0);
     local places = redis.call('zcard', l.places);
+    l.theirs = redis.call('llen', l.queue) - places; -- how many of Redisson's are in line
+    redis.call('zcard', l.timeouts);
     if (not l.first) then
         if (places > 0) then -- the list was lost, or deleted
             redis.call('del', l.places, l.timeouts);
+            l.theirs = 0;
         end;
         return l;
     end;
@@ -84,25 +83,30 @@ local function begin(keys, at, owner)
                 l.theirs = l.theirs - 1;
             end;
         end;
+        redis.call('pexpire', l.places, fresh + wait);
     end;
     purge(l);
     return l;
 end;
 
--- place returns until when one of ours has his place, or nil if he isn't in line. Redisson's may have taken him out of the list, or
--- their times were lost: then he isn't, and must not be twice.
+-- place returns until when one of ours has his place, and his time for Redisson's, or nothing if he isn't in line. Redisson's may have taken
+-- him out of the list, or their times were lost: then he isn't, and must not be twice.
 local function place(l, owner)
     local ends = redis.call('zscore', l.places, owner);
-    if (ends and not redis.call('zscore', l.timeouts, owner)) then
-        redis.call('lrem', l.queue, 0, owner);
+    if (not ends) then
         return nil;
     end;
-    return tonumber(ends or nil);
+    local score = redis.call('zscore', l.timeouts, owner);
+    if (not score) then
+        strike(l, owner);
+        return nil;
+    end;
+    return tonumber(ends), tonumber(score);
 end;
 
 -- last returns the time for Redisson's that who comes last must have, at least.
 local function last(l)
-    if (l.theirs == 0) then
+    if (l.theirs <= 0) then
         return 0;
     end;
     local tail = redis.call('lindex', l.queue, -1);
@@ -114,15 +118,12 @@ local function last(l)
 end;
 
 -- keep lets the place of one of ours last for so long, at least, and gives him a time for Redisson's, which take out whoever is first and
--- has none left. It counts what they take off until it is kept again, if all of theirs that are in line get in, and
--- each leaves one of ours first. Their own times add up, each to that before.
-local function keep(l, owner, ends, lease, least)
-    local score = l.now + wait * (1 + 2 * l.theirs);
-    if (ends) then
-        least = tonumber(redis.call('zscore', l.timeouts, owner));
-    end;
+-- has none left: no less than he has, or needs to come last. It counts what they take off until it is kept again, if all of theirs that are
+-- in line get in, and each leaves one of ours first. Their own times add up, each to that before.
+local function keep(l, owner, lease, ends, score)
     ends = math.max(ends or 0, l.now + lease);
-    redis.call('zadd', l.timeouts, whole(math.max(score, ends, least)), owner);
+    score = math.max(score or 0, ends, l.now + wait * (1 + 2 * math.max(0, l.theirs)));
+    redis.call('zadd', l.timeouts, whole(score), owner);
     redis.call('zadd', l.places, whole(ends), owner);
     l.lasts = math.max(l.lasts or 0, ends - l.now + wait);
 end;
@@ -153,7 +154,8 @@ local function take(l, owner)
 end;
 
 -- settle is the end of each script. If the lock is free and one of ours is first in line, it gives it to him and
--- tells his client. If Redisson's is, he is told to take it, unless he could before.
+-- tells his client. If Redisson's is, he is told to take it, each time: a lock that was given to one of ours may have run out, and he sleeps for
+-- as long as the hold before lasted.
 local function settle(l, grants)
     kept(l);
     if (not l.free or not l.first) then
@@ -165,8 +167,8 @@ local function settle(l, grants)
         l.left = short;
         local owner = string.sub(l.first, 1, -6);
         local client = string.match(owner, '^(.*):') or owner;
-        redis.call('publish', grants .. client, table.concat({whole(l.now), short, #l.key, l.key .. owner}, ' '));
-    elseif (not l.wasFree or l.first ~= l.wasFirst) then
+        redis.call('publish', grants .. client, table.concat({whole(l.now), short, #l.key, l.key .. l.first}, ' '));
+    else
         redis.call('publish', l.channel .. ':' .. l.first, '0');
     end;
 end;

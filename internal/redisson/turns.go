@@ -197,7 +197,9 @@ func (s *session) granted(message string) {
 // tell tells all who want to be told about a lock.
 func (s *session) tell(name string, grant backend.Grant) {
 	for _, h := range s.turns.audience(name) {
-		h.req.Granted(grant)
+		if h.req.Granted != nil {
+			h.req.Granted(grant)
+		}
 	}
 }
 
@@ -337,7 +339,7 @@ func (t *turns) over(name, owner string) {
 	}
 }
 
-// saw notes what the server's clock said, unless the last observation is new and both are of one clock that went on.
+// saw notes what the server's clock said, unless the last observation is new, and it can have gone on since.
 func (t *turns) saw(name string, o observation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 )
 
 // allKinds are all kinds of lock.
-var allKinds = []backend.Kind{backend.Exclusive, backend.Fenced, backend.Read, backend.Write}
+var allKinds = []backend.Kind{backend.Exclusive, backend.Fenced, backend.Read, backend.Write, backend.Permits}
 
 // What the lock "n" consists of, if Alice or Bob has it for reading or writing. There their numbers have a zero in
 // front.
@@ -41,6 +41,7 @@ func acquires(kind backend.Kind, owner string, again ...bool) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Acquire(owner)
 		req.Kind, req.Reentry = kind, len(again) > 0
+		req.Permits, req.Limit = numbers(kind)
 		res, err := s.Acquire(ctx, req)
 		switch {
 		case !res.Acquired && res.Remaining > 0:
@@ -70,6 +71,7 @@ func releases(kind backend.Kind, owner string) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Release(owner)
 		req.Kind = kind
+		req.Permits, _ = numbers(kind)
 		res, err := s.Release(ctx, req)
 		return res.Outcome.String(), err
 	}
@@ -79,6 +81,7 @@ func renews(kind backend.Kind, owner string) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Renew(owner)
 		req.Kind = kind
+		req.Permits, _ = numbers(kind)
 		res, err := s.Renew(ctx, req)
 		return fmt.Sprint(res.Held), err
 	}
@@ -88,6 +91,7 @@ func renewsInBatch(kind backend.Kind, owner string) taken {
 	return func(ctx context.Context, s Session) (said string, err error) {
 		req := Renew(owner)
 		req.Kind = kind
+		req.Permits, _ = numbers(kind)
 		s.RenewBatch(ctx, []backend.RenewRequest{req}, func(_ int, res backend.RenewResult, e error) {
 			said, err = fmt.Sprint(res.Held), e
 		})
@@ -97,7 +101,8 @@ func renewsInBatch(kind backend.Kind, owner string) taken {
 
 func looks(kind backend.Kind, owner string) taken {
 	return func(ctx context.Context, s Session) (string, error) {
-		res, err := s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: owner})
+		permits, limit := numbers(kind)
+		res, err := s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: owner, Permits: permits, Limit: limit})
 		return fmt.Sprint(res.Held, " ", res.Count), err
 	}
 }
@@ -318,6 +323,9 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 			[]string{"+hmget", "+get", "+set", "+incr", "+persist", "+time"}, fencedOnWire, []backend.Kind{backend.Fenced}},
 		"readwrite": {"~distsync_rwlock_notes:* ~{lock:*}:*:rwlock_timeout:*", "redisson_rwlock:*",
 			[]string{"+hmget", "+hset", "+hdel", "+hgetall", "+get", "+set", "+time"}, rwOnWire, []backend.Kind{backend.Read, backend.Write}},
+		"permits": {"~{lock:*}:timeout", "redisson_sc:*",
+			[]string{"+get", "+set", "+incrby", "+persist", "+time", "+zadd", "+zcard", "+zcount", "+zrange", "+zrem", "+zremrangebyscore", "+zscore"},
+			permitsOnWire, []backend.Kind{backend.Permits}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			words := slices.Concat([]string{"ACL", "SETUSER", name}, least, c.commands, strings.Fields(c.keys),
@@ -328,6 +336,7 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 				for _, w := range c.course {
 					w.take(t, s)
 				}
+				server.Do("DEL", "lock:n") // how many permits there are
 			}
 			for _, kind := range c.kinds {
 				SubscribeTo(t, s, kind, "n").Sub.Close()
@@ -355,12 +364,15 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 		hold     []taken
 		families [][]backend.Kind // that conflict
 	}{
-		"plain":           {[]taken{acquires(backend.Exclusive, Alice)}, [][]backend.Kind{{backend.Read, backend.Write}}},
-		"fenced":          {[]taken{acquires(backend.Fenced, Alice)}, [][]backend.Kind{{backend.Read, backend.Write}}},
-		"read":            {[]taken{acquires(backend.Read, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}}},
-		"write":           {[]taken{acquires(backend.Write, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}}},
-		"write and read":  {[]taken{acquires(backend.Write, Alice), acquires(backend.Read, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}}},
-		"reads of others": {[]taken{acquires(backend.Read, Alice), acquires(backend.Read, "third")}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}}},
+		"plain":           {[]taken{acquires(backend.Exclusive, Alice)}, [][]backend.Kind{{backend.Read, backend.Write}, {backend.Permits}}},
+		"fenced":          {[]taken{acquires(backend.Fenced, Alice)}, [][]backend.Kind{{backend.Read, backend.Write}, {backend.Permits}}},
+		"read":            {[]taken{acquires(backend.Read, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}}},
+		"write":           {[]taken{acquires(backend.Write, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}}},
+		"write and read":  {[]taken{acquires(backend.Write, Alice), acquires(backend.Read, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}}},
+		"reads of others": {[]taken{acquires(backend.Read, Alice), acquires(backend.Read, "third")}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}}},
+		"permits":         {[]taken{acquires(backend.Permits, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Read, backend.Write}}},
+		"permits that are back": {[]taken{acquires(backend.Permits, Alice), releases(backend.Permits, Alice)},
+			[][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Read, backend.Write}}},
 	}
 	for name, h := range holders {
 		for _, before := range []string{"fresh", "after a plain lock"} {
@@ -445,30 +457,31 @@ func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 		t.Errorf("renewed %d holds with %d commands", len(reqs), len(got))
 	}
 	for _, req := range reqs {
-		if ttl := client.PTTL(ctx, req.Name).Val(); ttl <= Lease || ttl > 2*Lease {
-			t.Fatalf("%s was renewed for %v", req.Name, ttl)
+		look := Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: Alice, Permits: req.Permits}))
+		if look.Count != 1 || look.Remaining <= Lease || look.Remaining > 2*Lease+time.Millisecond {
+			t.Fatalf("%s was renewed, and is %+v", req.Name, look)
 		}
 	}
 
 	// Of each kind one is another's, one is gone, and one is no lock.
 	for i, name := range []string{"another's", "gone", "no lock"} {
 		for j := range allKinds {
-			req := &reqs[4*i+j]
+			req := &reqs[len(allKinds)*i+j]
 			switch name {
 			case "another's":
 				req.Owner = Bob
 			case "no lock":
 				client.Set(ctx, req.Name, "precious", 0)
 			default:
-				client.Del(ctx, req.Name)
+				client.Del(ctx, req.Name, "{"+req.Name+"}:timeout")
 			}
 		}
 	}
 	for i, res := range renewAll(ctx, s, reqs) {
-		switch {
-		case i >= 8 && i < 12:
+		switch which := i / len(allKinds); {
+		case which == 2:
 			WantKind(t, res.err, backend.Refused)
-		case res.err != nil || res.Held != (i >= 12):
+		case res.err != nil || res.Held != (which > 2):
 			t.Errorf("%+v: %+v", reqs[i], res)
 		}
 	}
@@ -480,8 +493,9 @@ func renewals(t *testing.T, s Session, n int) (reqs []backend.RenewRequest) {
 	for i := range n {
 		for _, kind := range allKinds {
 			req := backend.AcquireRequest{Kind: kind, Name: fmt.Sprint(kind, ":", i), Owner: Alice, Lease: Lease}
+			req.Permits, req.Limit = numbers(kind)
 			Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
-			reqs = append(reqs, backend.RenewRequest{Kind: kind, Name: req.Name, Owner: Alice, Lease: 2 * Lease})
+			reqs = append(reqs, backend.RenewRequest{Kind: kind, Name: req.Name, Owner: Alice, Lease: 2 * Lease, Permits: req.Permits})
 		}
 	}
 	return reqs
@@ -518,7 +532,7 @@ func KindsInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 			for _, req := range reqs {
 				l := SubscribeTo(t, other, req.Kind, req.Name)
 				res := Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{
-					Kind: req.Kind, Name: req.Name, Owner: Alice, Lease: Lease, AskWaiting: true,
+					Kind: req.Kind, Name: req.Name, Owner: Alice, Lease: Lease, Permits: req.Permits, AskWaiting: true,
 				}))
 				if res.Outcome != backend.Freed || res.Counted && o.Sharded && res.Waiting != 1 {
 					t.Errorf("%s: %+v", req.Name, res)
@@ -546,7 +560,7 @@ func KindsReplicated(t *testing.T, p Package, master *testservers.Server, slaves
 	ctx := t.Context()
 	client := connect(t, master.Addr)
 	s := open(t, p.Server(t, master.Addr, Options{Replicas: 2, Timeout: Ample}))
-	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write} {
+	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Permits} {
 		for range 2 { // makes the scripts known
 			Must[string](t)(acquires(kind, Alice)(ctx, s))
 			Must[string](t)(releases(kind, Alice)(ctx, s))
@@ -566,17 +580,18 @@ func KindsReplicated(t *testing.T, p Package, master *testservers.Server, slaves
 		}
 		Must[string](t)(releases(kind, Alice)(ctx, s))
 	}
+	client.Del(ctx, "n") // how many permits there are
 	slaves[0].Stop()
 	defer slaves[0].Cont()
 	scant := open(t, p.Server(t, master.Addr, Options{Replicas: 2, Timeout: Scant}))
-	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write} {
+	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Permits} {
 		_, err := acquires(kind, Alice)(ctx, scant)
 		wantNotReplicated(t, err, "1 of 2")
 		if said := Must[string](t)(releases(kind, Alice)(ctx, scant)); said != "freed" {
 			t.Errorf("%v: what too few replicas have is released: %s", kind, said)
 		}
 	}
-	if client.Exists(ctx, "n").Val() != 0 {
+	if client.Get(ctx, "n").Val() != "1" || client.Exists(ctx, permitsKey).Val() != 0 {
 		t.Error("something is left")
 	}
 }

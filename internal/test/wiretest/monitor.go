@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -93,7 +94,21 @@ func (m *Monitor) Commands() (commands []string) {
 func Quoted(args ...any) string {
 	words := make([]string, len(args))
 	for i, arg := range args {
-		words[i] = fmt.Sprintf("%q", fmt.Sprint(arg))
+		words[i] = quoted(fmt.Sprint(arg))
 	}
 	return strings.Join(words, " ")
+}
+
+// quoted is a word as a server shows it: byte by byte.
+func quoted(word string) string {
+	var b strings.Builder
+	for i := range len(word) {
+		if c := word[i]; c < 0x80 {
+			q := strconv.Quote(string(rune(c)))
+			b.WriteString(q[1 : len(q)-1])
+		} else {
+			fmt.Fprintf(&b, `\x%02x`, c)
+		}
+	}
+	return `"` + b.String() + `"`
 }
