@@ -27,6 +27,7 @@ var fairCases = []testCase{
 	{"Go forces, Java is next", goForcesForJava},
 	{"Java dies in line", javaDiesInLine},
 	{"Go dies in line", goDiesInLine},
+	{"Go dies in line, before Java alone", goDiesInLineBeforeJava},
 	{"Go dies when it is its turn", goDiesInTurn},
 	{"Go dies when it is its turn, before Java alone", goDiesBeforeJava},
 	{"plain and fenced locks of that name", plainBesideFair},
@@ -419,6 +420,24 @@ func goDiesInLine(t *testing.T, l *lab) {
 	line := []entrant{l.queueThread(t, name), l.queueVisitor(t, name, placeLease)}
 	testservers.Until(t, "the place is over", func() bool { return len(l.inLine(t, name)) == len(line) })
 	java.want("unlocked", "unlock", name)
+	l.wantTurns(t, name, line)
+}
+
+// goDiesInLineBeforeJava is goDiesInLine where nobody else in Go waits. Redisson believes the place to last for many minutes yet; whoever in Go
+// asks takes it out, and makes Java hear of it.
+func goDiesInLineBeforeJava(t *testing.T, l *lab) {
+	name := lockName(t)
+	java, dies, asks := l.fairThread(t), l.visitor(t, name), l.visitor(t, name)
+	java.want("locked", "lock", name)
+	if ok, err := dies.try(dead); ok || err != nil {
+		t.Fatalf("Go: acquire: %v, %v", ok, err)
+	}
+	line := []entrant{l.queueThread(t, name)}
+	java.want("unlocked", "unlock", name)
+	testservers.Until(t, "nobody waits", func() bool {
+		asks.wantTry(false)
+		return len(l.inLine(t, name)) == 0
+	})
 	l.wantTurns(t, name, line)
 }
 
