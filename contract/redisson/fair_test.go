@@ -284,16 +284,19 @@ func nobodyPasses(t *testing.T, l *lab) {
 }
 
 // leavePlace has a thread of Java's wait in line and then leave its place there, as one does whose process is killed.
-// The place lasts as long as the lock as it is held, and for that time more.
+// The place lasts as long as the lock as it is held, and for that time more, or for longer if the thread has given up by then.
 func (l *lab) leavePlace(t *testing.T, name string, wait time.Duration) (owner string) {
 	t.Helper()
-	th := l.fairThread(t)
-	got := th.start("tryLock", name, wait)
-	l.awaitPlace(t, name, th.owner)
-	l.awaitSleep(t, th)
-	l.fairThread(t).want("interrupted", "interrupt", th.owner)
-	if got := receive(t, "Java is interrupted", got); !strings.HasPrefix(got, "java.lang.InterruptedException") {
-		t.Fatalf("Java: tryLock: %s", got)
+	th, asks := l.fairThread(t), l.java.thread(t)
+	for answer := ""; !strings.HasPrefix(answer, "java.lang.InterruptedException"); wait *= 2 {
+		gone := th.start("tryLock", name, wait)
+		testservers.Until(t, "it sleeps, or has given up", func() bool {
+			return len(gone) > 0 || asks.do("sleeps", th.owner) == "true"
+		})
+		asks.want("interrupted", "interrupt", th.owner)
+		if answer = receive(t, "Java leaves", gone); answer == "true" {
+			t.Fatal("Java: tryLock what another holds: true")
+		}
 	}
 	return th.owner
 }
