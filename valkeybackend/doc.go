@@ -34,7 +34,20 @@
 // last acquisition, and stays. A read-write lock is a hash with a mode and all who hold it, with a key
 // for each reader that says how long he reads, and a hash with the notes of writers who wait.
 //
-// A name that holds a read-write lock is refused to the other kinds with [backend.ErrConflict], and the other way
+// A fair lock is a plain lock with a list of those who wait for it, and two sorted sets with the times by which they do. The server
+// itself gives it to the first of them, for a second, by the script of whoever frees it or looks, and publishes that for his client. From what the server's clock said when the client
+// last looked it knows since when it has the lock: all that wait keep their places with one script a second. If that clock is put forward between
+// the two, by less than the message takes, the client may believe to have the lock for as much too long as the message was late. With
+// [WithReplicas] whoever is given a lock asks first, and waits for the replicas.
+//
+// And there are semaphores. One is a key with how many permits are available, and a sorted set of those that are out: an id for
+// each, by when it ends, which is compared with the server's clock. Who gets in is decided by how many ids are out. The key with
+// the number stays when all permits are back, since a Java program may go by it. So the name remains a semaphore's, until
+// somebody deletes the key; and a key that is a whole number for another reason is taken for one, and overwritten. Nobody can
+// have more than 10,000 permits in one call, since the server does nothing else meanwhile. A name that is another in braces, as
+// {orders}, is refused: both would have their ids under one key.
+//
+// A name that holds a read-write lock, or a semaphore, is refused to the other kinds with [backend.ErrConflict], and the other way
 // round. Redisson's script for plain locks, which is used here, doesn't tell a read-write lock: so whoever
 // is refused a plain lock asks what that is, with one more command, unless his client waits for the lock already.
 // Redisson itself looks for nothing of the kind: its read-write lock on the name of a lock that is held enters.
@@ -82,8 +95,8 @@
 // # On the wire
 //
 // The protocol is that of Redisson's RLock: the lock is a hash with one field, and its release is
-// published on a channel. Fenced and read-write locks are kept as its RFencedLock and RReadWriteLock keep
-// them, by other scripts. Java programs that use Redisson, Go programs that use package
+// published on a channel. Fenced, read-write and fair locks are kept as its RFencedLock, RReadWriteLock and RFairLock keep
+// them, and permits as its RPermitExpirableSemaphore does, by other scripts. Java programs that use Redisson, Go programs that use package
 // [github.com/seed951563bd/distsync/redisbackend], and those that use this one exclude and wake
 // each other. With a cluster of Redis 7 or Valkey that takes [WithShardedPubSub] everywhere, or
 // nowhere and a Redisson that is told not to use sharded channels.
@@ -98,7 +111,10 @@
 // For fenced locks the user needs besides HMGET, GET, SET, INCR, PERSIST and TIME, and among the keys
 // redisson_lock_token:*. For read-write locks it is HMGET, HSET, HDEL, HGETALL, GET, SET and TIME; among the
 // keys distsync_rwlock_notes:* and {NAME}:*:rwlock_timeout:*, without these braces where the name has some; and
-// redisson_rwlock:* twice.
+// redisson_rwlock:* twice. For permits it is GET, SET, INCRBY, PERSIST, TIME, ZADD, ZCARD, ZCOUNT, ZRANGE, ZREM, ZREMRANGEBYSCORE
+// and ZSCORE; among the keys {NAME}:timeout, likewise; and redisson_sc:* twice. For fair locks
+// it is GET, HDEL, HKEYS, HMGET, HSET, LINDEX, LLEN, LPOP, LPUSH, LRANGE, LREM, PEXPIREAT, RPUSH, TIME, ZADD, ZCARD, ZINCRBY, ZRANGE, ZRANGEBYSCORE, ZREM and ZSCORE; among the keys
+// redisson_lock_queue:*, redisson_lock_timeout:* and distsync_fair_places:*; and among the channels distsync_fair_grants:*.
 //
 // # Connections
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,6 +79,57 @@ func TestMessages(t *testing.T) {
 		server.Published("nobody's", "0")
 		a.woken(t)
 		b.woken(t)
+	})
+}
+
+// Who listens hears each message once, whoever else listens, and after a break is told that some may have been missed.
+func TestListen(t *testing.T) {
+	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
+		var heard []string
+		again := make([]int, 2)
+		hear := func(message string) { heard = append(heard, message) }
+		var subs []backend.Subscription
+		var running sync.WaitGroup
+		listen := func(i int) {
+			running.Go(func() {
+				sub, err := s.Listen(t.Context(), "a", hear, func() { again[i]++ })
+				if err != nil {
+					t.Error(err)
+				}
+				subs = append(subs, sub)
+			})
+		}
+		listen(0)
+		server := <-c.conns
+		told := server.hears(t, Subscribe, "a")
+		server.Published("a", "too early")
+		server.confirm(told)
+		told.answer <- reply{}
+		running.Wait()
+		listen(1)
+		running.Wait()
+		for _, message := range []string{"one", "", "0"} {
+			server.Published("a", message)
+		}
+		synctest.Wait()
+		if !slices.Equal(heard, []string{"one", "", "0"}) || again[0]+again[1] != 0 {
+			t.Errorf("heard %q, again %v", heard, again)
+		}
+		close(server.lost)
+		server = <-c.conns
+		server.does(t, Subscribe, "a")
+		synctest.Wait()
+		if !slices.Equal(again, []int{1, 1}) {
+			t.Errorf("told of a break %v times", again)
+		}
+		for _, sub := range subs {
+			sub.Close()
+		}
+		server.does(t, Unsubscribe, "a")
+		server.Published("a", "too late")
+		if synctest.Wait(); len(heard) != 3 {
+			t.Errorf("heard %q", heard)
+		}
 	})
 }
 

@@ -193,11 +193,12 @@ type observation struct {
 const drift = 100
 
 // since translates a moment of the server's, of which was heard at an instant of ours, to one that surely isn't later. It is false if the
-// server's clock can't have gone on as ours has since it was observed.
+// server's clock can't have gone on as ours has since it was observed. If that was put back it is earlier than need be, and if it was put forward by less than
+// what was observed and what was heard took on their way, it may be later, by as much as the latter was late.
 func (o observation) since(at, heard time.Time) (time.Time, bool) {
 	passed, most := at.Sub(o.at), heard.Sub(o.sent)
-	if o.at.IsZero() || passed < 0 || passed > most+most/drift+time.Millisecond {
+	if o.at.IsZero() || passed > most+most/drift+time.Millisecond {
 		return time.Time{}, false
 	}
-	return o.sent.Add(passed - passed/drift - time.Millisecond), true
+	return o.sent.Add(passed - passed.Abs()/drift - time.Millisecond), true
 }

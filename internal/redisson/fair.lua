@@ -89,15 +89,19 @@ local function begin(keys, at, owner)
     return l;
 end;
 
--- place returns until when one of ours has his place, or nil if he isn't in line. Redisson's may have taken him out of the list, or
--- their times were lost: then he isn't, and must not be twice.
+-- place returns until when one of ours has his place, and his time for Redisson's, or nothing if he isn't in line. Redisson's may have taken
+-- him out of the list, or their times were lost: then he isn't, and must not be twice.
 local function place(l, owner)
     local ends = redis.call('zscore', l.places, owner);
-    if (ends and not redis.call('zscore', l.timeouts, owner)) then
+    if (not ends) then
+        return nil;
+    end;
+    local score = redis.call('zscore', l.timeouts, owner);
+    if (not score) then
         strike(l, owner);
         return nil;
     end;
-    return tonumber(ends or nil);
+    return tonumber(ends), tonumber(score);
 end;
 
 -- last returns the time for Redisson's that who comes last must have, at least.
@@ -114,15 +118,12 @@ local function last(l)
 end;
 
 -- keep lets the place of one of ours last for so long, at least, and gives him a time for Redisson's, which take out whoever is first and
--- has none left. It counts what they take off until it is kept again, if all of theirs that are in line get in, and
--- each leaves one of ours first. Their own times add up, each to that before.
-local function keep(l, owner, ends, lease, least)
-    local score = l.now + wait * (1 + 2 * math.max(0, l.theirs));
-    if (ends) then
-        least = tonumber(redis.call('zscore', l.timeouts, owner));
-    end;
+-- has none left: no less than he has, or needs to come last. It counts what they take off until it is kept again, if all of theirs that are
+-- in line get in, and each leaves one of ours first. Their own times add up, each to that before.
+local function keep(l, owner, lease, ends, score)
     ends = math.max(ends or 0, l.now + lease);
-    redis.call('zadd', l.timeouts, whole(math.max(score, ends, least)), owner);
+    score = math.max(score or 0, ends, l.now + wait * (1 + 2 * math.max(0, l.theirs)));
+    redis.call('zadd', l.timeouts, whole(score), owner);
     redis.call('zadd', l.places, whole(ends), owner);
     l.lasts = math.max(l.lasts or 0, ends - l.now + wait);
 end;

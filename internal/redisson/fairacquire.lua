@@ -15,8 +15,8 @@ if (l.free and (not l.first or l.first == owner)) then
     return {1};
 end;
 if (lasts > 0) then
-    local ends = place(l, owner);
-    keep(l, owner, ends, lasts, not ends and last(l));
+    local ends, score = place(l, owner);
+    keep(l, owner, lasts, ends, score or last(l));
     if (not ends) then
         redis.call('rpush', l.queue, owner);
         l.first = l.first or owner;

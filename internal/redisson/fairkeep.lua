@@ -7,8 +7,8 @@ for i = 3, #ARGV do
     if (owner == holder) then
         redis.call('pexpire', l.key, math.max(l.left, 1)); -- changes nothing, but is what replicas acknowledge
     else
-        local ends = place(l, owner);
-        keep(l, owner, ends, lasts, 0);
+        local ends, score = place(l, owner);
+        keep(l, owner, lasts, ends, score);
         if (not ends) then
             table.insert(lost, owner);
         end;

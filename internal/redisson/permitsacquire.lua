@@ -35,8 +35,10 @@ end;
 if (over > 0) then
     reclaim(timeouts, now);
 end;
-settle(key, timeouts, channel, available, total, wake);
+if (granted or wake) then
+    settle(key, timeouts, channel, available, total, wake);
+end;
 if (granted) then
     return {count};
 end;
-return lasts(timeouts, 0, now);
+return lasts(timeouts, 0, micros);

@@ -339,7 +339,7 @@ func (t *turns) over(name, owner string) {
 	}
 }
 
-// saw notes what the server's clock said, unless the last observation is new and both are of one clock that went on.
+// saw notes what the server's clock said, unless the last observation is new, and it can have gone on since.
 func (t *turns) saw(name string, o observation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
