@@ -508,17 +508,18 @@ func fairGivenUpLate(l *lab) {
 		l.eventually("it gives up its place", func() bool { return p.count(which{kind: releaseStep, name: name}) > 0 })
 		l.settle()
 		close(open)
-		l.settle()
+		l.eventually("nothing is under way", func() bool { return p.underWay(which{name: name}) == 0 })
+		if l.h.Virtual {
+			l.sleep(500 * time.Millisecond) // until it is given up again
+		}
 		l.gives(name, "other:1")
 		begin := time.Now()
 		next.ok()
+		if l.hasNotifier() {
+			l.took(begin, 0, "getting in after one who left, and "+name)
+		}
 		l.tookBetween(begin, 0, lineDelay, "getting in after one who left, and "+name)
 		l.unlockAll(name)
-		begin = time.Now()
-		l.eventually("nobody is left in line", func() bool { // whoever is put there late is given the lock once
-			return p.underWay(which{name: name}) == 0 && !l.look(name, "").Held
-		})
-		l.tookBetween(begin, 0, placeLease+lineDelay, "what is left behind, and "+name)
 		l.leavesNothing(name)
 	}
 }
@@ -864,8 +865,9 @@ func fairUnsure(l *lab) {
 		l.Error("no grant was unsure")
 	}
 	l.has(p, lk)
-	if left := l.look("a", "").Remaining; left < l.calm()/2 {
-		l.Errorf("a lock that was asked for again is held for %v", left)
+	if l.h.Virtual {
+		l.sleep(2 * l.calm())
+		l.has(p, lk) // and isn't what was given, for a moment, alone
 	}
 	l.unlock(lk)
 	l.leavesNothing("a")

@@ -91,7 +91,11 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	q.fails.reset()
 	q.failure = nil
 	if a := q.waiting(res.Holder); a != nil {
-		c.grantedLocked(q, a, sent, res.Remaining)
+		lease := res.Remaining
+		if lease < 0 {
+			lease = keepInterval // it never ends, until it is renewed
+		}
+		c.grantedLocked(q, a, sent, lease)
 	}
 	switch {
 	case !c.waitsLocked(q):

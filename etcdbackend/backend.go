@@ -56,9 +56,10 @@ func (b *Backend) Open() backend.Session {
 }
 
 // Limits says that etcd counts leases in whole seconds, and keeps them for at least two: one and a
-// half of its election timeouts, which is a second by default, rounded up. It knows fenced and read-write locks.
+// half of its election timeouts, which is a second by default, rounded up. It knows all
+// kinds.
 func (b *Backend) Limits() backend.Limits {
 	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds}
 }
 
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write)
+var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits, backend.Fair)

@@ -30,7 +30,9 @@ var contractParts = []string{
 	"^TestContract$/^[^ls]", // model, histories
 	"^TestContract$/^steps$/^([^a-z]|[b-m]|a[^s])",
 	"^TestContract$/^steps$/^[n-z]",
-	"^TestContract$/^steps$/^as_[^w]", // fenced, read
+	"^TestContract$/^steps$/^as_fenced",
+	"^TestContract$/^steps$/^as_fair",
+	"^TestContract$/^steps$/^as_[pr]", // permits, read
 	"^TestContract$/^steps$/^as_w",    // write
 	"^TestContract$/^locker$/^a",
 	"^TestContract$/^locker$/^[^a]",

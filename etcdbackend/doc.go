@@ -58,6 +58,23 @@
 //	distsync/locks/prices\x01read/6ab0…:19
 //	{"owner":"6ab0…:19","count":1,"kind":"read"}
 //
+// Whoever has permits of a semaphore has a key of its own, too, with their number and how many there are:
+//
+//	distsync/locks/calls\x01permits/6ab0…:20
+//	{"owner":"6ab0…:20","count":2,"kind":"permits","limit":10}
+//
+// Who doesn't say how many there are is given as many as the last of these keys that was written says. So nobody knows when none is out.
+//
+// Who stands in line for a fair lock has a key there as well, and the order is that in which these were created:
+//
+//	distsync/locks/report\x01line/6ab0…:21
+//	{"owner":"6ab0…:21","kind":"line"}
+//
+// While nobody has the lock's own key the first in line has the lock, for three seconds, in which it takes that key, or is done. So a release
+// deletes a key and says nothing, and who is next sees it. Who has lost his place, since nothing was heard of his client for
+// as long as places last, and comes back, says so with "front", and comes first; but behind whoever has the lock then as the first in line ("behind_rev",
+// "behind_front").
+//
 // A lock whose name goes on as these keys do is another, and gets [backend.ErrConflict] where it would be in the way.
 //
 // A client that waits for a lock keeps an empty key beside it: the lock's key, a zero byte and a
@@ -74,6 +91,10 @@
 // locks of a process that died. A leader that takes over begins all leases anew, so that this can be
 // a whole lease later for every change of the leader.
 //
+// A process that died as it stood in line for a fair lock costs those behind it up to two seconds more than a place lasts, or nothing if it
+// wasn't its turn before that was over. Who died just when it was its turn is passed over after three seconds by whoever waits behind it, who looks about each second. A
+// hold that runs out goes to the first in line when etcd deletes its key.
+//
 // # Turns
 //
 // Whether a writer or a reader has come first is known to a second, if the reader's client was not told before that the lock
@@ -83,7 +104,8 @@
 // a release, and each leaves the lock for some milliseconds to those who came before. Who died while it
 // waited, or can't be reached, costs the others these milliseconds. Who doesn't wait but asks when the
 // lock happens to be free may come in between. When somebody has written
-// those clients are woken at once that have tried to read, since any number may.
+// those clients are woken at once that have tried to read, since any number may. When several permits come back the next in
+// the line is woken as long as some are left.
 //
 // # Costs
 //
@@ -95,7 +117,16 @@
 // To read takes as many round trips as to have a lock alone. To find that up to 16 others read, or wait to write, takes a request
 // for each of them, eight at a time. A writer's note takes one write more.
 //
-// Where many processes wait, a turn takes six to eight requests, however many they are: four of them are
+// Permits that nobody has take one round trip, as a lock. While some are out it takes a look at all of them, and then the request that compares that
+// none were given since; one more each time that some were. To find too few takes a request for each of up to 16
+// who have some, and to say how many are left one for each of them all, eight at a time.
+//
+// To stand in line for a fair lock takes a request, and when it is its turn a release is another; nobody else sends anything. A lock that is
+// held for longer than a second takes a third when it is renewed first. The first of a client who waits looks at the line, and watches it, which is two more; each process
+// that waits is sent a message for each who comes, and for each who leaves. Places are kept by a message, a look at the
+// whole line, and a question for what is left of the present hold, each second for a client and name, however many wait there.
+//
+// Where many processes wait for a lock that isn't fair, a turn takes six to eight requests, however many they are: four of them are
 // writes. Each process that waits is sent two messages for each turn. Waiting takes one stream and four
 // goroutines for a client, whatever the number of names.
 //
@@ -111,6 +142,6 @@
 // The backend uses the client's connection directly: what is put in front of it, such as
 // clientv3/namespace, is not used; [WithPrefix] does the same. With authentication on, the
 // user needs permission to read and write the prefix. Who has it for the keys of single locks only gets these, but waits out
-// of turn, and doesn't notice that the name is read as a read-write lock, which needs permission for all keys
-// that begin with the lock's.
+// of turn, and doesn't notice that the name is read as a read-write lock, or is a semaphore, or has a line of those who wait for it as a fair lock, of whom the
+// first may be inside: all these need permission for all keys that begin with the lock's.
 package etcdbackend

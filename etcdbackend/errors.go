@@ -81,6 +81,14 @@ func inDoubt(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
 }
 
+// afterwards returns the error of a step that was carried out but for what is to be done after it, or nil.
+func afterwards(err error) error {
+	if err != nil {
+		return inDoubt(err)
+	}
+	return nil
+}
+
 // ended returns the error of a context that has ended before anything was sent, or nil.
 func ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {

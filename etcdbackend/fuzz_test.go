@@ -29,7 +29,7 @@ func FuzzValue(f *testing.F) {
 	for _, v := range []string{
 		"", "{}", "null", "[]", "1", `{"owner":"a","count":1}`, `{"owner":"a","count":0}`, `{"owner":"a","count":-1}`, `{"owner":"a"}`,
 		`{"owner_base64":"/w==","count":2}`, `{"owner":"a","owner_base64":"/w==","count":2}`, `{"owner":"a","count":1}{}`, `{"owner":"a","count":1} `,
-		`{"owner":"a","count":1,"kind":"read"}`, `{"owner":"a","count":1e3}`, `{"owner":"a","count":99999999999999999999}`, `{"owner":null,"count":1}`,
+		`{"owner":"a","count":1,"kind":"read"}`, `{"owner":"a","count":2,"kind":"permits","limit":3}`, `{"owner":"a","count":2,"kind":"permits"}`, `{"owner":"a","kind":"line"}`, `{"owner":"a","kind":"line","front":2,"behind_rev":7,"behind_front":1}`, `{"owner":"a","kind":"line","count":1}`, `{"owner":"a","count":1e3}`, `{"owner":"a","count":99999999999999999999}`, `{"owner":null,"count":1}`,
 		`{"owner":"\ud800","count":1}`, `{"OWNER":"a","Count":1}`, `{"owner":"a","owner":"","count":1}`, "{\"owner\":\"\xff\",\"count\":1}", "\x00",
 	} {
 		f.Add([]byte(v), "a", 1)
@@ -37,7 +37,7 @@ func FuzzValue(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, found []byte, owner string, count int) {
 		roles := 0
-		for _, as := range []role{lockRole, writeRole, readRole, noteRole} {
+		for _, as := range []role{lockRole, writeRole, readRole, noteRole, permitRole, lineRole} {
 			r, err := decode(as, &mvccpb.KeyValue{Key: []byte("k"), Value: found, ModRevision: 7, CreateRevision: 5, Lease: 3})
 			if err != nil {
 				if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused || r != (record{}) {
@@ -45,7 +45,7 @@ func FuzzValue(f *testing.F) {
 				}
 				continue
 			}
-			if again := decoded(t, as, encode(as, r)); r.owner == "" || (r.count < 1) != (as == noteRole) || r.free() || again.owner != r.owner || again.count != r.count {
+			if again := decoded(t, as, encode(as, r)); r.owner == "" || (r.count < 1) != as.waits() || r.free() || again.owner != r.owner || again.count != r.count {
 				t.Errorf("%q is %+v, and %+v when it was written again", found, r, again)
 			}
 			if roles++; roles > 1 {
@@ -53,10 +53,15 @@ func FuzzValue(f *testing.F) {
 			}
 		}
 		if owner != "" && count > 0 {
-			for _, r := range []record{{owner: owner, count: count}, {owner: owner, waited: 7 * time.Second, first: time.Millisecond}} {
+			for _, r := range []record{{owner: owner, count: count}, {owner: owner, count: count, limit: 5}, {owner: owner, front: 3, behind: position{5, 2}}, {owner: owner, waited: 7 * time.Second, first: time.Millisecond}} {
 				as := []role{lockRole, writeRole, readRole}
-				if r.count == 0 {
+				switch {
+				case r.front > 0:
+					as = []role{lineRole}
+				case r.count == 0:
 					as = []role{noteRole}
+				case r.limit > 0:
+					as = []role{permitRole}
 				}
 				for _, as := range as {
 					again := decoded(t, as, encode(as, r))
@@ -82,7 +87,7 @@ func decoded(t *testing.T, as role, value []byte) record {
 // it only if it was found under the key, and no step goes on when the server has nothing to say.
 func FuzzAnswers(f *testing.F) {
 	free, mine, others := []byte{0}, []byte{1, 1, 5}, []byte{2, 2, 5}
-	for step := range byte(20) {
+	for step := range byte(30) {
 		f.Add(step, free)
 		f.Add(step, bytes.Repeat(mine, 8))
 		f.Add(step, bytes.Repeat(others, 8))
@@ -93,10 +98,13 @@ func FuzzAnswers(f *testing.F) {
 		f.Add(step, []byte{0, 10, 1, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	}
 	f.Fuzz(func(t *testing.T, step byte, data []byte) {
-		kind := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Read}[step/5%4]
+		kind := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Read, backend.Permits, backend.Fair}[step/5%6]
 		etcd := &fuzzedEtcd{data: bytes.NewReader(data), alone: roleOf(kind)}
-		if kind == backend.Read {
+		switch kind {
+		case backend.Read:
 			etcd.alone = writeRole
+		case backend.Permits:
+			etcd.alone = lockRole
 		}
 		s := newSession(&store{kv: etcd, lease: etcd})
 		defer s.Close()
@@ -107,25 +115,25 @@ func FuzzAnswers(f *testing.F) {
 		switch step % 5 {
 		case 0:
 			var res backend.AcquireResult
-			res, err = s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease})
+			res, err = s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease, Permits: 1, Limit: 2})
 			if res.Acquired != etcd.changed || res.Acquired && res.Count < 1 || err == nil && !res.Acquired && !etcd.anothers {
 				t.Errorf("Acquire: %+v, %v", res, err)
 			}
 		case 1:
 			var res backend.ReleaseResult
-			res, err = s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease})
+			res, err = s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease, Permits: 1})
 			if err == nil && (res.Outcome != backend.NotHeld) != etcd.changed {
 				t.Errorf("Release: %v", res)
 			}
 		case 2:
 			var res backend.RenewResult
-			res, err = s.Renew(ctx, backend.RenewRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease})
+			res, err = s.Renew(ctx, backend.RenewRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease, Permits: 1})
 			if res.Held && (err != nil || !etcd.mine) {
 				t.Errorf("Renew: %v, %v", res, err)
 			}
 		case 3:
 			var res backend.LookResult
-			res, err = s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: fuzzOwner})
+			res, err = s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Limit: 2})
 			if res.Held && !etcd.mine && !etcd.anothers || res.Count > 0 && !etcd.mine || res.Count < 0 {
 				t.Errorf("Look: %+v, %v", res, err)
 			}
@@ -182,15 +190,27 @@ func (e *fuzzedEtcd) kvs(req *pb.RangeRequest) []*mvccpb.KeyValue {
 		as = readRole
 	case strings.Contains(key, "\x01waits/"):
 		as = noteRole
+	case strings.Contains(key, "\x01line/") && beside && e.number()%2 == 0:
+		as, req = permitRole, &pb.RangeRequest{Key: []byte(strings.Replace(key, "line", "permits", 1))}
+	case strings.Contains(key, "\x01line/") && beside && e.alone == writeRole:
+		as, req = readRole, &pb.RangeRequest{Key: []byte(strings.Replace(key, "line", "read", 1))}
+	case strings.Contains(key, "\x01line/"):
+		as = lineRole
+	case strings.Contains(key, "\x01permits/"):
+		as = permitRole
 	}
 	found := func(owner string, count int) []byte {
-		if as == noteRole {
+		if as.waits() {
 			count = 0
 		}
-		if beside {
+		if beside && owner != fuzzOwner || beside && as != lineRole {
 			e.anothers = true
 		}
-		return encode(as, record{owner: owner, count: count})
+		r := record{owner: owner, count: count}
+		if as == permitRole {
+			r.limit = 2
+		}
+		return encode(as, r)
 	}
 	kv := &mvccpb.KeyValue{Key: req.GetKey(), ModRevision: 1, CreateRevision: 1}
 	switch n := e.number(); n % 5 {

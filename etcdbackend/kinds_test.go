@@ -57,6 +57,14 @@ func (h held) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*pb.
 	return &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: encode(lockRole, record{owner: "another", count: 1}), ModRevision: 7, CreateRevision: 7, Lease: 1}}}, nil
 }
 
+func (h held) Txn(ctx context.Context, _ *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	lock, _ := h.Range(ctx, nil)
+	return &pb.TxnResponse{Responses: []*pb.ResponseOp{
+		{Response: &pb.ResponseOp_ResponseRange{ResponseRange: lock}},
+		{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{}}},
+	}}, nil
+}
+
 func (h held) LeaseTimeToLive(context.Context, *pb.LeaseTimeToLiveRequest, ...grpc.CallOption) (*pb.LeaseTimeToLiveResponse, error) {
 	return &pb.LeaseTimeToLiveResponse{TTL: h.left}, nil
 }

@@ -193,6 +193,15 @@ func (ls *leases) shelve(l lease) {
 	ls.sweep()
 }
 
+// discard gives back leases that are to be revoked.
+func (ls *leases) discard(all ...lease) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range all {
+		ls.drop(l)
+	}
+}
+
 // distrust drops all leases that are idle, since one that was is gone: the others may be, too.
 func (ls *leases) distrust() {
 	ls.mu.Lock()
@@ -300,6 +309,13 @@ func (ls *leases) background(f func(context.Context)) {
 		defer cancel()
 		f(ctx)
 	})
+}
+
+// whileOpen runs something that ends with the session.
+func (ls *leases) whileOpen(f func(context.Context)) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.run(func() { f(ls.ctx) })
 }
 
 // run starts a goroutine. ls.mu is held.

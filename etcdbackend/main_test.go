@@ -54,7 +54,10 @@ func as(user, password string) func(*clientv3.Config) {
 	return func(c *clientv3.Config) { c.Username, c.Password = user, password }
 }
 
-type session = wiretest.Session
+type session interface {
+	wiretest.Session
+	backend.Liner
+}
 
 func open(t testing.TB, cli *clientv3.Client, opts ...etcdbackend.Option) session {
 	t.Helper()
@@ -67,7 +70,7 @@ func key(name string) string { return etcdbackend.DefaultPrefix + name }
 
 // steps are all steps, and a subscription.
 var steps = append(slices.Clip(wiretest.Steps), wiretest.Step{
-	Name: "subscribe", Run: func(ctx context.Context, s session) error {
+	Name: "subscribe", Run: func(ctx context.Context, s wiretest.Session) error {
 		sub, err := s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
 		if err == nil {
 			sub.Close()

@@ -101,7 +101,7 @@ func (s *session) noteLease(ctx context.Context, id holdID, ttl int64) (note rec
 func (s *session) endNote(ctx context.Context, id holdID, ttl int64) (key record, err error) {
 	lease := int64(0)
 	if key = s.holds.guess(id); key.free() {
-		res, err := s.store.look(ctx, ttl, rangeOp(s.store.keyOf(id)), rangeOp(s.store.keyOf(noteOf(id))))
+		res, err := s.store.look(ctx, ttl, rangeOp(s.store.keyOf(id)), rangeOp(s.store.keyOf(noteOf(id))), s.store.unshared(id.name).findOp(1))
 		if err != nil {
 			return record{}, err
 		}
@@ -117,6 +117,9 @@ func (s *session) endNote(ctx context.Context, id holdID, ttl int64) (key record
 			return record{}, err
 		}
 		left, err := decodeOf(noteOf(id), note)
+		if err == nil && len(res.Responses) > 2 {
+			err = none(res.Responses[2].GetResponseRange().GetKvs())
+		}
 		if err != nil {
 			return record{}, err
 		}

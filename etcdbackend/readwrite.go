@@ -1,11 +1,13 @@
 package etcdbackend
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -42,12 +44,12 @@ func (s *session) found(a *attempt, key record) (scene, error) {
 }
 
 // scene reads the answer to what an attempt looks at: for a writer the lock's key and the readers', for a reader
-// its own, the lock's, and the notes.
+// its own, the lock's, the notes, and what keeps both out.
 func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.rev = res.Header.GetRevision()
 	as := []role{writeRole, readRole}
 	if id.role == readRole {
-		as = []role{readRole, writeRole, noteRole}
+		as = []role{readRole, writeRole, noteRole, permitRole}
 	}
 	for i, as := range as {
 		if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
@@ -55,6 +57,8 @@ func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 		}
 		kvs := res.Responses[i].GetResponseRange().Kvs
 		switch {
+		case as == permitRole:
+			err = none(kvs)
 		case as == writeRole:
 			at.write, err = decode(as, first(kvs))
 		case as == noteRole:
@@ -71,45 +75,73 @@ func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	return at, nil
 }
 
-// exclusively returns an attempt to have a lock alone.
-func (s *session) exclusively(id holdID, ttl int64) *attempt {
-	a := &attempt{id: id, ttl: ttl}
+// exclusively returns an attempt to have a lock of a kind alone.
+func (s *session) exclusively(id holdID, ttl int64, kind backend.Kind) *attempt {
+	a := &attempt{id: id, ttl: ttl, fair: kind == backend.Fair}
 	limit := int64(0)
-	if id.role == lockRole {
+	if id.role == lockRole && !a.fair {
 		limit = 1
 		if s.alone.has(id.name) {
 			return a
 		}
 	}
-	a.only = []*pb.Compare{s.store.none(id.name, readRole)}
-	a.look = []*pb.RequestOp{s.store.rangeAll(id.name, readRole, limit)}
+	beside := s.store.beside(id.name)
+	a.only = []*pb.Compare{beside.empty()}
+	a.look = []*pb.RequestOp{beside.findOp(limit)}
 	return a
 }
 
 // conflicts returns an error if a name is used for another kind of lock than that of a hold which has no key.
 func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
-	switch id.role {
-	case lockRole:
-		if s.alone.has(id.name) {
-			return nil
-		}
-		res, err := insist(ctx, patience(ttl), s.store.kv.Range, s.store.all(id.name, readRole, 1))
-		switch {
-		case refusedBeside(err):
-			s.alone.add(id.name)
-			return nil
-		case err != nil:
-			return notDone(err)
-		case len(res.Kvs) > 0:
-			return conflict(res.Kvs[0])
-		}
-		return nil
-	case readRole:
-		_, err := s.store.read(ctx, writeOf(id), ttl)
-		return err
-	default:
+	if id.role == lockRole && s.alone.has(id.name) {
 		return nil
 	}
+	res, err := s.store.look(ctx, ttl, s.inTheWay(id)...)
+	switch {
+	case id.role == lockRole && refusedBeside(err):
+		s.alone.add(id.name)
+		return nil
+	case err != nil:
+		return err
+	}
+	for _, found := range res.Responses {
+		kvs := found.GetResponseRange().GetKvs()
+		switch kv := first(kvs); {
+		case kv == nil:
+		case id.role == readRole && bytes.Equal(kv.Key, s.store.key(id.name)):
+			_, err = decode(writeRole, kv)
+		case id.role == lockRole:
+			_, err = s.store.decodeAll(id.name, lineRole, kvs) // who stands in line waits for this lock
+		default:
+			err = conflict(kv)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inTheWay looks for what may be in the way of a hold that has no key.
+func (s *session) inTheWay(id holdID) []*pb.RequestOp {
+	switch id.role {
+	case lockRole:
+		return []*pb.RequestOp{s.store.beside(id.name).findOp(1)}
+	case permitRole:
+		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.all(id.name, readRole).findOp(1), s.store.all(id.name, lineRole).findOp(1)}
+	case readRole:
+		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.unshared(id.name).findOp(1)}
+	default:
+		return []*pb.RequestOp{s.store.unshared(id.name).findOp(1)}
+	}
+}
+
+// none returns an error if something was found that is of another kind.
+func none(kvs []*mvccpb.KeyValue) error {
+	if kv := first(kvs); kv != nil {
+		return conflict(kv)
+	}
+	return nil
 }
 
 // mistaken is conflicts for an attempt that has found no key, where it took the hold to have one: it wasn't read.
@@ -120,21 +152,10 @@ func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	return s.conflicts(ctx, a.id, a.ttl)
 }
 
-// readsIn returns an error if a lock that was to be had alone is being read.
-func readsIn(res *pb.TxnResponse) error {
-	if res == nil || len(res.Responses) < 2 {
-		return nil
-	}
-	if kv := first(res.Responses[1].GetResponseRange().GetKvs()); kv != nil {
-		return conflict(kv)
-	}
-	return nil
-}
-
 // acquireWrite takes the lock to be free as acquire does.
 func (s *session) acquireWrite(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
-	a := s.exclusively(id, s.store.ttl(req.Lease))
+	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
 	at := scene{write: s.holds.guess(id)}
 	var err error
 	if at.write.free() && s.looksFirst(a) {
@@ -194,7 +215,11 @@ func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (
 	id := idOf(req.Kind, req.Name, req.Owner)
 	w := s.waits.find(id, req.Waited)
 	a := &attempt{id: id, ttl: s.store.ttl(req.Lease)}
-	a.look = []*pb.RequestOp{rangeOp(s.store.key(req.Name)), s.store.rangeAll(req.Name, noteRole, 0)}
+	a.look = []*pb.RequestOp{
+		rangeOp(s.store.key(req.Name)),
+		s.store.all(req.Name, noteRole).findOp(0),
+		s.store.unshared(req.Name).findOp(1),
+	}
 	at := scene{mine: s.holds.guess(id), write: s.holds.guess(writeOf(id))}
 	var err error
 	if at.mine.free() && at.write.free() && s.looksFirst(a) {
@@ -207,8 +232,11 @@ func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (
 			return backend.AcquireResult{Remaining: remaining}, nil
 		}
 		a.only = same(s.store.key(req.Name), at.write)
-		if at.write.free() && len(at.notes) == 0 {
-			a.only = append(a.only, s.store.none(req.Name, noteRole))
+		if at.write.free() {
+			a.only = append(a.only, s.store.unshared(req.Name).empty())
+			if len(at.notes) == 0 {
+				a.only = append(a.only, s.store.all(req.Name, noteRole).empty())
+			}
 		}
 		next := at.mine
 		next.owner, next.count = req.Owner, 1
@@ -240,7 +268,7 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 
 // forceReads ends all that is read, unless somebody writes.
 func (s *session) forceReads(ctx context.Context, name string) (backend.ForceReleaseResult, error) {
-	a := s.exclusively(holdID{name: name, role: writeRole}, 0)
+	a := s.exclusively(holdID{name: name, role: writeRole}, 0, backend.Write)
 	at, err := s.lookAround(ctx, a)
 	for err == nil {
 		if !at.write.free() || len(at.reads) == 0 {
@@ -250,13 +278,13 @@ func (s *session) forceReads(ctx context.Context, name string) (backend.ForceRel
 			break
 		}
 		// Nothing has come to the keys that were looked at: among others might be those of another lock.
-		a.only = []*pb.Compare{s.store.noneSince(name, readRole, at.rev)}
-		keys := s.store.keysOf(name, readRole)
+		reads := s.store.all(name, readRole)
+		a.only = []*pb.Compare{reads.asOf(at.rev)}
 		var forced *pb.TxnResponse
-		if forced, _, err = s.store.swap(ctx, a, record{}, take(keys, after(keys))); forced != nil {
+		if forced, _, err = s.store.swap(ctx, a, record{}, reads.take()); forced != nil {
 			all, err := s.store.decodeAll(name, readRole, taken(forced, 0))
 			if err == nil {
-				err = s.giveBackAll(ctx, name, all)
+				err = s.giveBackAll(ctx, name, readRole, all)
 			}
 			if err != nil {
 				return backend.ForceReleaseResult{}, inDoubt(err)
@@ -270,11 +298,11 @@ func (s *session) forceReads(ctx context.Context, name string) (backend.ForceRel
 	return backend.ForceReleaseResult{}, err
 }
 
-// giveBackAll revokes the leases of what was read.
-func (s *session) giveBackAll(ctx context.Context, name string, reads []record) error {
-	errs := make([]error, len(reads))
-	each(len(reads), func(i int) {
-		errs[i] = s.giveBack(ctx, holdID{name, reads[i].owner, readRole}, reads[i].lease, 0)
+// giveBackAll revokes the leases of holds that were taken away.
+func (s *session) giveBackAll(ctx context.Context, name string, as role, holds []record) error {
+	errs := make([]error, len(holds))
+	each(len(holds), func(i int) {
+		errs[i] = s.giveBack(ctx, holdID{name, holds[i].owner, as}, holds[i].lease, 0)
 	})
 	for _, err := range errs {
 		if err != nil {
@@ -285,7 +313,7 @@ func (s *session) giveBackAll(ctx context.Context, name string, reads []record) 
 }
 
 func (s *session) lookAtReads(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
-	at, err := s.lookAround(ctx, s.exclusively(holdID{name: req.Name, role: writeRole}, 0))
+	at, err := s.lookAround(ctx, s.exclusively(holdID{name: req.Name, role: writeRole}, 0, backend.Write))
 	if err != nil || len(at.reads) == 0 {
 		return backend.LookResult{}, err
 	}

@@ -29,7 +29,7 @@ type party struct {
 
 func (p party) try(kind backend.Kind, change ...func(*backend.AcquireRequest)) backend.AcquireResult {
 	p.t.Helper()
-	req := backend.AcquireRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: lease}
+	req := backend.AcquireRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: lease, Permits: 1, Limit: 1}
 	for _, c := range change {
 		c(&req)
 	}
@@ -60,7 +60,7 @@ func (p party) fails(kind backend.Kind, atMost time.Duration, change ...func(*ba
 
 func (p party) releases(kind backend.Kind, want backend.ReleaseOutcome) {
 	p.t.Helper()
-	res := wiretest.Must[backend.ReleaseResult](p.t)(p.s.Release(p.t.Context(), backend.ReleaseRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: lease}))
+	res := wiretest.Must[backend.ReleaseResult](p.t)(p.s.Release(p.t.Context(), backend.ReleaseRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: lease, Permits: 1}))
 	if res.Outcome != want {
 		p.t.Fatalf("%.8s releases what it has to %v: %v, want %v", p.owner, kind, res.Outcome, want)
 	}
@@ -68,7 +68,7 @@ func (p party) releases(kind backend.Kind, want backend.ReleaseOutcome) {
 
 func (p party) renews(kind backend.Kind, want bool) {
 	p.t.Helper()
-	res := wiretest.Must[backend.RenewResult](p.t)(p.s.Renew(p.t.Context(), backend.RenewRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: lease}))
+	res := wiretest.Must[backend.RenewResult](p.t)(p.s.Renew(p.t.Context(), backend.RenewRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: lease, Permits: 1}))
 	if res.Held != want {
 		p.t.Fatalf("%.8s renews what it has to %v: held %v, want %v", p.owner, kind, res.Held, want)
 	}
@@ -308,19 +308,19 @@ func TestForcedReadWrite(t *testing.T) {
 func kindSteps(kind backend.Kind) map[string]func(context.Context, session) error {
 	return map[string]func(context.Context, session) error{
 		"acquire": func(ctx context.Context, s session) error {
-			_, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease})
+			_, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease, Permits: 1, Limit: 1})
 			return err
 		},
 		"acquire with a place": func(ctx context.Context, s session) error {
-			_, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease, Waited: time.Second, Place: time.Minute})
+			_, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease, Waited: time.Second, Place: time.Minute, Permits: 1, Limit: 1})
 			return err
 		},
 		"release": func(ctx context.Context, s session) error {
-			_, err := s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease})
+			_, err := s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease, Permits: 1})
 			return err
 		},
 		"renew": func(ctx context.Context, s session) error {
-			_, err := s.Renew(ctx, backend.RenewRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease})
+			_, err := s.Renew(ctx, backend.RenewRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease, Permits: 1})
 			return err
 		},
 		"force": func(ctx context.Context, s session) error {
@@ -328,7 +328,7 @@ func kindSteps(kind backend.Kind) map[string]func(context.Context, session) erro
 			return err
 		},
 		"look": func(ctx context.Context, s session) error {
-			_, err := s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: alice})
+			_, err := s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: alice, Permits: 1, Limit: 1})
 			return err
 		},
 	}
@@ -347,12 +347,15 @@ func state(t *testing.T, admin *clientv3.Client) string {
 // TestKindsUnderOneName: a name that is used for one kind of lock isn't one of the other, whoever has it, and however
 // a step begins that has never seen it, or has seen it otherwise.
 func TestKindsUnderOneName(t *testing.T) {
-	locks := []backend.Kind{backend.Exclusive, backend.Fenced}
+	locks := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair}
 	sides := []backend.Kind{backend.Read, backend.Write}
-	for _, c := range []struct{ held, wanted []backend.Kind }{{locks, sides}, {sides, locks}} {
+	permits := []backend.Kind{backend.Permits}
+	a, b, other, admin := parties(t)
+	for _, c := range []struct{ held, wanted []backend.Kind }{
+		{locks, sides}, {locks, permits}, {sides, locks}, {sides, permits}, {permits, locks}, {permits, sides},
+	} {
 		for _, held := range c.held {
 			for _, wanted := range c.wanted {
-				a, b, other, admin := parties(t)
 				for _, holder := range []party{b, {t, b.s, alice}} {
 					for step, run := range kindSteps(wanted) {
 						// What a's session has seen last is a lock of its own kind, held by another.
@@ -378,6 +381,7 @@ func TestKindsUnderOneName(t *testing.T) {
 					}
 				}
 				a.gets(wanted) // now that the name is free
+				a.releases(wanted, backend.Freed)
 			}
 		}
 	}
@@ -390,36 +394,36 @@ func TestNamesWithin(t *testing.T) {
 	s := open(t, admin)
 	ctx := t.Context()
 	acquire := func(kind backend.Kind, name, owner string) (bool, error) {
-		res, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: name, Owner: owner, Lease: lease, Place: time.Minute})
+		res, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: name, Owner: owner, Lease: lease, Place: time.Minute, Permits: 1, Limit: 9})
 		return res.Acquired, err
 	}
-	for _, within := range []string{"n\x01read/", "n\x01read/" + alice, "n\x01read/x\x01read/" + alice, "n\x01waits/" + alice, "n\x01"} {
-		for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read} {
+	for _, within := range []string{"n\x01read/", "n\x01read/" + alice, "n\x01read/x\x01read/" + alice, "n\x01waits/" + alice, "n\x01permits/" + alice, "n\x01line/" + alice, "n\x01"} {
+		for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits, backend.Fair} {
 			if ok, err := acquire(kind, within, bob); !ok || err != nil {
 				t.Fatalf("%q to %v: %v, %v", within, kind, ok, err)
 			}
 			before := state(t, admin)
-			for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Exclusive} {
+			for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Exclusive, backend.Permits, backend.Fair} {
 				for _, owner := range []string{alice, "x\x01read/" + bob, within[1:]} {
 					// It is free, but may seem not to be: then nothing happens.
 					ok, err := acquire(wanted, "n", owner)
 					if !ok && !errors.Is(err, backend.ErrConflict) {
 						t.Errorf("%v of n, where %q is held to %v: %v, %v", wanted, within, kind, ok, err)
 					}
-					if look, err := s.Look(ctx, backend.LookRequest{Kind: wanted, Name: "n", Owner: owner}); !errors.Is(err, backend.ErrConflict) && (err != nil || look.Held != ok) {
+					if look, err := s.Look(ctx, backend.LookRequest{Kind: wanted, Name: "n", Owner: owner, Limit: 9}); !errors.Is(err, backend.ErrConflict) && (err != nil || look.Held != ok) {
 						t.Errorf("%v of n, where %q is held to %v: %+v, %v; want held %v", wanted, within, kind, look, err, ok)
 					}
 					if res, err := s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: wanted, Name: "n"}); !errors.Is(err, backend.ErrConflict) && (err != nil || res.Released != ok) {
 						t.Errorf("%v of n, where %q is held to %v: %+v, %v; want released %v", wanted, within, kind, res, err, ok)
 					} else if err != nil {
-						s.Release(ctx, backend.ReleaseRequest{Kind: wanted, Name: "n", Owner: owner, Lease: lease})
+						s.Release(ctx, backend.ReleaseRequest{Kind: wanted, Name: "n", Owner: owner, Lease: lease, Permits: 1})
 					}
 				}
 			}
 			if after := state(t, admin); after != before {
 				t.Fatalf("steps on n have changed\n%sto\n%s", before, after)
 			}
-			if res, err := s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: within, Owner: bob, Lease: lease}); err != nil || res.Outcome != backend.Freed {
+			if res, err := s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: within, Owner: bob, Lease: lease, Permits: 1}); err != nil || res.Outcome != backend.Freed {
 				t.Fatalf("%q to %v: %+v, %v", within, kind, res, err)
 			}
 		}

@@ -96,7 +96,14 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	shortest := int64(0)
 	for i, r := range some {
 		id, ttl := b.id(r), b.store.ttl(b.reqs[r].Lease)
-		if kvs[i] == nil && id.role != writeRole {
+		if kvs[i] == nil && b.reqs[r].Kind == backend.Fair {
+			b.apart(func() {
+				held, err := b.takeTurn(b.ctx, id, ttl)
+				b.done(r, held, err)
+			})
+			continue
+		}
+		if kvs[i] == nil {
 			b.apart(func() { b.done(r, false, b.conflicts(b.ctx, id, ttl)) })
 			continue
 		}
@@ -105,7 +112,8 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 			b.done(r, false, err)
 			continue
 		}
-		if key.lease == 0 || b.keeper.closed() || id.role != lockRole && !b.lastsFor(id, key, ttl) {
+		part := id.role == permitRole && key.count != b.reqs[r].Permits
+		if part || key.lease == 0 || b.keeper.closed() || id.role.onlyUp() && !b.lastsFor(id, key, ttl) {
 			b.rewrite(r, key, ttl)
 			continue
 		}
@@ -161,6 +169,11 @@ func (b *batch) rewrite(r int, key record, ttl int64) {
 		a := &attempt{id: b.id(r), ttl: ttl}
 		var err error
 		for err == nil {
+			if a.id.role == permitRole {
+				if key, err = b.whole(b.ctx, a, key, b.reqs[r].Permits); err != nil {
+					break
+				}
+			}
 			if key.free() || key.owner != a.id.owner {
 				err = b.mistaken(b.ctx, a, key)
 				break

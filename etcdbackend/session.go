@@ -18,6 +18,7 @@ type session struct {
 	others  names // that others held when they were last seen. To be refused by a transaction is a write, too.
 	alone   names // beside whose keys the user may read nothing
 	waits   waits
+	queues  queues
 	line    *line
 	keeper  *keeper
 	watcher *watcher
@@ -34,6 +35,7 @@ var (
 	_ backend.Session      = (*session)(nil)
 	_ backend.Notifier     = (*session)(nil)
 	_ backend.BatchRenewer = (*session)(nil)
+	_ backend.Liner        = (*session)(nil)
 	_ backend.Leavable     = (*session)(nil)
 )
 
@@ -72,6 +74,8 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 		return s.acquireRead(ctx, req)
 	case backend.Write:
 		return s.acquireWrite(ctx, req)
+	case backend.Permits:
+		return s.acquirePermits(ctx, req)
 	default:
 		return s.acquire(ctx, req)
 	}
@@ -81,41 +85,83 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 // It looks first where another had it when it was last seen, and where a lease would have to be granted.
 func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
-	a := s.exclusively(id, s.store.ttl(req.Lease))
-	key := s.holds.guess(id)
+	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
+	at := turn{lock: s.holds.guess(id)}
+	var last record // whose lease was over
+	var told bool   // who waits is told, and needs no time
 	var err error
-	if key.free() && s.looksFirst(a) {
-		key, err = s.store.read(ctx, id, a.ttl)
+	if a.fair && at.lock.free() {
+		at, told = s.watcher.lineup(req.Name)
+	}
+	if !told && at.lock.free() && s.looksFirst(a) {
+		at, err = s.beginTurn(ctx, a)
 	}
 	for err == nil {
-		if !key.free() && key.owner != req.Owner {
+		holder, first := at.holder()
+		if !holder.free() && holder.owner != req.Owner {
 			s.others.add(req.Name)
-			remaining, now, err := s.remaining(ctx, id, key)
+			var dead bool
+			if dead, err = s.passOver(ctx, req.Name, at); dead && err == nil {
+				at, err = s.lookAtTurn(ctx, a)
+			}
+			if dead || err != nil {
+				continue
+			}
+			if stands := !a.fair || req.Place <= 0; !stands {
+				if stands, at, err = s.stand(ctx, a, req.Place, at); !stands {
+					continue
+				}
+			}
+			if told {
+				return backend.AcquireResult{Remaining: -1}, nil
+			}
+			remaining, over, err := s.ends(ctx, req.Name, at)
 			switch {
 			case err != nil:
 				return backend.AcquireResult{Remaining: -1}, nil
-			case now == key:
+			case !over || holder == last:
 				return backend.AcquireResult{Remaining: remaining}, nil
 			}
-			key = now
+			last = holder
+			if at, err = s.lookAtTurn(ctx, a); err != nil {
+				return backend.AcquireResult{Remaining: -1}, nil
+			}
 			continue
 		}
-		next := key
-		next.owner, next.count = req.Owner, key.count+1
+		next := at.lock
+		next.owner = req.Owner
+		if first {
+			next.count = 1
+		}
+		if a.onlyUp = a.fair && !req.Reentry; !a.onlyUp || next.count == 0 {
+			next.count++
+		}
+		s.takes(a, at, first)
 		var done bool
-		if done, key, err = s.write(ctx, a, key, next); done {
+		var key record
+		if done, key, err = s.write(ctx, a, at.lock, next); done {
 			s.others.remove(req.Name)
 			res := backend.AcquireResult{Acquired: true, Count: key.count}
 			if req.Kind == backend.Fenced {
 				res.Token = uint64(key.created)
 			}
+			s.left(ctx, id)
 			return res, nil
 		}
-		if err == nil && key.free() {
-			err = readsIn(a.seen)
+		if err == nil {
+			at, err = s.foundTurn(ctx, a, key)
 		}
 	}
 	return backend.AcquireResult{}, err
+}
+
+// beginTurn is the first look of an attempt. To whom no place matters that of the lock's key will do.
+func (s *session) beginTurn(ctx context.Context, a *attempt) (turn, error) {
+	if a.fair {
+		return s.lookAtTurn(ctx, a)
+	}
+	key, err := s.store.read(ctx, a.id, a.ttl)
+	return turn{lock: key}, err
 }
 
 // looksFirst says whether an attempt would be in vain, or dear.
@@ -131,6 +177,8 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	var key record
 	var err error
 	switch req.Kind {
+	case backend.Fair:
+		key = s.holds.guess(id)
 	case backend.Write:
 		key, err = s.endNote(ctx, id, ttl)
 	case backend.Read:
@@ -139,17 +187,27 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	default:
 		key, err = s.find(ctx, id, ttl)
 	}
-	a := &attempt{id: id, ttl: ttl}
+	a := &attempt{id: id, ttl: ttl, fair: req.Kind == backend.Fair}
 	for err == nil {
 		var done bool
+		if id.role == permitRole {
+			key, err = s.whole(ctx, a, key, req.Permits)
+		}
+		if a.fair && (key.free() || key.owner != req.Owner) {
+			var freed bool
+			if freed, key, err = s.leave(ctx, id); freed && err == nil {
+				return backend.ReleaseResult{Outcome: backend.Freed}, afterwards(s.giveBack(ctx, id, 0, ttl))
+			}
+		}
 		switch {
+		case err != nil:
 		case key.free() || key.owner != req.Owner:
 			// A request of this hold that comes late must not lock any more.
 			if err = s.giveBack(ctx, id, 0, ttl); err != nil {
 				return backend.ReleaseResult{}, notDone(err)
 			}
 			return backend.ReleaseResult{Outcome: backend.NotHeld}, s.mistaken(ctx, a, key)
-		case key.count > 1:
+		case key.count > 1 && id.role != permitRole:
 			next := key
 			next.count--
 			if done, key, err = s.write(ctx, a, key, next); done {
@@ -158,7 +216,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		default:
 			lease := key.lease
 			var ops []*pb.RequestOp
-			if req.AskWaiting && id.role != readRole {
+			if req.AskWaiting && id.role != readRole && !a.fair {
 				ops = append(ops, s.store.countWaiting(req.Name))
 			}
 			var freed *pb.TxnResponse
@@ -170,7 +228,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 				if err = s.giveBack(ctx, id, lease, ttl); err != nil {
 					return backend.ReleaseResult{}, inDoubt(err)
 				}
-				if id.role == readRole {
+				if id.role == readRole || a.fair {
 					return backend.ReleaseResult{Outcome: backend.Freed}, nil
 				}
 				return s.freed(req, freed), nil
@@ -204,8 +262,13 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
-	if req.Kind == backend.Read {
+	switch req.Kind {
+	case backend.Read:
 		return s.forceReads(ctx, req.Name)
+	case backend.Permits:
+		return s.forcePermits(ctx, req.Name)
+	case backend.Exclusive, backend.Fenced, backend.Fair:
+		return s.forceTurn(ctx, req)
 	}
 	id := idOf(req.Kind, req.Name, "")
 	a := &attempt{id: id}
@@ -216,12 +279,8 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		}
 		id.owner = key.owner
 		lease := key.lease
-		var ops []*pb.RequestOp
-		if id.role == writeRole {
-			ops = append(ops, take(s.store.keyOf(readOf(id)), nil))
-		}
 		var freed *pb.TxnResponse
-		if freed, key, err = s.delete(ctx, a, key, ops...); freed != nil {
+		if freed, key, err = s.delete(ctx, a, key, span{key: s.store.keyOf(readOf(id))}.take()); freed != nil {
 			err := s.giveBack(ctx, id, lease, 0)
 			if read := first(taken(freed, 1)); read != nil && err == nil {
 				err = s.giveBack(ctx, readOf(id), read.Lease, 0)
@@ -239,8 +298,13 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.LookResult{}, err
 	}
-	if req.Kind == backend.Read {
+	switch req.Kind {
+	case backend.Read:
 		return s.lookAtReads(ctx, req)
+	case backend.Permits:
+		return s.lookAtPermits(ctx, req)
+	case backend.Exclusive, backend.Fenced, backend.Fair:
+		return s.lookAtHolder(ctx, req)
 	}
 	id := idOf(req.Kind, req.Name, req.Owner)
 	key, err := s.read(ctx, id, 0)
@@ -288,7 +352,7 @@ func (s *session) write(ctx context.Context, a *attempt, old, next record) (done
 	if err := ended(ctx); err != nil {
 		return false, record{}, err
 	}
-	l, err := s.prolong(ctx, a.id, old, a.ttl)
+	l, err := s.prolong(ctx, a, old)
 	if err != nil {
 		return false, record{}, notDone(err)
 	}
@@ -368,7 +432,7 @@ func (s *session) put(ctx context.Context, a *attempt, old, next record, l lease
 		ops = append(ops, del(place))
 	}
 	swapped, key, repeated, err := s.swapOnLease(ctx, a, old, ops, l, fresh)
-	if old.free() && id.role == lockRole && (place != nil || a.only != nil) && refusedBeside(err) {
+	if old.free() && id.role == lockRole && !a.fair && (place != nil || a.only != nil) && refusedBeside(err) {
 		s.line.served(id.name, place) // it isn't there, then
 		s.alone.add(id.name)
 		a.only, a.look = nil, nil
@@ -426,14 +490,15 @@ func (s *session) swapOnLease(ctx context.Context, a *attempt, old record, ops [
 }
 
 // prolong lets the lease of a key begin anew, and returns it. It returns none if the key needs another:
-// it has none, or one of another length, or one that has ended. What is read or written lasts no shorter
-// than before: its lease is left alone if it lasts for longer.
-func (s *session) prolong(ctx context.Context, id holdID, key record, ttl int64) (lease, error) {
+// it has none, or one of another length, or one that has ended. What is read or written, and what is asked for once more, lasts no
+// shorter than before: its lease is left alone if it lasts for longer.
+func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, error) {
+	id, ttl := a.id, a.ttl
 	if key.free() || key.lease == 0 || s.keeper.closed() {
 		return lease{}, nil
 	}
 	begin := time.Now()
-	if id.role != lockRole && !s.lastsFor(id, key, ttl) {
+	if (a.onlyUp || id.role.onlyUp()) && !s.lastsFor(id, key, ttl) {
 		left, granted, err := s.store.remaining(ctx, key.lease)
 		switch {
 		case err != nil:

@@ -199,6 +199,9 @@ type attempt struct {
 	with []*pb.RequestOp // what is done then, beside writing the key
 	look []*pb.RequestOp // what is read, after the key, if the attempt is in vain
 	seen *pb.TxnResponse // what was read
+
+	fair   bool // all that may be beside the key matters, and is read
+	onlyUp bool // what is held ends no sooner for it
 }
 
 // swap carries out ops if the hold's key is still as old says. If it isn't, swap returns how it is,

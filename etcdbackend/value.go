@@ -19,7 +19,19 @@ const (
 	writeRole role = "write" // a hold for writing
 	readRole  role = "read"  // … and for reading
 	noteRole  role = "waits" // somebody waits to write
+
+	permitRole role = "permits" // somebody has some of a semaphore's permits
+	lineRole   role = "line"    // somebody stands in line for a fair lock, or is the first, and has it
 )
+
+// beside says whether a role has keys of its own beside the lock's.
+func (r role) beside() bool { return r != lockRole && r != writeRole }
+
+// waits says whether a role is of those who have nothing yet, which have no count.
+func (r role) waits() bool { return r == noteRole || r == lineRole }
+
+// onlyUp says whether the ends of a role only move up.
+func (r role) onlyUp() bool { return r == readRole || r == writeRole }
 
 func roleOf(kind backend.Kind) role {
 	switch kind {
@@ -27,6 +39,8 @@ func roleOf(kind backend.Kind) role {
 		return readRole
 	case backend.Write:
 		return writeRole
+	case backend.Permits:
+		return permitRole
 	default:
 		return lockRole
 	}
@@ -39,6 +53,13 @@ type record struct {
 	rev     int64 // in which the key was last changed
 	created int64 // the revision in which it was created
 	lease   int64 // that it is attached to; 0: none, it never ends
+
+	limit int // of permits: how many there are, as their owner has said, or had found
+
+	// Of who has come back to a line, before all others that were there: the how-manieth of those who came at once, and
+	// who was inside then by his place.
+	front  int
+	behind position
 
 	// Of a note: for how long its owner had waited when it was written last, and when it was created; and since when,
 	// as only the owner's session knows.
@@ -54,12 +75,20 @@ type value struct {
 	OwnerBase64 []byte `json:"owner_base64,omitempty"` // of an owner that JSON can't express
 	Count       int    `json:"count,omitempty"`
 	Kind        role   `json:"kind,omitempty"`
+	Limit       int    `json:"limit,omitempty"`
+	Front       int    `json:"front,omitempty"`
+	BehindRev   int64  `json:"behind_rev,omitempty"`
+	BehindFront int    `json:"behind_front,omitempty"`
 	Waited      int64  `json:"waited_ms,omitempty"`
 	First       int64  `json:"first_ms,omitempty"`
 }
 
 func encode(as role, r record) []byte {
-	v := value{Owner: r.owner, Count: r.count, Kind: as, Waited: r.waited.Milliseconds(), First: r.first.Milliseconds()}
+	v := value{
+		Owner: r.owner, Count: r.count, Kind: as, Limit: r.limit,
+		Front: r.front, BehindRev: r.behind.rev, BehindFront: r.behind.front,
+		Waited: r.waited.Milliseconds(), First: r.first.Milliseconds(),
+	}
 	if !utf8.ValidString(r.owner) {
 		v.Owner, v.OwnerBase64 = "", []byte(r.owner)
 	}
@@ -89,7 +118,7 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if json.Unmarshal(kv.Value, &v) != nil {
 		return record{}, conflict(kv)
 	}
-	if v.Kind != as || (v.Count < 1) != (as == noteRole) || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
+	if v.Kind != as || (v.Count < 1) != as.waits() || v.Front < 0 || (v.Limit < 1) != (as != permitRole) || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
 		return record{}, conflict(kv)
 	}
 	return record{
@@ -98,6 +127,9 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 		rev:     kv.ModRevision,
 		created: kv.CreateRevision,
 		lease:   kv.Lease,
+		limit:   v.Limit,
+		front:   v.Front,
+		behind:  position{v.BehindRev, v.BehindFront},
 		waited:  time.Duration(v.Waited) * time.Millisecond,
 		first:   time.Duration(v.First) * time.Millisecond,
 	}, nil
@@ -110,6 +142,10 @@ func known(as role, field string) bool {
 		return true
 	case "kind":
 		return as != lockRole
+	case "limit":
+		return as == permitRole
+	case "front", "behind_rev", "behind_front":
+		return as == lineRole
 	case "waited_ms", "first_ms":
 		return as == noteRole
 	default:

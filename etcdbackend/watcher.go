@@ -39,6 +39,7 @@ type watcher struct {
 	started  bool       // run
 	lastID   int64      // of a watch; none is used twice
 	subs     map[*subscription]struct{}
+	lineups  map[string]*lineup      // the last that was subscribed to, by name
 	watches  map[int64]*subscription // those that the server was told of on the present stream
 	queue    []*pb.WatchRequest      // to be sent on the present stream
 	asked    []int64                 // watches whose creation it has not answered yet, in order
@@ -52,12 +53,16 @@ type subscription struct {
 	watcher *watcher
 	name    string
 	key     []byte
-	shared  *shared // of a read-write lock
+	end     []byte   // of what is watched, if that is more than the key
+	shared  *shared  // of a read-write lock
+	permits *permits // of a semaphore
+	line    *lineup  // of a fair lock
 	wake    func(backend.Wakeup)
 
 	// Guarded by the watcher's mutex.
-	watch  int64       // on the present stream; 0: none
-	stands bool        // Subscribe has its answer
+	watch  int64 // on the present stream; 0: none
+	stands bool  // Subscribe has its answer
+	closed bool
 	answer chan error  // what Subscribe returns
 	later  *time.Timer // wakes when those ahead have had their turns; nil if it never did
 }
@@ -78,6 +83,7 @@ func newWatcher(client pb.WatchClient, ln *line, checkEvery time.Duration, check
 		stop:       stop,
 		kick:       make(chan struct{}, 1),
 		subs:       make(map[*subscription]struct{}),
+		lineups:    make(map[string]*lineup),
 		watches:    make(map[int64]*subscription),
 		heard:      true,
 	}
@@ -88,27 +94,33 @@ func (w *watcher) close() { w.stop() }
 
 // shared is what is watched of a read-write lock beside its key.
 type shared struct {
-	end, reads, notes []byte
-	toRead            func() bool // whether anybody may wait to read
+	reads, notes []byte
+	toRead       func() bool // whether anybody may wait to read
 }
 
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called when
 // the key is deleted, also when its lease has run out: a little later for each who is ahead in the line, and
 // not if somebody takes the lock before. Of a read-write lock the keys of readers and notes are watched, too: a
 // reader who leaves is told of likewise, whether others read or not, and so is the end of a write, if nobody of this client
-// waits to read. Else that is told at once, as is the end of a note.
+// waits to read. Else that is told at once, as is the end of a note. Of a semaphore the keys of permits are watched: see [permits].
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return nil, err
+	}
+	if req.Kind == backend.Fair {
+		return s.subscribeFair(ctx, req)
 	}
 	sub := &subscription{watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), answer: make(chan error, 1)}
 	sub.wake = func(w backend.Wakeup) {
 		s.others.remove(req.Name)
 		req.Wake(w)
 	}
-	if roleOf(req.Kind) != lockRole {
+	switch req.Kind {
+	case backend.Permits:
+		sub.end, sub.permits = append(s.store.key(req.Name), 2), &permits{keys: s.store.keysOf(req.Name, permitRole)}
+	case backend.Read, backend.Write:
+		sub.end = append(s.store.key(req.Name), 2)
 		sub.shared = &shared{
-			end:    append(s.store.key(req.Name), 2),
 			reads:  s.store.keysOf(req.Name, readRole),
 			notes:  s.store.keysOf(req.Name, noteRole),
 			toRead: func() bool { return req.Kind == backend.Read || s.waits.any(req.Name) },
@@ -119,11 +131,16 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 		return nil, err
 	}
 	s.line.stand(ctx, req.Name)
+	return sub.wait(ctx)
+}
+
+// wait waits for the server's answer.
+func (sub *subscription) wait(ctx context.Context) (_ backend.Subscription, err error) {
 	select {
 	case err = <-sub.answer:
 	case <-ctx.Done():
 		err = inDoubt(ctx.Err())
-	case <-s.watcher.ctx.Done():
+	case <-sub.watcher.ctx.Done():
 		err = errClosed
 	}
 	if err != nil {
@@ -141,7 +158,11 @@ func (w *watcher) add(sub *subscription) error {
 		return w.failed
 	}
 	w.subs[sub] = struct{}{}
-	w.line.enter(sub.name)
+	if sub.line == nil {
+		w.line.enter(sub.name)
+	} else {
+		w.lineups[sub.name] = sub.line
+	}
 	w.create(sub)
 	if !w.started {
 		w.started = true
@@ -156,10 +177,7 @@ func (w *watcher) create(sub *subscription) {
 	w.lastID++
 	sub.watch = w.lastID
 	w.watches[sub.watch] = sub
-	create := &pb.WatchCreateRequest{Key: sub.key, WatchId: sub.watch}
-	if sub.shared != nil {
-		create.RangeEnd = sub.shared.end
-	}
+	create := &pb.WatchCreateRequest{Key: sub.key, RangeEnd: sub.end, WatchId: sub.watch, PrevKv: sub.permits != nil}
 	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
 }
 
@@ -169,7 +187,12 @@ func (sub *subscription) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.subs, sub)
-	w.line.leave(sub.name)
+	sub.closed = true
+	if sub.line == nil {
+		w.line.leave(sub.name)
+	} else if w.lineups[sub.name] == sub.line {
+		delete(w.lineups, sub.name)
+	}
 	sub.stopWaiting()
 	if sub.watch == 0 {
 		return
@@ -343,12 +366,17 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 		return wake, backend.WakeAll, err
 	case res.Created:
 		*served = true
+		if sub.line != nil {
+			sub.line.begin(res.Header.GetRevision())
+		}
 		if sub.stands {
 			w.line.unknown(sub.name)
 			return sub.wake, backend.WakeAll, nil // it has missed what happened meanwhile
 		}
 		sub.stands = true
 		sub.answer <- nil
+	case sub.line != nil:
+		return sub.line.changed(res.Events), backend.WakeOne, nil
 	default:
 		wake, wakeup = w.changed(sub, res.Events)
 		return wake, wakeup, nil
@@ -364,7 +392,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backe
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
 		switch {
 		case bytes.Equal(e.Kv.Key, sub.key):
-			if began := e.Kv.CreateRevision == rev; began {
+			if created(e) {
 				taken = rev
 				w.line.moved(sub.name, rev)
 			} else if !gone {
@@ -376,6 +404,16 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backe
 			}
 			if gone && means == backend.WakeAll && sub.shared.toRead() {
 				all = rev
+			}
+		case sub.permits != nil && bytes.HasPrefix(e.Kv.Key, sub.permits.keys):
+			if created(e) {
+				w.line.moved(sub.name, rev)
+			}
+			if sub.permits.changed(e); sub.permits.due {
+				one = rev
+			} else {
+				one = 0
+				sub.stopWaiting()
 			}
 		case gone && sub.shared != nil && bytes.HasPrefix(e.Kv.Key, sub.shared.notes):
 			all = rev
@@ -389,17 +427,26 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backe
 	case one <= taken:
 		return nil, 0
 	}
+	sub.stopWaiting()
 	wait := w.line.courtesy(sub.name, one)
 	if wait == 0 {
+		sub.permits.told()
 		return sub.wake, means
 	}
-	sub.stopWaiting()
 	sub.later = time.AfterFunc(wait, func() {
+		w.mu.Lock()
+		sub.permits.told()
+		w.mu.Unlock()
 		if w.ctx.Err() == nil {
 			sub.wake(means)
 		}
 	})
 	return nil, 0
+}
+
+// created says whether an event is that a key has come.
+func created(e *mvccpb.Event) bool {
+	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
 }
 
 // ended returns whom the end of the hold on a lock's own key means.
@@ -467,6 +514,9 @@ func (w *watcher) lost(err error, served bool) {
 	w.pause = time.Now().Add(backoff(w.failures))
 	w.queue, w.asked, w.heard = nil, nil, true
 	clear(w.watches)
+	for _, l := range w.lineups {
+		l.loaded = false
+	}
 	for sub := range w.subs {
 		sub.watch = 0
 		if !sub.stands {

@@ -43,7 +43,8 @@
 // each, by when it ends, which is compared with the server's clock. Who gets in is decided by how many ids are out. The key with
 // the number stays when all permits are back, since a Java program may go by it. So the name remains a semaphore's, until
 // somebody deletes the key; and a key that is a whole number for another reason is taken for one, and overwritten. Nobody can
-// have more than 10,000 permits in one call, since the server does nothing else meanwhile.
+// have more than 10,000 permits in one call, since the server does nothing else meanwhile. A name that is another in braces, as
+// {orders}, is refused: both would have their ids under one key.
 //
 // A name that holds a read-write lock, or a semaphore, is refused to the other kinds with [backend.ErrConflict], and the other way
 // round. Redisson's script for plain locks, which is used here, doesn't tell a read-write lock: so whoever

@@ -14,6 +14,9 @@ type kind struct {
 	// owner is what an owner is called in the store. Nil: as he is.
 	owner func(string) string
 
+	// refuse returns an error if a name can't be that of a lock of the kind. Nil: any can.
+	refuse func(name string) error
+
 	acquire  func(Dialect, backend.AcquireRequest) Call
 	acquired func(reply any) (backend.AcquireResult, error)
 
@@ -111,6 +114,7 @@ var kinds = [...]kind{
 	},
 	backend.Permits: {
 		owner:         holder,
+		refuse:        refuseBraces,
 		acquire:       Dialect.AcquirePermits,
 		acquired:      ParsePermits,
 		release:       Dialect.ReleasePermits,

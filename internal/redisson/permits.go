@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -58,6 +59,15 @@ func PermitsChannel(name string) string { return tagged("redisson_sc:", name, ""
 
 // ids is the key of the permits that are out.
 func ids(name string) string { return tagged("", name, ":timeout") }
+
+// refuseBraces returns an error for a name that is another in braces: both would have their ids under one key.
+func refuseBraces(name string) error {
+	inside, ok := strings.CutPrefix(name, "{")
+	if inside, also := strings.CutSuffix(inside, "}"); ok && also && inside != "" && !strings.Contains(inside, "{") {
+		return fmt.Errorf("%q cannot be the name of a semaphore: its permits would be kept with those of %q", name, inside)
+	}
+	return nil
+}
 
 // holder is what an owner's ids begin with.
 func holder(owner string) string {

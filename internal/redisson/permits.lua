@@ -80,11 +80,12 @@ local function settle(key, timeouts, channel, before, total, wake)
     end;
 end;
 
--- lasts returns for how many milliseconds the permit of a rank counts yet, -1 if it does for ever.
-local function lasts(timeouts, rank, now)
+-- lasts returns for how many milliseconds the permit of a rank counts yet: never more than its lease, and at least 1; or -1 if
+-- it does for ever.
+local function lasts(timeouts, rank, micros)
     local ends = tonumber(redis.call('zrange', timeouts, rank, rank, 'withscores')[2]);
     if (ends >= 922337203685477) then
         return -1;
     end;
-    return math.ceil(ends - now);
+    return math.max(math.ceil(ends) - math.ceil(micros / 1000), 1);
 end;

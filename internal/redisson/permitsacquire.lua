@@ -41,4 +41,4 @@ end;
 if (granted) then
     return {count};
 end;
-return lasts(timeouts, 0, now);
+return lasts(timeouts, 0, micros);

@@ -74,6 +74,11 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	if k == nil {
 		return nil, backend.UnknownKind(s.Store, kind)
 	}
+	if k.refuse != nil {
+		if err := k.refuse(name); err != nil {
+			return nil, &backend.Error{Kind: backend.Refused, Err: err}
+		}
+	}
 	if s.Cluster {
 		if err := checkSlots(name, k.keys(name, k.called(owner))...); err != nil {
 			return nil, err

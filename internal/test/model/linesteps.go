@@ -1,6 +1,9 @@
 package main
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // What can happen next to a fair lock.
 
@@ -71,15 +74,7 @@ func (m *Line) tidy(s *LineState) {
 			r.left = 0
 		}
 	}
-	slices.SortFunc(s.requests[:], func(a, b lineRequest) int {
-		if a.key() > b.key() {
-			return -1
-		}
-		if a.key() < b.key() {
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(s.requests[:], lineRequest.compare)
 	for i := range s.messages {
 		if x := &s.messages[i]; x.number != 0 && s.calls[x.number].at == past {
 			*x = message{}
@@ -89,6 +84,8 @@ func (m *Line) tidy(s *LineState) {
 		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left) // two that differ otherwise are rare
 	})
 }
+
+func (r lineRequest) compare(q lineRequest) int { return cmp.Compare(q.key(), r.key()) }
 
 func (r lineRequest) key() (k uint64) {
 	bits := uint8(0)
@@ -181,7 +178,7 @@ func (m *Line) unknown(s *LineState, n uint8, r lineRequest) {
 		return
 	case r.kind == keeping && m.Mutation == keepForgottenInside && x.at == within:
 		return
-	case r.kind == acquisition && m.Mutation == attemptForgottenInside && x.at == within:
+	case r.kind != keeping && m.Mutation == attemptForgottenInside && x.at == within:
 		return
 	}
 	x.unsure = max(x.unsure, 1+r.left)
@@ -272,7 +269,9 @@ func (m *Line) hear(s LineState, i int, calm bool, do lineEmitter) {
 	t := s
 	if x.at == queues {
 		t.calls[g.number].stood = true
-		do(t, "#%d hears that it was granted, and can't say until when", g.number)
+		if g.left > 0 {
+			do(t, "#%d hears that it was granted, and can't say until when", g.number)
+		}
 	}
 	switch y := &t.calls[g.number]; {
 	case m.Mutation == grantFromReceipt && y.at == queues:
@@ -323,14 +322,7 @@ func (m *Line) time(s LineState, calm bool, do lineEmitter) {
 	t := s
 	lower(&t.store.left)
 	for n := range t.calls {
-		x := &t.calls[n]
-		if x.believes() && x.left == 1 {
-			x.lost, x.struck = true, false
-		}
-		lower(&x.left)
-		if x.unsure > 1 {
-			x.unsure--
-		}
+		t.calls[n].tick()
 	}
 	for i := range t.requests {
 		lower(&t.requests[i].left)
@@ -342,6 +334,16 @@ func (m *Line) time(s LineState, calm bool, do lineEmitter) {
 		lower(&t.messages[i].left)
 	}
 	do(t, "tick")
+}
+
+func (x *call) tick() {
+	if x.believes() && x.left == 1 {
+		x.lost, x.struck = true, false
+	}
+	lower(&x.left)
+	if x.unsure > 1 {
+		x.unsure--
+	}
 }
 
 // keep emits that a client keeps the places of all that wait.
@@ -371,10 +373,11 @@ func (m *Line) step(s LineState, n uint8, calm bool, do lineEmitter) {
 		t.calls[n].at = queues
 		m.attempt(t, n, "comes", do)
 	case queues:
-		if !s.awaits(n, acquisition) && (!x.stood || m.Mutation == asksByAttempt) {
+		under := s.awaits(n, acquisition)
+		if !under && (!x.stood || m.Mutation == asksByAttempt) {
 			m.attempt(t, n, "tries again", do)
 		}
-		if !calm && (s.unknowns < m.Unknowns || !s.awaits(n, acquisition)) {
+		if !calm && (s.unknowns < m.Unknowns || !under) {
 			m.end(s, n, "gives up", do)
 		}
 	case within:
@@ -442,10 +445,6 @@ func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 		}
 	}
 	do(s, "#%d %s", n, does)
-	if was.at == queues && m.Mutation == givesUpQuietly {
-		x.at = past
-		do(s, "#%d gives up, and tells nobody", n)
-	}
 }
 
 // takeBack emits that a number is released in the background: until that is answered and, where a

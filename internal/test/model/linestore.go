@@ -99,7 +99,10 @@ func (m *Line) comeBack(s *LineState, set uint8) {
 		s.line[at] = n
 		at++
 		x := &s.calls[n]
-		x.came, x.missed, x.behind = true, false, 0
+		if x.behind = 0; !x.stood {
+			x.behind = s.came()
+		}
+		x.came, x.missed = true, false
 	}
 }
 

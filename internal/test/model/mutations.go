@@ -138,6 +138,18 @@ const (
 	keepDeaf
 	believesOldAnswer
 	believesOldPlaces
+
+	// What the store's clock said.
+	sinceReceipt
+	lookFromAnswer
+	stepsUnseen
+	clockUnbounded
+	looksOutliveBreaks
+
+	// Permits.
+	permitsDrawnAnew
+	partKept
+	partStays
 )
 
 // mutations says in words what each mutation does.
@@ -266,6 +278,16 @@ var mutations = [...]string{
 	keepDeaf:               "nobody looks who is named as the holder",
 	believesOldAnswer:      "an attempt that is answered \"in line\" ends what was granted meanwhile",
 	believesOldPlaces:      "… and so do places that are kept, where another is named, or nobody",
+
+	sinceReceipt:       "a grant that the store tells of by its clock counts from the message",
+	lookFromAnswer:     "what the store's clock showed is taken for that of the answer",
+	stepsUnseen:        "a clock on which more time has passed than here is believed, up to the message",
+	clockUnbounded:     "… and beyond that",
+	looksOutliveBreaks: "what a clock showed is believed after the connection broke",
+
+	permitsDrawnAnew: "an attempt that is repeated draws other permits",
+	partKept:         "who has a part of its permits goes on having them",
+	partStays:        "a release gives nothing back where it finds a part",
 }
 
 func (m mutation) String() string { return mutations[m] }

@@ -110,7 +110,22 @@ var (
 	lineTwo      = with(line, func(m *Line) { m.Calls[0], m.Rival, m.Lease = 2, 0, 1 })
 	lineThree    = with(line, func(m *Line) { m.Calls[0], m.Lease, m.Requests = 2, 1, 1 })
 	lineBoth     = with(lineTwo, func(m *Line) { m.Calls = [2]int{1, 1} })
+	lineShorter  = with(line, func(m *Line) { m.Short, m.Fixed, m.Renewals = 2, 1, true })
 	punctually   = func(m Line) Line { m.Punctual = true; return m }
+
+	permits = Permits{
+		Wants: [3]uint8{1, 2}, Limits: [3]uint8{2, 2}, Requests: 2, Unknowns: 1, Lease: 2,
+	}
+	permitsThree    = with(permits, func(m *Permits) { m.Wants[2], m.Limits[2], m.Lease = 1, 2, 1 })
+	permitsPunctual = with(permits, func(m *Permits) { m.Punctual = true })
+	permitsPart     = with(permits, func(m *Permits) { m.Reclaims = 1 })
+
+	clock        = Clocks{Short: 2, End: 9, Delay: 4, Look: 9}
+	clockStepped = with(clock, func(m *Clocks) { m.Steps = [2]int8{-3, 3} })
+	clockBack    = with(clock, func(m *Clocks) { m.Steps[0] = -3 })
+	clockFar     = with(clock, func(m *Clocks) { m.Steps[0], m.Delay, m.Look = 8, 3, 4 })
+	clockPrompt  = with(clockStepped, func(m *Clocks) { m.Delay = 0 })
+	clockFails   = with(clockStepped, func(m *Clocks) { m.Failover = true })
 
 	wait2 = Waits{Waiters: 2, Breaks: 2, Others: 3, Unknowns: 1, Forces: 1, HandOver: true}
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
@@ -175,25 +190,41 @@ func runs() []run {
 		notes("a reader tries out of turn", noteOf("WRT", "")),
 		notes("a writer goes on reading", noteOf("D", "R")),
 
-		lines("1 call", line),
-		lines("1 call, punctual", linePunctual),
-		lines("2 calls", lineTwo),
-		lines("2 calls, punctual", punctually(lineTwo)),
-		lines("2 clients", lineBoth),
-		lines("2 calls and another", lineThree),
-		lines("X re-entry", with(line, func(m *Line) { m.Depth = 2 })),
-		lines("X force", with(line, func(m *Line) { m.Forces = 1 })),
-		lines("X re-entry force", with(line, func(m *Line) { m.Depth, m.Forces = 2, 1 })),
-		lines("X crash", with(line, func(m *Line) { m.Crashes = 1 })),
-		lines("X crash of one of two clients", with(lineBoth, func(m *Line) { m.Crashes = 1 })),
-		lines("X lapse", with(line, func(m *Line) { m.Lapses = 1 })),
-		lines("X lapse two", with(lineTwo, func(m *Line) { m.Lapses = 1 })),
-		lines("X doubles", with(line, func(m *Line) { m.Doubles, m.Short = 1, 2 })),
-		lines("X renewals", with(line, func(m *Line) { m.Renewals = true })),
-		lines("X fixed short", with(line, func(m *Line) { m.Short, m.Fixed, m.Renewals = 2, 1, true })),
-		lines("X fixed long", with(line, func(m *Line) { m.Short, m.Fixed, m.Renewals = 1, 2, true })),
-		lines("X unknowns 2 punctual", with(linePunctual, func(m *Line) { m.Unknowns = 2 })),
-		lines("X two rivals", with(line, func(m *Line) { m.Rival = 2 })),
+		lines("one waits", line),
+		lines("one waits, no request is later than its lease", linePunctual),
+		lines("one waits, the other party comes twice", with(line, func(m *Line) { m.Rival = 2 })),
+		lines("one waits, and re-enters", with(line, func(m *Line) { m.Depth = 2 })),
+		lines("one waits, renewals take time", with(line, func(m *Line) { m.Renewals = true })),
+		lines("one waits, a message comes twice", with(line, func(m *Line) { m.Doubles, m.Short = 1, 2 })),
+		lines("one waits, a place is lost", with(line, func(m *Line) { m.Lapses = 1 })),
+		lines("one waits, its client crashes", with(line, func(m *Line) { m.Crashes = 1 })),
+		lines("one waits, a fixed lease, shorter than a grant", lineShorter),
+		lines("one waits, a fixed lease, longer than a grant", with(line, func(m *Line) { m.Fixed, m.Renewals = 2, true })),
+		lines("one waits, ForceUnlock", with(line, func(m *Line) { m.Forces = 1 }), "S2"),
+		lines("two wait, and another party", lineThree),
+
+		semaphore("two parties", permits),
+		semaphore("two parties, no request is later than its lease", permitsPunctual),
+		semaphore("three parties", permitsThree),
+		semaphore("three parties, the number changes", with(permitsThree, func(m *Permits) { m.Limits[2] = 3 })),
+		semaphore("a part is reclaimed", permitsPart),
+		semaphore("ForceUnlock", with(permits, func(m *Permits) { m.Forces = 1 })),
+
+		clocks("a clock that is right", clock),
+		clocks("a clock that is stepped back", clockBack),
+		clocks("a clock that is stepped, messages are prompt", clockPrompt),
+		clocks("a clock that is stepped, messages are late", clockStepped, "S1"),
+		clocks("a clock that is stepped far ahead", clockFar),
+		clocks("a failover to another clock", clockFails),
+
+		big(lines("one waits, 2 requests without an answer", with(linePunctual, func(m *Line) { m.Unknowns = 2 }))),
+		big(lines("one waits, and re-enters, ForceUnlock", with(line, func(m *Line) { m.Depth, m.Forces = 2, 1 }), "S2", "N")),
+		big(lines("two wait", lineTwo)),
+		big(lines("two wait, no request is later than its lease", punctually(lineTwo))),
+		big(lines("two wait, a place is lost", with(lineTwo, func(m *Line) { m.Lapses = 1 }))),
+		big(lines("two wait, and another party, 2 requests", with(lineThree, func(m *Line) { m.Requests = 2 }))),
+		big(lines("one of each of two clients waits", lineBoth)),
+		big(lines("one of each of two clients waits, a client crashes", with(lineBoth, func(m *Line) { m.Crashes = 1 }))),
 
 		big(shares("readers share, plain calls of one variable", plain)),
 		big(shares("readers share, ForceUnlock, unanswered", with(shareForced, func(m *Shares) { m.Answered = false }), "T1")),
@@ -319,7 +350,7 @@ func runs() []run {
 		notesWithout(grantsAhead, noteOf("RRW", "W"), "W2"),
 		notesWithout(grantsAheadOfTrying, noteOf("WRT", ""), "W2"),
 
-		lineWithout(keepsUnanswered, line, "O"),
+		lineWithout(keepsUnanswered, with(lineThree, func(m *Line) { m.Requests = 2 }), "O"),
 		lineWithout(asksByAttempt, line, "O"),
 		lineWithout(comesBackLast, line, "O"),
 		lineWithout(grantKeepsPlace, linePunctual, "G"),
@@ -329,8 +360,8 @@ func runs() []run {
 		lineWithout(keepForgottenInside, linePunctual, "G"),
 		lineWithout(keepUnderWayForgotten, linePunctual, "G"),
 		lineWithout(attemptForgottenInside, with(linePunctual, func(m *Line) { m.Unknowns = 2 }), "G"),
-		lineWithout(attemptShortens, with(line, func(m *Line) { m.Short, m.Fixed = 2, 1 }), "S1"),
-		lineWithout(renewalShortens, with(line, func(m *Line) { m.Short, m.Fixed = 2, 1 }), "S1"),
+		lineWithout(attemptShortens, lineShorter, "S1"),
+		lineWithout(renewalShortens, lineShorter, "S1"),
 		lineWithout(grantFromReceipt, line, "S1"),
 		lineWithout(grantRevives, line, "S1"),
 		lineWithout(grantProlongs, with(line, func(m *Line) { m.Doubles, m.Short = 1, 2 }), "S1"),
@@ -339,6 +370,19 @@ func runs() []run {
 		lineWithout(keepDeaf, with(line, func(m *Line) { m.Deaf = true }), "L1"),
 		lineWithout(believesOldAnswer, line, "N"),
 		lineWithout(believesOldPlaces, line, "N"),
+
+		lineWithout(takenBackOnce, linePunctual, "G"),
+
+		permitsWithout(permitsDrawnAnew, permitsPunctual, "G"),
+		permitsWithout(takenBackOnce, permitsPunctual, "G"),
+		permitsWithout(partKept, permitsPart, "S1"),
+		permitsWithout(partStays, with(permitsPunctual, func(m *Permits) { m.Reclaims = 1 }), "G"),
+
+		clocksWithout(sinceReceipt, clock, "S1"),
+		clocksWithout(lookFromAnswer, clock, "S1"),
+		clocksWithout(stepsUnseen, clockFar, "S1"),
+		clocksWithout(clockUnbounded, clockPrompt, "S1"),
+		clocksWithout(looksOutliveBreaks, clockFails, "S1"),
 
 		waitsWithout(noTimer, wait2, "L2"),
 		waitsWithout(noShortTimer, with(wait3, func(m *Waits) { m.Polls = true }), "L2"),
@@ -362,6 +406,28 @@ func lines(name string, m Line, known ...string) run {
 func lineWithout(rule mutation, m Line, breaks ...string) run {
 	m.Mutation = rule
 	r := lines("", m)
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String()+" (line)", rule, nil, breaks
+	return r
+}
+
+func semaphore(name string, m Permits, known ...string) run {
+	return run{name: "permits: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func permitsWithout(rule mutation, m Permits, breaks ...string) run {
+	m.Mutation = rule
+	r := semaphore("", m)
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String()+" (permits)", rule, nil, breaks
+	return r
+}
+
+func clocks(name string, m Clocks, known ...string) run {
+	return run{name: "clocks: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func clocksWithout(rule mutation, m Clocks, breaks ...string) run {
+	m.Mutation = rule
+	r := clocks("", m)
 	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String(), rule, nil, breaks
 	return r
 }

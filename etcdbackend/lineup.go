@@ -1,0 +1,203 @@
+package etcdbackend
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A lineup is what a subscription knows of a fair lock, from a look and all that has happened since: so whoever waits in this
+// client is inside as soon as that is told.
+type lineup struct {
+	session *session
+	name    string
+	key     []byte
+	keys    []byte // what places begin with
+	wake    func(backend.Wakeup)
+	granted func(backend.Grant)
+	load    func() // has a look made
+
+	// Guarded by the watcher's mutex.
+	loaded bool
+	since  int64           // the watch began at this revision
+	missed []*mvccpb.Event // what has happened before there was a look
+	turn                   // as it is now
+	told   string          // the owner who was last said to have the lock
+}
+
+// subscribeFair returns once the server has confirmed that it watches the lock's key, and all places. They are looked at behind it.
+func (s *session) subscribeFair(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	key := s.store.key(req.Name)
+	l := &lineup{session: s, name: req.Name, key: key, keys: s.store.keysOf(req.Name, lineRole), granted: req.Granted}
+	sub := &subscription{
+		watcher: s.watcher, name: req.Name, key: key, end: after(append(s.store.key(req.Name), 1)), line: l, answer: make(chan error, 1),
+		wake: func(w backend.Wakeup) {
+			s.others.remove(req.Name)
+			req.Wake(w)
+		},
+	}
+	l.wake = sub.wake
+	l.load = func() { s.leases.whileOpen(func(ctx context.Context) { s.lookAtLineup(ctx, sub) }) }
+	if err := s.watcher.add(sub); err != nil {
+		return nil, err
+	}
+	return sub.wait(ctx)
+}
+
+// lookAtLineup looks at a lock until that succeeds, or nobody cares.
+func (s *session) lookAtLineup(ctx context.Context, sub *subscription) {
+	for failures := 0; ; failures++ {
+		at, err := s.lookAtTurn(ctx, &attempt{id: holdID{name: sub.name}, fair: true})
+		w := s.watcher
+		w.mu.Lock()
+		var tell func(backend.Wakeup)
+		if err == nil && !sub.closed {
+			tell = sub.line.begun(at)
+		}
+		over := sub.closed || sub.line.loaded || ctx.Err() != nil
+		w.mu.Unlock()
+		if tell != nil {
+			tell(backend.WakeOne)
+		}
+		if over {
+			return
+		}
+		select {
+		case <-time.After(backoff(failures)):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lineup returns what is known of a fair lock without asking, if anything is.
+func (w *watcher) lineup(name string) (at turn, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.lineups[name]
+	if l == nil || !l.loaded {
+		return turn{}, false
+	}
+	return turn{rev: l.rev, lock: l.lock, line: slices.Clone(l.line)}, true
+}
+
+// begin notes that a watch stands, since a revision. What was known is not any more.
+func (l *lineup) begin(rev int64) {
+	l.loaded, l.since, l.missed, l.told = false, rev, nil, ""
+	l.load()
+}
+
+// begun notes a look. It returns what is to be told.
+func (l *lineup) begun(at turn) func(backend.Wakeup) {
+	if l.loaded || at.rev < l.since {
+		return nil // there has been another, or it is older than the watch
+	}
+	l.loaded, l.turn = true, at
+	missed := l.missed
+	l.missed = nil
+	if tell := l.happened(missed, l.grant(nil, 0)); tell != nil {
+		return tell
+	}
+	if holder, _ := l.holder(); holder.free() {
+		return l.wake // it may have got so since somebody has looked before
+	}
+	return nil
+}
+
+// changed notes what has happened. It returns what is to be told.
+func (l *lineup) changed(events []*mvccpb.Event) func(backend.Wakeup) {
+	if l.loaded {
+		return l.happened(events, nil)
+	}
+	if l.missed = append(l.missed, events...); len(l.missed) > mostMissed {
+		l.since, l.missed = l.missed[len(l.missed)-1].Kv.ModRevision, nil // only a look after that is of use
+	}
+	return nil
+}
+
+const mostMissed = 10_000
+
+func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func(backend.Wakeup) {
+	freed := false
+	for i, e := range events {
+		if e.Kv.ModRevision <= l.rev {
+			continue
+		}
+		if !l.apply(e) {
+			continue
+		}
+		if i+1 < len(events) && events[i+1].Kv.ModRevision == e.Kv.ModRevision {
+			continue // what one transaction does is done at once
+		}
+		grants = l.grant(grants, e.Kv.ModRevision)
+		holder, _ := l.holder()
+		freed = holder.free()
+	}
+	switch {
+	case len(grants) > 0:
+		return func(backend.Wakeup) {
+			for _, g := range grants {
+				l.granted(g)
+			}
+		}
+	case freed:
+		return l.wake
+	default:
+		return nil
+	}
+}
+
+// grant adds to some grants that of whoever has the lock since a revision, if that is one of this session's, and wasn't told.
+func (l *lineup) grant(grants []backend.Grant, rev int64) []backend.Grant {
+	holder, first := l.holder()
+	if holder.owner == l.told {
+		return grants
+	}
+	l.told = holder.owner
+	if first {
+		l.session.queues.inherits(l.name, holder)
+	}
+	if g, ours := l.session.queues.grant(l.name, holder, rev); ours && !holder.free() {
+		grants = append(grants, g)
+	}
+	return grants
+}
+
+// apply notes one event, and says whether it is about the lock.
+func (l *lineup) apply(e *mvccpb.Event) bool {
+	gone := e.Type == mvccpb.DELETE
+	if bytes.Equal(e.Kv.Key, l.key) {
+		l.lock = record{}
+		if !gone {
+			l.lock, _ = decode(lockRole, e.Kv)
+			l.lock.rev = e.Kv.ModRevision // also of what is no such lock
+		}
+		return true
+	}
+	owner, is := bytes.CutPrefix(e.Kv.Key, l.keys)
+	if !is {
+		return false
+	}
+	if gone {
+		l.line = slices.DeleteFunc(l.line, func(r record) bool { return r.owner == string(owner) })
+		return true
+	}
+	r, err := decode(lineRole, e.Kv)
+	if err != nil || r.owner != string(owner) {
+		return false
+	}
+	if i := slices.IndexFunc(l.line, func(r record) bool { return r.owner == string(owner) }); i >= 0 {
+		l.line[i] = r
+		return true
+	}
+	l.line = append(l.line, r)
+	if r.front > 0 {
+		inOrder(l.line)
+	}
+	return true
+}

@@ -1,0 +1,277 @@
+package etcdbackend
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Each who has permits has a key beside the lock's, which says how many, and how many there are. Whether there are enough
+// for another is known to whoever has counted them; so permits are given by a transaction that compares that no key has come since. If one
+// has, the answer says what there is now.
+
+// A stock is what a step has found of a semaphore.
+type stock struct {
+	rev   int64    // at which it was so
+	mine  record   // what the step's owner has
+	holds []record // what anybody has
+}
+
+func (at stock) out() (n int) {
+	for _, r := range at.holds {
+		n += r.count
+	}
+	return n
+}
+
+// limit returns how many permits there are: as is asked for, or else as was said last.
+func (at stock) limit(asked int) (int, error) {
+	last := at.mine
+	for _, r := range at.holds {
+		if r.rev > last.rev {
+			last = r
+		}
+	}
+	switch {
+	case asked > 0:
+		return asked, nil
+	case last.free():
+		return 0, refused(backend.ErrNoLimit)
+	default:
+		return last.limit, nil
+	}
+}
+
+func refused(err error) error {
+	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("etcd: %w", err)}
+}
+
+// withPermits returns an attempt to have some.
+func (s *session) withPermits(id holdID, ttl int64) *attempt {
+	return &attempt{id: id, ttl: ttl, look: []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0)}}
+}
+
+// countOut finds out what there is of a semaphore.
+func (s *session) countOut(ctx context.Context, a *attempt) (stock, error) {
+	res, err := s.store.look(ctx, a.ttl, append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...)...)
+	if err != nil {
+		return stock{}, err
+	}
+	return s.stock(a.id, res)
+}
+
+// stock reads the answer to what an attempt looks at.
+func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
+	if len(res.Responses) < 3 {
+		return stock{}, errShape
+	}
+	if at.mine, err = decodeOf(id, first(res.Responses[0].GetResponseRange().GetKvs())); err != nil {
+		return stock{}, err
+	}
+	if err := none(res.Responses[1].GetResponseRange().GetKvs()); err != nil {
+		return stock{}, err
+	}
+	at.rev = res.Header.GetRevision()
+	at.holds, err = s.store.decodeAll(id.name, permitRole, res.Responses[2].GetResponseRange().GetKvs())
+	return at, err
+}
+
+// acquirePermits takes nothing to be out if nothing speaks against it: then there is one round trip.
+func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	id := idOf(req.Kind, req.Name, req.Owner)
+	a := s.withPermits(id, s.store.ttl(req.Lease))
+	at := stock{mine: s.holds.guess(id)}
+	var err error
+	if req.Limit == 0 || at.mine.free() && s.looksFirst(a) {
+		at, err = s.countOut(ctx, a)
+	}
+	for err == nil {
+		var limit int
+		if limit, err = at.limit(req.Limit); err != nil {
+			break
+		}
+		if req.Permits > limit {
+			return backend.AcquireResult{}, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
+		}
+		if !at.mine.free() && at.mine.count != req.Permits {
+			if _, err = s.whole(ctx, a, at.mine, req.Permits); err == nil {
+				req.Limit = limit // perhaps nobody says it any more
+				at, err = s.countOut(ctx, a)
+			}
+			continue
+		}
+		if at.mine.free() && req.Permits > limit-at.out() {
+			s.others.add(req.Name)
+			return backend.AcquireResult{Remaining: s.soonest(ctx, at.holds)}, nil
+		}
+		a.only = append(same(s.store.key(req.Name), record{}), s.store.beside(req.Name).asOf(at.rev))
+		next := at.mine
+		next.owner, next.count, next.limit = req.Owner, req.Permits, limit
+		var done bool
+		var key record
+		if done, key, err = s.write(ctx, a, at.mine, next); done {
+			s.hasPermits(req.Name, len(at.holds) > 0)
+			return backend.AcquireResult{Acquired: true, Count: key.count}, nil
+		}
+		switch {
+		case err != nil:
+		case a.seen != nil:
+			at, err = s.stock(id, a.seen)
+		default:
+			at, err = s.countOut(ctx, a)
+		}
+	}
+	return backend.AcquireResult{}, err
+}
+
+// hasPermits notes that somebody of this session has got permits, beside others or not. Who waits next is the last in the line.
+func (s *session) hasPermits(name string, others bool) {
+	if others {
+		s.others.add(name)
+	} else {
+		s.others.remove(name)
+	}
+	if s.line.subscribed(name) {
+		s.leases.background(func(ctx context.Context) { s.line.stand(ctx, name) })
+	}
+}
+
+// permits is what a subscription knows of a semaphore. Others may have taken what was given back before it is this client's turn;
+// but they may have left some.
+type permits struct {
+	keys  []byte // what the keys begin with
+	free  int    // how many have come back, at the most, that nobody has taken since
+	limit int    // what was said last of how many there are; 0: nothing so far
+	due   bool   // somebody is to be woken, when those ahead have had their turns
+}
+
+// unknownPermits are more than anybody will take before the next are given back, or nearly so.
+const unknownPermits = 1 << 20
+
+// changed notes what has become of a key.
+func (p *permits) changed(e *mvccpb.Event) {
+	if e.Type == mvccpb.DELETE {
+		was, err := decode(permitRole, e.PrevKv)
+		if err != nil || was.free() {
+			was.count = unknownPermits // they aren't known any more
+		}
+		p.free += was.count
+		p.due = true
+		return
+	}
+	now, err := decode(permitRole, e.Kv)
+	if err != nil {
+		return
+	}
+	if created(e) {
+		p.free = max(p.free-now.count, 0)
+	}
+	if more := now.limit - p.limit; more > 0 {
+		p.free += more
+		p.due = true
+	}
+	p.limit = now.limit
+	p.due = p.due && p.free > 0
+}
+
+// told notes that somebody was woken.
+func (p *permits) told() {
+	if p != nil {
+		p.due = false
+	}
+}
+
+// whole gives back what an owner has, if that is another number of permits, and returns what it has then.
+func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
+	for !key.free() && key.count != permits {
+		lease := key.lease
+		taken, now, err := s.delete(ctx, a, key)
+		if err != nil {
+			s.holds.doubt(a.id)
+			s.holds.suspect(a.id, lease)
+			return record{}, err
+		}
+		if key = now; taken == nil {
+			continue
+		}
+		if err := s.giveBack(ctx, a.id, lease, a.ttl); err != nil {
+			return record{}, inDoubt(err)
+		}
+	}
+	return key, nil
+}
+
+// soonest returns when the first of what is out comes back, or less than 0 if that isn't known, or would take many
+// requests: who waits is told of it.
+func (s *session) soonest(ctx context.Context, holds []record) time.Duration {
+	if len(holds) > mostAsked {
+		return -1
+	}
+	left, err := s.remainingAll(ctx, leasesOf(holds))
+	if err != nil {
+		return -1
+	}
+	soonest := time.Duration(-1)
+	for i, l := range left {
+		if ends := lasts(l.seconds); holds[i].lease != 0 && (soonest < 0 || ends < soonest) {
+			soonest = ends
+		}
+	}
+	return soonest
+}
+
+func leasesOf(holds []record) (leases []int64) {
+	for _, r := range holds {
+		leases = append(leases, r.lease)
+	}
+	return leases
+}
+
+// forcePermits gives back all that are out.
+func (s *session) forcePermits(ctx context.Context, name string) (backend.ForceReleaseResult, error) {
+	a := s.withPermits(holdID{name: name, role: permitRole}, 0)
+	at, err := s.countOut(ctx, a)
+	for err == nil {
+		if len(at.holds) == 0 {
+			return backend.ForceReleaseResult{}, nil
+		}
+		if err = ended(ctx); err != nil {
+			break
+		}
+		a.only = append(same(s.store.key(name), record{}), s.store.beside(name).asOf(at.rev))
+		var forced *pb.TxnResponse
+		if forced, _, err = s.store.swap(ctx, a, record{}, s.store.all(name, permitRole).take()); forced != nil {
+			all, err := s.store.decodeAll(name, permitRole, taken(forced, 0))
+			if err == nil {
+				err = s.giveBackAll(ctx, name, permitRole, all)
+			}
+			if err != nil {
+				return backend.ForceReleaseResult{}, inDoubt(err)
+			}
+			return backend.ForceReleaseResult{Released: len(all) > 0}, nil
+		}
+		if err == nil {
+			at, err = s.stock(a.id, a.seen)
+		}
+	}
+	return backend.ForceReleaseResult{}, err
+}
+
+func (s *session) lookAtPermits(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	at, err := s.countOut(ctx, s.withPermits(holdID{req.Name, req.Owner, permitRole}, 0))
+	if err != nil {
+		return backend.LookResult{}, err
+	}
+	limit, err := at.limit(req.Limit)
+	if err != nil {
+		return backend.LookResult{}, err
+	}
+	res := backend.LookResult{Held: len(at.holds) > 0, Count: at.mine.count, Available: max(limit-at.out(), 0)}
+	res.Remaining, err = s.last(ctx, leasesOf(at.holds))
+	return res, err
+}
