@@ -150,7 +150,7 @@ func TestFaultsAreCaught(t *testing.T) {
 	}
 	cmd := exec.Command(exe, "-test.run=^TestBroken$", "-test.count=1",
 		// Always the same sequences, and so many that chance has no say.
-		"-rapid.seed=1", "-rapid.checks=2000", "-rapid.nofailfile", "-rapid.shrinktime=100ms")
+		"-rapid.seed=1", "-rapid.checks=4000", "-rapid.nofailfile", "-rapid.shrinktime=100ms")
 	cmd.Env = append(os.Environ(), "CONTRACT_BROKEN=1")
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) {
@@ -200,23 +200,7 @@ func TestBroken(t *testing.T) {
 		seen[f.fault] = true
 		t.Run(f.fault, func(t *testing.T) {
 			h := Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, f.fault).store() }, Virtual: true}
-			t.Run("steps", func(t *testing.T) {
-				isOf := func(faults []storeFault) bool {
-					return slices.ContainsFunc(faults, func(other storeFault) bool { return other.fault == f.fault })
-				}
-				if isOf(kindFaults) {
-					runSteps(t, h)
-					return
-				}
-				if isOf(plainFaults) {
-					runCases(t, h, stepCases)
-				}
-				if isOf(turnFaults) {
-					runCases(t, h, slices.Concat(permitsCases, fairCases))
-					runKind(t, h, backend.Fair, stepCases)
-					runKind(t, h, backend.Permits, soleWorkerCases)
-				}
-			})
+			t.Run("steps", func(t *testing.T) { runCaught(t, h, f.fault) })
 			if f.model {
 				t.Run("model", func(t *testing.T) { runModel(t, h) })
 			}
@@ -224,6 +208,30 @@ func TestBroken(t *testing.T) {
 				t.Run("locker", func(t *testing.T) { runCases(t, h, slices.Concat(fragileLockerCases, fragileLineCases)) })
 			}
 		})
+	}
+}
+
+// runCaught runs those of the step cases that are to catch a fault.
+func runCaught(t *testing.T, h Harness, fault string) {
+	byKind := make(map[backend.Kind][]testCase)
+	for _, f := range storeFaults {
+		if f.fault != fault {
+			continue
+		}
+		kind, name := backend.Exclusive, f.caughtBy
+		for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits} {
+			if rest, ok := strings.CutPrefix(f.caughtBy, "as "+k.String()+"/"); ok {
+				kind, name = k, rest
+			}
+		}
+		byKind[kind] = append(byKind[kind], pick(slices.Concat(stepCases, kindCases), name)...)
+	}
+	for k, cases := range byKind {
+		if k == backend.Exclusive {
+			runCases(t, h, cases)
+		} else {
+			runKind(t, h, k, cases)
+		}
 	}
 }
 
