@@ -92,11 +92,13 @@
 //	any of these: the owner has another number          what it has is given back, which wakes waiters, and then as if it had none
 //	everything else                                     unchanged
 //
-// A limit holds for the request that names it. Where a larger one than the store was told before is named, waiters are woken. Without
+// A limit holds for the request that names it. The store is told of it, for those without one, by who gets permits; where it is larger than
+// what was told before, waiters are woken. Without
 // a limit a store that wasn't told of any, or doesn't know any more because nothing is out, answers [ErrNoLimit]; and
 // [ErrTooMany] if Permits is more than the limit, whoever has said that.
 //
-// A name that holds one of the three locks is no lock to a step of another, but [ErrConflict], until it is free. No
+// A name that holds one of the three locks is no lock to a step of another, but [ErrConflict], until it is free, or, of a
+// semaphore, for as long as the store keeps what it was told of how many permits there are. No
 // owner is the same in two: a step may take what it finds for another's. A note or a place is no hold.
 //
 // # Leases and clocks

@@ -37,7 +37,8 @@ type SubscribeRequest struct {
 	Wake  func(Wakeup)
 
 	// Granted is told of a Fair lock that was given to somebody in line: see [Liner]. For other kinds it is nil. What is
-	// said of Wake goes for it, too.
+	// said of Wake goes for it, too. Wake is then for those who are to look again; a release that gives the lock to
+	// the first in line, or frees it while nobody is in line, need not call it.
 	Granted func(Grant)
 }
 

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // storeFaults are ways in which a store can be wrong. Each must be caught by the case that is named, so
 // that no case is there in vain; and, where model is set, by the random sequences too.
-var storeFaults = slices.Concat(plainFaults, kindFaults)
+var storeFaults = slices.Concat(plainFaults, kindFaults, turnFaults)
 
 // plainFaults are those that are told by the cases for plain locks.
 var plainFaults = []storeFault{
@@ -138,6 +138,7 @@ type storeFault struct {
 var lockerFaults = []storeFault{
 	{"broken connection: says Retry", "a connection that breaks", false},
 	{"broken connection: repeats", "a connection that breaks", false},
+	{"broken connection: says Retry", "a connection that breaks in a line", false},
 }
 
 // TestFaultsAreCaught runs the suite on broken stores, in another process since a test that is meant
@@ -149,7 +150,7 @@ func TestFaultsAreCaught(t *testing.T) {
 	}
 	cmd := exec.Command(exe, "-test.run=^TestBroken$", "-test.count=1",
 		// Always the same sequences, and so many that chance has no say.
-		"-rapid.seed=1", "-rapid.checks=2000", "-rapid.nofailfile", "-rapid.shrinktime=100ms")
+		"-rapid.seed=1", "-rapid.checks=4000", "-rapid.nofailfile", "-rapid.shrinktime=100ms")
 	cmd.Env = append(os.Environ(), "CONTRACT_BROKEN=1")
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) {
@@ -199,20 +200,38 @@ func TestBroken(t *testing.T) {
 		seen[f.fault] = true
 		t.Run(f.fault, func(t *testing.T) {
 			h := Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, f.fault).store() }, Virtual: true}
-			t.Run("steps", func(t *testing.T) {
-				if !slices.ContainsFunc(kindFaults, func(other storeFault) bool { return other.fault == f.fault }) {
-					runCases(t, h, stepCases)
-					return
-				}
-				runSteps(t, h)
-			})
+			t.Run("steps", func(t *testing.T) { runCaught(t, h, f.fault) })
 			if f.model {
 				t.Run("model", func(t *testing.T) { runModel(t, h) })
 			}
 			if slices.ContainsFunc(lockerFaults, func(other storeFault) bool { return other.fault == f.fault }) {
-				t.Run("locker", func(t *testing.T) { runCases(t, h, fragileLockerCases) })
+				t.Run("locker", func(t *testing.T) { runCases(t, h, slices.Concat(fragileLockerCases, fragileLineCases)) })
 			}
 		})
+	}
+}
+
+// runCaught runs those of the step cases that are to catch a fault.
+func runCaught(t *testing.T, h Harness, fault string) {
+	byKind := make(map[backend.Kind][]testCase)
+	for _, f := range storeFaults {
+		if f.fault != fault {
+			continue
+		}
+		kind, name := backend.Exclusive, f.caughtBy
+		for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits} {
+			if rest, ok := strings.CutPrefix(f.caughtBy, "as "+k.String()+"/"); ok {
+				kind, name = k, rest
+			}
+		}
+		byKind[kind] = append(byKind[kind], pick(slices.Concat(stepCases, kindCases), name)...)
+	}
+	for k, cases := range byKind {
+		if k == backend.Exclusive {
+			runCases(t, h, cases)
+		} else {
+			runKind(t, h, k, cases)
+		}
 	}
 }
 
@@ -225,5 +244,7 @@ func TestWhole(t *testing.T) {
 		runCases(t, h, fragileLockerCases)
 		runKind(t, h, backend.Fenced, fragileLockerCases)
 		runKind(t, h, backend.Write, fragileLockerCases)
+		runKind(t, h, backend.Fair, fragileLockerCases)
+		runCases(t, h, fragileLineCases)
 	})
 }

@@ -62,7 +62,7 @@ func newFakeStore(t *testing.T, fault string) *fakeStore {
 		heired:   make(map[string]time.Time),
 		versions: make(map[string]int),
 		kinds:    newFakeKinds(fault),
-		turns:    newFakeTurns(fault, mem),
+		turns:    newFakeTurns(fault),
 	}
 	t.Cleanup(func() { close(st.done) })
 	return st
@@ -112,6 +112,7 @@ func (st *fakeStore) wipe() {
 		}
 	}
 	st.mu.Unlock()
+	(&turnsFake{memSession: st.back, st: st.turns}).wipe()
 	for _, name := range names {
 		for _, k := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
 			st.back.ForceRelease(context.Background(), backend.ForceReleaseRequest{Kind: k, Name: name})
@@ -614,6 +615,8 @@ func (s *fake) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answ
 			}
 		case "batch has one kind":
 			req.Kind = reqs[0].Kind
+		case "batch has one number":
+			req.Permits = max(reqs[0].Permits, 1)
 		case "batch has one lease":
 			req.Lease = reqs[0].Lease
 		case "batch ends at 999":

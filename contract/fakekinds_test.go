@@ -429,6 +429,14 @@ func (s *kindsFake) Look(ctx context.Context, req backend.LookRequest) (res back
 	return s.memSession.Look(ctx, req)
 }
 
+func (s *kindsFake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+	if err := s.check(req.Kind, req.Name); err != nil {
+		return res, err
+	}
+	req.Name = s.name(req.Kind, req.Name)
+	return s.memSession.KeepPlaces(ctx, req)
+}
+
 func (s *kindsFake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
 	if err := s.check(req.Kind, req.Name); err != nil {
 		return nil, err

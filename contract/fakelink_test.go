@@ -121,6 +121,10 @@ func (s fragileFake) ForceRelease(ctx context.Context, req backend.ForceReleaseR
 	return send(ctx, s.l, req, s.fake.ForceRelease)
 }
 
+func (s fragileFake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	return send(ctx, s.l, req, s.fake.KeepPlaces)
+}
+
 func (s fragileFake) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	return send(ctx, s.l, req, s.fake.Look)
 }

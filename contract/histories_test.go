@@ -25,6 +25,12 @@ var historyFaults = []string{
 	"leases run out late",
 	"force gives back one hold",
 	"look without an owner says free",
+	"one permit too many",
+	"permits in two steps",
+	"a permit leaks",
+	"permits never end",
+	"newcomers come first",
+	"giving up empties the line",
 }
 
 // TestHistoriesTellFaults runs the histories on broken stores, in another process since a test that

@@ -28,7 +28,7 @@ var lockerCases = slices.Concat(
 func runLocker(t *testing.T, h Harness) {
 	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases, readerLockerCases, inLineCases
 	if !h.Virtual {
-		ofKinds, again, ofReaders, ofFair = storeKindCases, storeLockerCases, storeReaderCases, storeLockerCases
+		ofKinds, again, ofReaders, ofFair = storeKindCases, storeLockerCases, storeReaderCases, storeLineCases
 	}
 	runCases(t, h, lockerCases)
 	runCases(t, h, ofKinds)
@@ -53,10 +53,14 @@ var storeKindCases = without(kindLockerCases,
 	"places that can't be kept", "a grant that is lost", "a fixed lease of who stood in line", "a fair lock that is lost", "Close in a line",
 	"Wait bounds the wait for permits", "a lost wake-up for permits", "permits that are held", "lost permits",
 	"renewals of permits fail past the lease", "a thousand who wait for permits", "permits handed on for a while",
+	"permits with a fixed lease", "a Locker that was lost",
 )
 
 // inLineCases are those that hold where each who waits stands in line, and nothing passes inside a client.
 var inLineCases = without(lockerCases, "a release inside the client", "a waiter that leaves", "a thousand waiters")
+
+// storeLineCases are those of them in which a store may do otherwise. What becomes of the dead is seen in a line.
+var storeLineCases = without(storeLockerCases, "a dead holder")
 
 // readerLockerCases are those that hold for readers: whom another process keeps out does so by writing.
 var readerLockerCases = pick(lockerCases,

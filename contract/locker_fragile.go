@@ -2,6 +2,7 @@ package contract
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract/faults"
@@ -30,6 +31,38 @@ func breakingConnection(l *lab) {
 			l.nest(p, q, name)
 			struck = end()
 			l.eventuallyFree(name)
+		}
+	}
+}
+
+var fragileLineCases = []testCase{
+	{"a connection that breaks in a line", "whichever request is lost, or its reply: who waits gets in, and no place is left behind", ofKind(backend.Fair, breakingLine)},
+}
+
+// breakingLine strikes each request of a wait in turn.
+func breakingLine(l *lab) {
+	l.skipWithout(l.store.Fragile != nil, "Fragile")
+	back, strike := l.store.Fragile()
+	p := l.processOn(newFaults(back), dlock.WithLease(l.longLease()))
+	for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply} {
+		for n, struck := 0, true; struck; n++ {
+			name := fmt.Sprintf("%v, %d", blow, n)
+			l.eventually("the connection works again", func() bool {
+				_, err := p.Locker(name).IsLocked(l.ctx)
+				return err == nil
+			})
+			l.take(name, "other:1")
+			end := strike(blow, n)
+			lk := p.Locker(name)
+			wait := l.start("a waiter, "+name, func() error { return lk.LockContext(l.ctx) })
+			l.eventually("it stands in line", func() bool { return p.inLine(name) > 0 })
+			l.gives(name, "other:1")
+			wait.ok()
+			l.unlock(lk)
+			struck = end()
+			begin := time.Now()
+			l.leavesNothing(name)
+			l.tookBetween(begin, 0, placeLease+lineDelay, "what is left behind, "+name)
 		}
 	}
 }

@@ -655,7 +655,10 @@ func permitsThousand(l *lab) {
 
 func permitsOfTheDead(l *lab) {
 	p := l.process() // with a lease that doesn't matter
-	for _, deaf := range []bool{false, true} {
+	for _, deaf := range []bool{true, false} {
+		if !deaf && !l.h.Virtual {
+			continue // it is told nothing, either way
+		}
 		name := strconv.FormatBool(deaf)
 		p.swallow(deaf)
 		lease := l.shortLease()
@@ -668,6 +671,7 @@ func permitsOfTheDead(l *lab) {
 		l.release(one)
 	}
 	// A client that dies: its process is gone, and nobody renews.
+	p.swallow(false)
 	dying := l.process(dlock.WithLease(l.lease()))
 	l.permits(dying.Semaphore("a", 3), 1)
 	l.permits(dying.Semaphore("a", 3), 2)

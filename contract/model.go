@@ -63,7 +63,7 @@ func runModel(t *testing.T, h Harness) {
 type modelTimes struct {
 	leases, pauses []time.Duration
 	waits          []time.Duration // for how long somebody has waited
-	places         []time.Duration // for how long a note lasts
+	places         []time.Duration // for how long a note lasts, or a place in line
 }
 
 // In virtual time leases end one after the other, and pauses end around them.
@@ -86,6 +86,8 @@ type modelStep struct {
 	lease         time.Duration
 	pause         time.Duration
 	waited, place time.Duration
+	limit         int      // of permits
+	owners        []string // whose places are kept
 }
 
 type modelOp int
@@ -97,6 +99,7 @@ const (
 	opRenew
 	opLook
 	opForce
+	opKeep
 	opPause // some time passes
 	opAwait // time passes until the leases of all holds of a name are over
 )
@@ -104,6 +107,9 @@ const (
 func (s modelStep) String() string {
 	switch s.op {
 	case opAcquire:
+		if s.kind == backend.Permits {
+			return fmt.Sprintf("%s: Acquire(%d of %d permits %s, %v)", s.owner, s.permits(), s.limit, s.name, s.lease)
+		}
 		return fmt.Sprintf("%s: Acquire(%v %s, %v, waited %v, place %v)", s.owner, s.kind, s.name, s.lease, s.waited, s.place)
 	case opReenter:
 		return fmt.Sprintf("%s: Acquire(%v %s, %v, re-entry)", s.owner, s.kind, s.name, s.lease)
@@ -112,9 +118,14 @@ func (s modelStep) String() string {
 	case opRenew:
 		return fmt.Sprintf("%s: Renew(%v %s, %v)", s.owner, s.kind, s.name, s.lease)
 	case opLook:
+		if s.kind == backend.Permits {
+			return fmt.Sprintf("%s: Look(%d permits %s)", s.owner, s.limit, s.name)
+		}
 		return fmt.Sprintf("%s: Look(%v %s)", s.owner, s.kind, s.name)
 	case opForce:
 		return fmt.Sprintf("%s: ForceRelease(%v %s)", s.owner, s.kind, s.name)
+	case opKeep:
+		return fmt.Sprintf("%s: KeepPlaces(%s, %v)", strings.Join(s.owners, ", "), s.name, s.place)
 	case opPause:
 		return fmt.Sprintf("%v pass", s.pause)
 	default:
@@ -131,30 +142,51 @@ func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 		opAcquire, opAcquire, opAcquire, opReenter, opReenter, opRelease, opRelease, opRelease, opRelease,
 		opRenew, opRenew, opLook, opLook, opForce, opPause, opPause, opAwait,
 	}
-	// Mostly a name is used for one kind of lock or the other.
+	// Mostly a name is used for one kind of lock or another.
 	kinds := map[string][]backend.Kind{
 		"lock":  {backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Read, backend.Write},
 		"other": {backend.Read, backend.Write, backend.Read, backend.Write, backend.Read, backend.Write, backend.Read, backend.Write, backend.Exclusive},
+		"line":  {backend.Fair, backend.Fair, backend.Fair, backend.Fair, backend.Fair, backend.Fair, backend.Exclusive},
+		"sem":   {backend.Permits, backend.Permits, backend.Permits, backend.Permits, backend.Permits, backend.Permits, backend.Exclusive, backend.Read},
 	}
+	names := rapid.SampledFrom([][]string{{"lock", "other"}, {"line", "sem"}}).Draw(rt, "names")
 	step := rapid.Custom(func(rt *rapid.T) modelStep {
 		s := modelStep{
 			op:     rapid.SampledFrom(ops).Draw(rt, "step"),
 			owner:  rapid.SampledFrom(modelOwners[:]).Draw(rt, "owner"),
-			name:   rapid.SampledFrom([]string{"lock", "other"}).Draw(rt, "name"),
+			name:   rapid.SampledFrom(names).Draw(rt, "name"),
 			lease:  rapid.SampledFrom(times.leases).Draw(rt, "lease"),
 			pause:  rapid.SampledFrom(times.pauses).Draw(rt, "pause"),
 			waited: rapid.SampledFrom(times.waits).Draw(rt, "waited"),
 			place:  rapid.SampledFrom(times.places).Draw(rt, "place"),
+			limit:  rapid.SampledFrom([]int{3, 4, 0, 6, 2}).Draw(rt, "limit"),
 		}
 		s.kind = rapid.SampledFrom(kinds[s.name]).Draw(rt, "kind")
 		if s.kind == backend.Exclusive && s.owner != modelOwners[0] {
 			s.kind = backend.Fenced // an owner doesn't mix the two
+		}
+		if s.kind == backend.Fair {
+			s.drawFair(rt)
 		}
 		return s
 	})
 	// rapid's slices have about six elements; a slice of slices makes sequences long enough.
 	return slices.Concat(rapid.SliceOfN(rapid.SliceOfN(step, 1, 20), 1, 20).Draw(rt, "steps")...)
 }
+
+// drawFair makes a step of one about a Fair lock.
+func (s *modelStep) drawFair(rt *rapid.T) {
+	switch rapid.SampledFrom([]int{0, 0, 0, 1, 1, 2}).Draw(rt, "variant") {
+	case 1: // without a place
+		s.place = 0
+	case 2:
+		s.op = opKeep
+		s.owners = rapid.SampledFrom([][]string{{"a"}, {"b"}, {"c"}, {"a", "b"}, {"c", "a"}, {"b", "c"}, {"c", "b", "a"}}).Draw(rt, "owners")
+	}
+}
+
+// permits returns how many the owner of a step asks for: each of them always the same.
+func (s modelStep) permits() int { return 1 + slices.Index(modelOwners[:], s.owner) }
 
 // modelRun is one sequence on a store.
 type modelRun struct {
@@ -171,13 +203,17 @@ type modelRun struct {
 
 func newModelRun(e *env, prefix string) *modelRun {
 	first, second := e.store.Backend().Open(), e.store.Backend().Open()
-	return &modelRun{
+	r := &modelRun{
 		e:        e,
 		prefix:   prefix,
 		sessions: map[string]backend.Session{"a": first, "b": second, "c": first},
-		objects:  map[string][]object{"lock": {{}}, "other": {{}}},
+		objects:  make(map[string][]object),
 		tokens:   make(map[string]uint64),
 	}
+	for _, name := range []string{"lock", "other", "line", "sem"} {
+		r.objects[name] = []object{{}}
+	}
+	return r
 }
 
 // run runs the sequence, or as much of it as there is time for, and returns an error that tells it up
@@ -189,9 +225,15 @@ func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 		if enough() {
 			return nil
 		}
-		s.lease, s.place = r.e.legal(s.lease), r.e.legal(s.place)
+		s.lease = r.e.legal(s.lease)
+		if s.place > 0 {
+			s.place = r.e.legal(s.place)
+		}
 		if !r.e.limits().Kinds.Has(s.kind) {
 			s.kind = backend.Exclusive
+			if s.op == opKeep {
+				s.op = opLook
+			}
 		}
 		var err error
 		switch s.op {
@@ -254,6 +296,9 @@ func (r *modelRun) step(s modelStep) error {
 func (r *modelRun) await(s modelStep) error {
 	var last time.Time
 	for _, o := range r.objects[s.name] {
+		if o.line != (line{}) {
+			return nil // it goes on with those
+		}
 		if end := o.latest(); end.After(last) {
 			last = end
 		}
@@ -264,14 +309,18 @@ func (r *modelRun) await(s modelStep) error {
 	}
 	fmt.Fprintf(&r.trace, "  %v\n", s)
 	r.e.sleep(rest)
-	for _, k := range []backend.Kind{backend.Exclusive, backend.Read, backend.Write} {
-		if err := r.awaitFree(modelStep{op: opLook, kind: k, name: s.name, owner: s.owner}); err != nil {
+	kinds := []backend.Kind{backend.Exclusive, backend.Read, backend.Write}
+	if slices.ContainsFunc(r.objects[s.name], func(o object) bool { return o.told != 0 }) {
+		kinds = []backend.Kind{backend.Permits} // the name may stay a semaphore's
+	}
+	for _, k := range kinds {
+		if err := r.awaitFree(modelStep{op: opLook, kind: k, name: s.name, owner: s.owner, limit: 9}); err != nil {
 			return err
 		}
 	}
 	var next []object
 	for _, o := range r.objects[s.name] {
-		if rest := (object{notes: o.notes}); !slices.Contains(next, rest) {
+		if rest := (object{notes: o.notes, told: o.told}); !slices.Contains(next, rest) {
 			next = append(next, rest)
 		}
 	}
@@ -285,7 +334,7 @@ func (r *modelRun) awaitFree(look modelStep) error {
 	}
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		got, err := r.do(look)
-		if err != nil || got.text == "free" {
+		if err != nil || got.text == "free" || got.text == permitsSeen(false, 0, look.limit) {
 			return err
 		}
 		if time.Since(start) > 30*time.Second {
@@ -304,20 +353,23 @@ type answer struct {
 // do carries out a step in the store and words the answer.
 func (r *modelRun) do(s modelStep) (got answer, err error) {
 	got, err = r.ask(s)
-	if errors.Is(err, backend.ErrConflict) && backend.KindOf(err) == backend.Refused {
-		return answer{text: otherKind}, nil
+	for text, refused := range map[string]error{otherKind: backend.ErrConflict, noLimit: backend.ErrNoLimit, tooMany: backend.ErrTooMany} {
+		if errors.Is(err, refused) && backend.KindOf(err) == backend.Refused {
+			return answer{text: text}, nil
+		}
 	}
 	return got, err
 }
 
 func (r *modelRun) ask(s modelStep) (got answer, err error) {
-	ctx, session, name, owner := r.e.ctx, r.sessions[s.owner], r.prefix+s.name, s.owner
-	if !lengthens(s.kind) {
-		owner += ", alone" // no owner is the same in both kinds of lock that a name can be
+	ctx, session, name, owner := r.e.ctx, r.sessions[s.owner], r.prefix+s.name, s.id()
+	permits, limit := 0, 0
+	if s.kind == backend.Permits {
+		permits, limit = s.permits(), s.limit
 	}
 	switch s.op {
 	case opAcquire, opReenter:
-		req := backend.AcquireRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Waited: s.waited, Place: s.place}
+		req := backend.AcquireRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Waited: s.waited, Place: s.place, Permits: permits, Limit: limit}
 		if s.op == opReenter {
 			req.Reentry, req.Waited, req.Place = true, 0, 0
 		}
@@ -330,10 +382,10 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 		}
 		return answer{text: "acquired", token: res.Token}, err
 	case opRelease:
-		res, err := session.Release(ctx, backend.ReleaseRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease})
+		res, err := session.Release(ctx, backend.ReleaseRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Permits: permits})
 		return answer{text: res.Outcome.String()}, err
 	case opRenew:
-		res, err := session.Renew(ctx, backend.RenewRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease})
+		res, err := session.Renew(ctx, backend.RenewRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Permits: permits})
 		if !res.Held {
 			return answer{text: "not held"}, err
 		}
@@ -344,9 +396,18 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 			return answer{text: "was free"}, err
 		}
 		return answer{text: "released"}, err
+	case opKeep:
+		req := backend.PlacesRequest{Kind: s.kind, Name: name, Place: s.place}
+		for _, s.owner = range s.owners {
+			req.Owners = append(req.Owners, s.id())
+		}
+		res, err := session.(backend.Liner).KeepPlaces(ctx, req)
+		return answer{text: "holder " + res.Holder, remaining: res.Remaining}, err
 	default: // opLook
-		res, err := session.Look(ctx, backend.LookRequest{Kind: s.kind, Name: name, Owner: owner})
+		res, err := session.Look(ctx, backend.LookRequest{Kind: s.kind, Name: name, Owner: owner, Permits: permits, Limit: limit})
 		switch {
+		case s.kind == backend.Permits:
+			return answer{text: permitsSeen(res.Held, res.Count, res.Available), remaining: res.Remaining}, err
 		case res == backend.LookResult{}:
 			return answer{text: "free"}, err
 		case !res.Held:

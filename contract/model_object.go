@@ -11,6 +11,20 @@ import (
 // modelOwners are the owners of the sequences, by their places in an object.
 var modelOwners = [...]string{"a", "b", "c"}
 
+// id returns the owner of a step as the store knows it: nobody is the same in two of the locks that a name can be.
+func (s modelStep) id() string {
+	switch s.kind {
+	case backend.Read, backend.Write:
+		return s.owner
+	case backend.Fair:
+		return s.owner + ", in line"
+	case backend.Permits:
+		return s.owner + ", at work"
+	default:
+		return s.owner + ", alone"
+	}
+}
+
 // ending is when something ends: between two moments, since it is not known when exactly the store carried out the
 // step that set it. It is none if it is zero.
 type ending struct{ earliest, latest time.Time }
@@ -34,6 +48,10 @@ type object struct {
 	alone   hold
 	readers [len(modelOwners)]ending
 	notes   [len(modelOwners)]note
+	permits [len(modelOwners)]ending
+	told    int // how many permits there are, as was last said; 0: never
+	line    line
+	freed   ending // when the hold ended that those in line wait for
 }
 
 // moment is when a step was carried out: between two moments. slack is how much the store's clock may be off, or coarse.
@@ -67,6 +85,9 @@ func (o object) holds() ending {
 	for _, r := range o.readers {
 		x = x.longer(r)
 	}
+	for _, p := range o.permits {
+		x = x.longer(p)
+	}
 	return x
 }
 
@@ -76,8 +97,32 @@ func (o object) latest() time.Time { return o.holds().latest }
 // reads says whether anybody does.
 func (o object) reads() bool { return o.readers != [len(modelOwners)]ending{} }
 
+// lockOf says which of the locks that a name can be a kind belongs to.
+func lockOf(k backend.Kind) backend.Kind {
+	switch k {
+	case backend.Read, backend.Write:
+		return backend.Write
+	case backend.Permits:
+		return backend.Permits
+	default:
+		return backend.Exclusive
+	}
+}
+
+// lock says which of them an object is that isn't free.
+func (o object) lock() backend.Kind {
+	switch {
+	case o.works():
+		return backend.Permits
+	case o.reads():
+		return backend.Write
+	default:
+		return lockOf(o.alone.kind)
+	}
+}
+
 // free says whether nobody holds anything.
-func (o object) free() bool { return o.alone.count == 0 && !o.reads() }
+func (o object) free() bool { return o.alone.count == 0 && !o.reads() && !o.works() }
 
 // passing returns what may be left of the object at that moment. With strict, what must be over is. A reader's hold may
 // end late, while others read: then it keeps nobody out who would get in otherwise.
@@ -100,14 +145,28 @@ func (o object) passing(t moment, strict bool) []object {
 		}
 		all = next
 	}
-	over(o.alone.ends, o.alone.ends, func(p *object) { p.alone = hold{} })
+	over(o.alone.ends, o.alone.ends, func(p *object) { p.alone, p.freed = hold{}, o.alone.ends })
 	for i := range o.readers {
 		over(o.readers[i], o.holds(), func(p *object) { p.readers[i] = ending{} })
 	}
 	for i := range o.notes {
 		over(o.notes[i].ends, o.notes[i].ends, func(p *object) { p.notes[i] = note{} })
 	}
-	return all
+	for i := range o.permits {
+		over(o.permits[i], o.permits[i], func(p *object) { p.permits[i] = ending{} })
+	}
+	if o.line == (line{}) {
+		return all
+	}
+	var moved []object
+	for _, p := range all {
+		for _, next := range p.moved(t, strict) {
+			if !slices.Contains(moved, next) {
+				moved = append(moved, next)
+			}
+		}
+	}
+	return moved
 }
 
 // outcome is one of the things that a step may do.
@@ -148,8 +207,8 @@ func (t moment) left(x ending) *[2]time.Duration {
 }
 
 // apply returns what the object may answer to a step, as modelRun.do words it, and what it is afterwards.
-func (o object) apply(s modelStep, t moment) []outcome {
-	if readWrite := lengthens(s.kind); !o.free() && readWrite != (o.reads() || o.alone.kind == backend.Write) {
+func (o object) apply(s modelStep, t moment) (results []outcome) {
+	if !o.free() && lockOf(s.kind) != o.lock() {
 		all := []outcome{{text: otherKind, next: o}}
 		if t.mayBeOver(o.holds()) && (s.op == opAcquire || s.op == opReenter) {
 			all = append(all, outcome{text: heldByOther, next: o}) // it ended before it was looked at
@@ -158,6 +217,16 @@ func (o object) apply(s modelStep, t moment) []outcome {
 	}
 	i := slices.Index(modelOwners[:], s.owner)
 	var all []outcome
+	if o.told != 0 && lockOf(s.kind) != backend.Permits {
+		// The store may remember how many permits there are, and then the name stays a semaphore's.
+		defer func() { results = append(results, outcome{text: otherKind, next: o}) }()
+	}
+	switch {
+	case s.kind == backend.Permits:
+		return o.applyPermits(s, i, t)
+	case s.kind == backend.Fair || o.line != line{}:
+		return o.applyInLine(s, i, t)
+	}
 	switch s.op {
 	case opAcquire, opReenter:
 		if s.kind == backend.Read {
@@ -210,7 +279,7 @@ func acquired(s modelStep, count int) string {
 }
 
 func (o object) acquire(s modelStep, i int, t moment) []outcome {
-	mine := o.alone.count > 0 && o.alone.owner == s.owner
+	mine := o.alone.count > 0 && o.alone.owner == s.id()
 	if !mine && !o.free() {
 		w := outcome{text: heldByOther, next: o, remaining: t.left(o.holds())}
 		if s.kind == backend.Write {
@@ -221,7 +290,8 @@ func (o object) acquire(s modelStep, i int, t moment) []outcome {
 	w := outcome{numbered: s.kind == backend.Fenced, fresh: s.kind == backend.Fenced && !mine, next: o}
 	h := &w.next.alone
 	if !mine {
-		*h = hold{kind: s.kind, owner: s.owner}
+		*h = hold{kind: s.kind, owner: s.id()}
+		w.next.freed = ending{}
 		if s.kind == backend.Write {
 			w.next.notes[i] = note{}
 		}
@@ -257,7 +327,7 @@ func (o object) acquireRead(s modelStep, i int, t moment) []outcome {
 	in := outcome{text: acquired(s, 1), next: o}
 	in.next.readers[i] = o.readers[i].longer(t.in(s.lease))
 	switch {
-	case !o.readers[i].none(), o.alone.count > 0 && o.alone.owner == s.owner:
+	case !o.readers[i].none(), o.alone.count > 0 && o.alone.owner == s.id():
 		return []outcome{in}
 	case o.alone.count > 0:
 		left := t.left(o.holds())
@@ -314,7 +384,7 @@ func (o object) release(s modelStep, i int, t moment) []outcome {
 		w.next.notes[i] = note{}
 	}
 	switch h := &w.next.alone; {
-	case h.count == 0 || h.owner != s.owner:
+	case h.count == 0 || h.owner != s.id():
 	case h.count == 1:
 		w.text, *h = backend.Freed.String(), hold{}
 	default:
@@ -330,7 +400,7 @@ func (o object) renew(s modelStep, i int, t moment) []outcome {
 	switch {
 	case s.kind == backend.Read && !o.readers[i].none():
 		w.next.readers[i] = o.readers[i].longer(t.in(s.lease))
-	case s.kind != backend.Read && o.alone.count > 0 && o.alone.owner == s.owner:
+	case s.kind != backend.Read && o.alone.count > 0 && o.alone.owner == s.id():
 		w.next.alone.last(s.lease, t)
 	default:
 		w.text = "not held"
@@ -342,13 +412,13 @@ func (o object) force(s modelStep) []outcome {
 	if o.free() || (s.kind == backend.Read) != (o.alone.count == 0) {
 		return []outcome{{text: "was free", next: o}}
 	}
-	return []outcome{{text: "released", next: object{notes: o.notes}}}
+	return []outcome{{text: "released", next: object{notes: o.notes, told: o.told, line: o.line}}}
 }
 
 func (o object) look(s modelStep, i int, t moment) []outcome {
 	w := outcome{text: "free", next: o}
 	x, count := o.alone.ends, o.alone.count
-	if o.alone.owner != s.owner {
+	if o.alone.owner != s.id() {
 		count = 0
 	}
 	held := o.alone.count > 0

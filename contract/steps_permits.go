@@ -376,7 +376,6 @@ var permitsCases = []testCase{
 				b.of(1, 5).acquires("lock", lease)
 				wakes("an attempt that found a part of a hold", func() { b.of(4, 5).acquires("lock", lease) })
 				wakes("an attempt that named a larger limit", func() { c.of(1, 6).acquires("lock", lease) })
-				wakes("a refused attempt that named a larger limit", func() { e.at(a.s, "another").of(2, 7).refused("lock", lease) })
 				wakes("a forced release", func() { a.forces("lock", true) })
 			}
 		}},

@@ -46,6 +46,7 @@ type inquiry struct {
 
 // waiting is an acquisition's place in the queue, guarded by Client.mu.
 type waiting struct {
+	in         *queue // nil if it isn't in one
 	prev, next *acquisition
 	signal     chan struct{} // look again: to ask the store, joined, or handed the lock
 	alarm      alarm         // when it looks again at the latest

@@ -48,6 +48,8 @@
 // first, each once, where the store can count them. It asks how many there are along with the
 // release; if there are none it doesn't wait, and if they don't come, for a few milliseconds only.
 //
+// None of this is so for fair locks: all who want one stand in line in the store, see [Client.FairLocker].
+//
 // # Who owns a lock
 //
 // By default a Locker is like a mutex variable: one hold at a time, a second Lock waits, any
@@ -73,8 +75,8 @@
 // confirms. A call returns when its context ends, even while the store hangs.
 //
 // Errors are an [*Error] that wraps [ErrNotAcquired], [ErrNotHeld], [ErrLost], [ErrClosed],
-// [ErrConflict], the error and cause of the context, or what the store said: use [errors.Is]. A wait
-// that ended also says which it was: [ErrHeld], another has the lock, or [ErrUnavailable], the store
-// couldn't say. Two methods have no error to return. Lock goes on trying, and panics only where that
+// [ErrConflict], [ErrUpgrade], [ErrTooMany], [ErrNoLimit], the error and cause of the context, or what the
+// store said: use [errors.Is]. A wait that ended also says which it was: [ErrHeld], another has the lock, or
+// too few permits are left, or [ErrUnavailable], the store couldn't say. Two methods have no error to return. Lock goes on trying, and panics only where that
 // can't help; Unlock panics if the lock was never held, and logs if it was lost.
 package dlock

@@ -17,8 +17,11 @@ import (
 // client who waits, if that asks for as many, for up to the hand-over time, see [WithHandover], without a word to the store.
 //
 // How many permits there are is what each says for its own calls: one with 10 gets some if no more than 10 are out then, its own
-// included, whatever others say. So a deployment may change the number while both versions run. On Redis and Valkey it is a
+// included, whatever others say. So a deployment may change the number while both versions run: until the old one is gone the larger
+// number bounds what is out, and who says the smaller may wait for as long. On Redis and Valkey it is a
 // Redisson RPermitExpirableSemaphore, which Java programs may share.
+//
+// Permits are given back by whoever has them, or end with their lease: there is no ForceUnlock.
 //
 // Making a Semaphore is cheap and does no I/O. It is safe for concurrent use, and must not be copied.
 type Semaphore struct {
@@ -27,7 +30,8 @@ type Semaphore struct {
 }
 
 // Semaphore returns a semaphore of that name with so many permits. With 0 there are as many as the store has been told
-// of last, by whomever: for one that a Java program has set up. It panics if permits is negative, as
+// of last, by whomever: for one that a Java program has set up. A store may forget that when no permit is out, as memory and etcd
+// do, and Redis and Valkey don't. It panics if permits is negative, as
 // [time.NewTicker] does. A store that has no semaphores answers every call with an error that wraps [errors.ErrUnsupported].
 func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	if permits < 0 {
@@ -39,12 +43,13 @@ func (c *Client) Semaphore(name string, permits int) *Semaphore {
 }
 
 // Acquire waits for n permits, as long as ctx and [Wait] allow, and returns them as a Hold, whose Release gives them all
-// back. They are renewed until then, unless [Lease] is given. Every call acquires permits of its own, whatever ctx holds:
-// who waits for more while holding some may wait for itself.
+// back. They are renewed until then, unless [Lease] is given. Every call acquires permits of its own, whatever ctx holds,
+// also that of another hold of this semaphore: who waits for more while holding some may wait for itself.
 //
 // With Wait(0) it is one attempt, which also fails if others of the client wait. Errors are those of
 // [Locker.LockContext]; [ErrTooMany], at once, if there aren't so many permits; [ErrNoLimit] if nobody has said how many there are; and
-// one that says so if n is less than 1. Where [ErrHeld] is spoken of, too few were there.
+// one that says so if n is less than 1. Where [ErrHeld] is spoken of, too few were left, whoever has the others. A store may have a bound for
+// n beside, and refuse more: [ErrUnavailable].
 func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...AcquireOption) (*Hold, error) {
 	l := s.mustBeMade()
 	got, err := s.enter(ctx, n, opts)
@@ -69,7 +74,7 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(context.Context) erro
 }
 
 // Available asks the store how many permits can be had now: one round trip. Those that pass from one to another in a client are
-// out all the while. It is never negative, though more may be out than this Semaphore has. Errors are those of
+// out all the while, and so are those of a process that died, until their lease is over. It is never negative, though more may be out than this Semaphore has. Errors are those of
 // [Locker.IsLocked], and [ErrNoLimit].
 func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	l := s.mustBeMade()

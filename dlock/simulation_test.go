@@ -280,11 +280,7 @@ func (h *history) checkAlarms(c *Client) {
 		if x.place != i+1 {
 			h.Errorf("an alarm is at place %d, and says %d", i+1, x.place)
 		}
-		a, ok := x.task.(*acquisition)
-		if !ok || a.handed != nil {
-			continue
-		}
-		if q := c.waitsInLocked(a); q == nil || a.prev == nil && q.first != a {
+		if a, ok := x.task.(*acquisition); ok && a.in == nil && a.handed == nil {
 			h.Errorf("somebody is to be woken who doesn't wait: %v %q", a.kind, a.name)
 		}
 	}

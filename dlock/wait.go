@@ -105,7 +105,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 	if a.seen == 0 {
 		a.seen = c.attempts
 	}
-	a.prev, a.next = q.last, nil
+	a.in, a.prev, a.next = q, q.last, nil
 	if q.last != nil {
 		q.last.next = a
 	} else {
@@ -145,14 +145,6 @@ func (c *Client) newQueueLocked(o *object, kind backend.Kind) *queue {
 	return q
 }
 
-// waitsInLocked returns the queue in which an acquisition stands, or nil.
-func (c *Client) waitsInLocked(a *acquisition) *queue {
-	if o := c.objectLocked(a.kind, a.name); o != nil {
-		return *o.waitsFor(a.kind)
-	}
-	return nil
-}
-
 // knownHeldLocked says whether this client itself has what keeps anybody's call from a lock.
 func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
 	if rules[a.kind].many {
@@ -175,8 +167,8 @@ func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
 
 // dequeueLocked takes an acquisition out of its queue, if it is in it.
 func (c *Client) dequeueLocked(a *acquisition) {
-	q := c.waitsInLocked(a)
-	if q == nil || a.prev == nil && q.first != a {
+	q := a.in
+	if q == nil {
 		return
 	}
 	if a.prev != nil {
@@ -189,7 +181,7 @@ func (c *Client) dequeueLocked(a *acquisition) {
 	} else {
 		q.last = a.prev
 	}
-	a.prev, a.next = nil, nil
+	a.in, a.prev, a.next = nil, nil, nil
 	if q.lead == a {
 		q.lead = nil
 	}
@@ -286,13 +278,9 @@ func (a *acquisition) parked() bool {
 // expectsLocked says whether a lead is likely to be handed the lock, and if so has it look again when
 // that is over.
 func (c *Client) expectsLocked(a *acquisition) bool {
-	o := c.objectLocked(a.kind, a.name)
+	o := a.in.object
 	if rules[a.kind].many {
-		if !o.exhausts(a) {
-			return false
-		}
-		c.hastenLocked(&a.alarm, c.now()+longestPause(c.lease))
-		return true
+		return o.exhausts(a) // whoever gives back what this client has out wakes it
 	}
 	cl := o.passing()
 	if cl == nil || c.handover == 0 || !cl.passesTo(a) {
@@ -333,12 +321,11 @@ func (a *acquisition) ring(c *Client, now instant) {
 		c.laterLocked(a.cut)
 		return
 	}
-	o := c.objectLocked(a.kind, a.name)
-	switch q := *o.waitsFor(a.kind); {
+	switch q := a.in; {
 	case q.lead == a, q.placed:
 		a.fresh = true
 		a.notify()
-	case c.knownHeldLocked(o, a):
+	case c.knownHeldLocked(q.object, a):
 		a.answered = true // we know without asking
 	default:
 		q.inquireLocked(a.seen)
@@ -348,7 +335,7 @@ func (a *acquisition) ring(c *Client, now instant) {
 // watchLocked sees to it that somebody who waits for very long is noticed.
 func (c *Client) watchLocked(q *queue, a *acquisition) {
 	if a.since == 0 {
-		a.since = c.now()
+		a.since = a.began
 	}
 	if q.overdue.task == nil {
 		q.overdue.task = q
@@ -479,7 +466,7 @@ func (c *Client) turn(a *acquisition) move {
 	case c.ctx.Err() != nil:
 		return toEnd
 	}
-	q := c.waitsInLocked(a)
+	q := a.in
 	if q.placed {
 		return c.placeTurnLocked(q, a)
 	}
@@ -543,8 +530,8 @@ func (c *Client) wasHanded(a *acquisition) bool {
 func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	q := c.waitsInLocked(a)
-	if q == nil || a.joined || a.handed != nil || q.lead != a && !q.placed {
+	q := a.in
+	if q == nil || q.lead != a && !q.placed {
 		c.abandonLocked(a) // it was joined or handed something meanwhile, or its Locker was locked
 		return false
 	}
@@ -581,7 +568,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
 	a.answered, a.failure = true, nil
-	q := c.waitsInLocked(a)
+	q := a.in
 	if q != nil && q.placed {
 		c.placedLocked(q, a, remaining)
 		return
@@ -629,7 +616,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 		c.unlock()
 		return c.take(ctx, a)
 	}
-	if q := c.waitsInLocked(a); q != nil && a.failure == nil {
+	if q := a.in; q != nil && a.failure == nil {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}

@@ -448,8 +448,16 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 		if wrong {
 			continue
 		}
+		holder, first := at.holder()
+		if first && slices.Contains(req.Owners, holder.owner) {
+			// Nobody knows for how long others will wait for it. Now it is on a lease.
+			id := holdID{req.Name, holder.owner, lockRole}
+			if _, err := s.takeTurn(ctx, id, s.store.ttl(heirTime)); err != nil {
+				return backend.PlacesResult{}, err
+			}
+			continue
+		}
 		s.queues.saw(q, begin, at.rev)
-		holder, _ := at.holder()
 		remaining, _, err := s.ends(ctx, req.Name, at)
 		if err != nil {
 			remaining = -1

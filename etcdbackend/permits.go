@@ -29,14 +29,20 @@ func (at stock) out() (n int) {
 	return n
 }
 
-// limit returns how many permits there are: as is asked for, or else as was said last.
-func (at stock) limit(asked int) (int, error) {
+// last returns the hold whose key was written last.
+func (at stock) last() record {
 	last := at.mine
 	for _, r := range at.holds {
 		if r.rev > last.rev {
 			last = r
 		}
 	}
+	return last
+}
+
+// limit returns how many permits there are: as is asked for, or else as was said last.
+func (at stock) limit(asked int) (int, error) {
+	last := at.last()
 	switch {
 	case asked > 0:
 		return asked, nil
@@ -45,6 +51,20 @@ func (at stock) limit(asked int) (int, error) {
 	default:
 		return last.limit, nil
 	}
+}
+
+// tell lets those who wait know, by the key that was written last, that there are more permits than it says.
+func (s *session) tell(ctx context.Context, name string, at stock, limit int) {
+	last := at.last()
+	if last.free() || limit <= last.limit || ctx.Err() != nil {
+		return
+	}
+	id, was := holdID{name, last.owner, permitRole}, last
+	last.limit = limit
+	// If it isn't there any more, those who wait are told of that.
+	_, _ = s.store.once(ctx, patience(0), &pb.TxnRequest{
+		Compare: same(s.store.keyOf(id), was), Success: []*pb.RequestOp{s.store.put(id, last)},
+	})
 }
 
 func refused(err error) error {
@@ -107,6 +127,7 @@ func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest
 		}
 		if at.mine.free() && req.Permits > limit-at.out() {
 			s.others.add(req.Name)
+			s.tell(ctx, req.Name, at, limit)
 			return backend.AcquireResult{Remaining: s.soonest(ctx, at.holds)}, nil
 		}
 		a.only = append(same(s.store.key(req.Name), record{}), s.store.beside(req.Name).asOf(at.rev))

@@ -90,8 +90,12 @@ func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (back
 	var last record // whose lease was over
 	var told bool   // who waits is told, and needs no time
 	var err error
-	if a.fair && at.lock.free() {
-		at, told = s.watcher.lineup(req.Name)
+	if a.fair && at.lock.free() && req.Place > 0 {
+		// What was told may be old: it will do for who comes, since the request for a place compares it.
+		known, ok := s.watcher.lineup(req.Name)
+		if told = ok && known.place(req.Owner).free(); told {
+			at = known
+		}
 	}
 	if !told && at.lock.free() && s.looksFirst(a) {
 		at, err = s.beginTurn(ctx, a)

@@ -3,7 +3,8 @@
 // against it.
 //
 // Clients made with the same [Backend] exclude each other as separate processes do that share a
-// store; clients of different Backends have nothing to do with each other.
+// store; clients of different Backends have nothing to do with each other. How many permits a
+// semaphore has is forgotten when the last of them comes back.
 //
 // Leases follow this process's clock, so that in a bubble of testing/synctest they are virtual.
 // Make the Backend inside the bubble then.

@@ -53,12 +53,12 @@ func (o *object) acquirePermits(req backend.AcquireRequest, now time.Time) (res 
 	if req.Permits > limit {
 		return res, false, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
 	}
-	wakes = len(o.permits) > 0 && limit > o.limit
-	o.limit = limit
+	had := len(o.permits) > 0
 	has, taken := o.has(req.Owner, req.Permits)
 	if !has && req.Permits > limit-o.out() {
-		return backend.AcquireResult{Remaining: o.firstPermits().Sub(now)}, wakes || taken, nil
+		return backend.AcquireResult{Remaining: o.firstPermits().Sub(now)}, taken, nil
 	}
+	wakes, o.limit = had && limit > o.limit, limit // not if it is refused: those who wait for different wholes would wake each other
 	if o.permits == nil {
 		o.permits = make(map[string]permits)
 	}

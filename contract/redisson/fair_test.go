@@ -27,6 +27,7 @@ var fairCases = []testCase{
 	{"Go forces, Java is next", goForcesForJava},
 	{"Java dies in line", javaDiesInLine},
 	{"Go dies in line", goDiesInLine},
+	{"Go dies in line, before Java alone", goDiesInLineBeforeJava},
 	{"Go dies when it is its turn", goDiesInTurn},
 	{"Go dies when it is its turn, before Java alone", goDiesBeforeJava},
 	{"plain and fenced locks of that name", plainBesideFair},
@@ -283,16 +284,19 @@ func nobodyPasses(t *testing.T, l *lab) {
 }
 
 // leavePlace has a thread of Java's wait in line and then leave its place there, as one does whose process is killed.
-// The place lasts as long as the lock as it is held, and for that time more.
+// The place lasts as long as the lock as it is held, and for that time more, or for longer if the thread has given up by then.
 func (l *lab) leavePlace(t *testing.T, name string, wait time.Duration) (owner string) {
 	t.Helper()
-	th := l.fairThread(t)
-	got := th.start("tryLock", name, wait)
-	l.awaitPlace(t, name, th.owner)
-	l.awaitSleep(t, th)
-	l.fairThread(t).want("interrupted", "interrupt", th.owner)
-	if got := receive(t, "Java is interrupted", got); !strings.HasPrefix(got, "java.lang.InterruptedException") {
-		t.Fatalf("Java: tryLock: %s", got)
+	th, asks := l.fairThread(t), l.java.thread(t)
+	for answer := ""; !strings.HasPrefix(answer, "java.lang.InterruptedException"); wait *= 2 {
+		gone := th.start("tryLock", name, wait)
+		testservers.Until(t, "it sleeps, or has given up", func() bool {
+			return len(gone) > 0 || asks.do("sleeps", th.owner) == "true"
+		})
+		asks.want("interrupted", "interrupt", th.owner)
+		if answer = receive(t, "Java leaves", gone); answer == "true" {
+			t.Fatal("Java: tryLock what another holds: true")
+		}
 	}
 	return th.owner
 }
@@ -354,7 +358,9 @@ func fairGiveUps(t *testing.T, l *lab) {
 	first.wantTry(true)
 	java := l.fairThread(t)
 	gone := java.start("tryLock", name, dead)
-	l.awaitPlace(t, name, java.owner)
+	testservers.Until(t, "Java stands in line, or has given up", func() bool {
+		return len(gone) > 0 || slices.Contains(l.inLine(t, name), java.owner)
+	})
 	if ok, err := leaves.try(longLease); ok || err != nil {
 		t.Fatalf("Go: acquire: %v, %v", ok, err)
 	}
@@ -419,6 +425,24 @@ func goDiesInLine(t *testing.T, l *lab) {
 	line := []entrant{l.queueThread(t, name), l.queueVisitor(t, name, placeLease)}
 	testservers.Until(t, "the place is over", func() bool { return len(l.inLine(t, name)) == len(line) })
 	java.want("unlocked", "unlock", name)
+	l.wantTurns(t, name, line)
+}
+
+// goDiesInLineBeforeJava is goDiesInLine where nobody else in Go waits. Redisson believes the place to last for many minutes yet; whoever in Go
+// asks takes it out, and makes Java hear of it.
+func goDiesInLineBeforeJava(t *testing.T, l *lab) {
+	name := lockName(t)
+	java, dies, asks := l.fairThread(t), l.visitor(t, name), l.visitor(t, name)
+	java.want("locked", "lock", name)
+	if ok, err := dies.try(dead); ok || err != nil {
+		t.Fatalf("Go: acquire: %v, %v", ok, err)
+	}
+	line := []entrant{l.queueThread(t, name)}
+	java.want("unlocked", "unlock", name)
+	testservers.Until(t, "nobody waits", func() bool {
+		asks.wantTry(false)
+		return len(l.inLine(t, name)) == 0
+	})
 	l.wantTurns(t, name, line)
 }
 

@@ -84,6 +84,10 @@ func rwChannel(name string) string { return "redisson_rwlock:" + braced(name) }
 // ownChannel is where Redisson tells an owner who waits in line that a fair lock is free.
 func ownChannel(name, owner string) string { return channel(name) + ":" + owner }
 
+// grantsPrefix begins the channel on which one of our clients is told that it was given a fair lock; in a cluster with sharded
+// channels the lock's name comes between.
+const grantsPrefix = "distsync_fair_grants:"
+
 // queueKey and timeoutKey are where it is kept who stands in line, and until when Redisson believes them to.
 func queueKey(name string) string   { return "redisson_lock_queue:" + braced(name) }
 func timeoutKey(name string) string { return "redisson_lock_timeout:" + braced(name) }

@@ -36,6 +36,27 @@ func (c command) refused() bool {
 	return c.does("pttl") && !c.does("hincrby") && !c.does("hset") && !c.does("hdel")
 }
 
+// renews says whether it is a script that lets its first key last longer, and does nothing else with it.
+func (c command) renews() bool {
+	return c.does("pexpire") && !c.does("hset") && !c.does("hincrby")
+}
+
+// happens says whether an effect is one that a script of ours only has if a millisecond has passed since the last time.
+func (c command) happens(effect []string) bool {
+	if len(effect) < 2 {
+		return false
+	}
+	switch kind, _, _ := strings.Cut(effect[1], ":"); kind {
+	case "distsync_rwlock_notes", "distsync_fair_places":
+		return effect[0] == "pexpire"
+	case "redisson_lock_timeout":
+		again := func(e []string) bool { return e[0] == "zscore" && e[1] == effect[1] }
+		return effect[0] == "zadd" && c.mentions("distsync_fair_places:") && slices.ContainsFunc(c.effects, again)
+	default:
+		return false
+	}
+}
+
 // does says whether it is a script that does something with its first key.
 func (c command) does(command string) bool {
 	return slices.ContainsFunc(c.effects, func(effect []string) bool {
@@ -51,12 +72,13 @@ type monitor struct {
 
 	mu       sync.Mutex
 	commands []*command
+	found    map[string]*found // by the words: they are looked for again and again
 }
 
 // watch starts a monitor until the end of the test.
 func watch(t *testing.T, servers []*testservers.Server) *monitor {
 	t.Helper()
-	m := &monitor{t: t, servers: servers}
+	m := &monitor{t: t, servers: servers, found: make(map[string]*found)}
 	var reading sync.WaitGroup
 	t.Cleanup(reading.Wait)
 	for _, server := range servers {
@@ -120,16 +142,38 @@ func unquote(line string) (args []string) {
 	return args
 }
 
-// about returns the commands so far that mention a word in an argument.
-func (m *monitor) about(word string) (commands []command) {
+// found are the commands that mention one of some words, among the first so many.
+type found struct {
+	among    int
+	commands []*command
+}
+
+// about returns the commands so far that mention one of some words in an argument.
+func (m *monitor) about(words ...string) (commands []command) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, c := range m.commands {
-		if c.mentions(word) {
-			commands = append(commands, command{c.args, slices.Clone(c.effects)})
+	f := m.search(words, 0)
+	for _, c := range m.commands[f.among:] {
+		if slices.ContainsFunc(words, c.mentions) {
+			f.commands = append(f.commands, c)
 		}
 	}
+	f.among = len(m.commands)
+	for _, c := range f.commands {
+		commands = append(commands, command{c.args, slices.Clone(c.effects)})
+	}
 	return commands
+}
+
+// search returns what was found of some words so far. They aren't looked for among the first so many commands.
+func (m *monitor) search(words []string, first int) *found {
+	key := strings.Join(words, " ")
+	f := m.found[key]
+	if f == nil {
+		f = &found{among: first}
+		m.found[key] = f
+	}
+	return f
 }
 
 // refused counts the attempts of an owner to get a lock that another had.
@@ -167,6 +211,9 @@ func (m *monitor) asked(name, owner string) (n int) {
 func (m *monitor) sync() {
 	m.t.Helper()
 	mark := rand.Text()
+	m.mu.Lock()
+	m.search([]string{mark}, len(m.commands))
+	m.mu.Unlock()
 	for _, server := range m.servers {
 		server.Do("ECHO", mark)
 	}

@@ -228,6 +228,7 @@ type cast struct {
 	name, other             string // of the lock of two, and of the other
 	holder, waiter, renewer person
 	renews                  bool // permits
+	listens                 bool // for a while when it doesn't wait any more
 }
 
 var parties = func() []party {
@@ -304,7 +305,7 @@ func ours(t *testing.T, p *place) func(kind) cast {
 		return person{client.ID(), at, permits}
 	}
 	return func(k kind) cast {
-		return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(shortLease), true}
+		return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(shortLease), true, k.ours == backend.Fair}
 	}
 }
 
@@ -345,7 +346,7 @@ func theirs(version string) func(t *testing.T, p *place) func(kind) cast {
 			return person{th.owner, at, permits}
 		}
 		return func(k kind) cast {
-			return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(), false}
+			return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(), false, false}
 		}
 	}
 }
@@ -404,7 +405,14 @@ func (n *narrator) tellOfTwo() {
 		n.record(question, ask, anything)
 	}
 	n.record("unlock, one hold left", holder.unlock, settled)
-	end := n.withoutLooks(n.watch(c.name, func() { holder.unlock(); woken() }, unsubscribed))
+	quiet := unsubscribed
+	if c.listens {
+		quiet = settled
+	}
+	end := n.withoutLooks(n.watch(c.name, func() { holder.unlock(); woken() }, quiet))
+	if c.listens { // and is given the lock, which it then renews, at some time
+		end = slices.DeleteFunc(end, func(c command) bool { return c.renews() && c.mentions(n.cast.waiter.owner) })
+	}
 	isHolders := func(c command) bool { return c.mentions(n.cast.holder.owner) || c.mentions(latch) }
 	isWaiters := func(c command) bool { return !isHolders(c) }
 	n.story["unlock"] = n.lines(slices.DeleteFunc(slices.Clone(end), isWaiters))
@@ -454,8 +462,8 @@ func (n *narrator) tellOfPermits() {
 	var release, releaseOther func()
 	n.record("acquire", func() { release = holder.acquire(2)() }, anything)
 	var woken func() func()
-	waits := n.watch(c.name, func() { woken = waiter.acquire(1) }, func(cs []command) bool { return inVain(cs) > 0 })
-	n.story["another waits"] = n.lines(waits[:inVain(waits)])
+	waits := n.watch(c.name, func() { woken = waiter.acquire(1) }, func(cs []command) bool { return waiting(cs) > 0 })
+	n.story["another waits"] = n.lines(waits[:waiting(waits)])
 	n.record("how many are available", holder.ask, anything)
 	end := n.watch(c.name, func() { release(); releaseOther = woken() }, unsubscribed)
 	n.story["release"], n.story["the other is woken"] = n.lines(end[:1]), n.lines(end[1:])
@@ -476,20 +484,6 @@ func (n *narrator) tellOfPermits() {
 	}
 }
 
-// inVain returns how many commands it took somebody to subscribe and then run a script, or 0.
-func inVain(commands []command) int {
-	subscribed := false
-	for i, c := range commands {
-		switch {
-		case c.is("subscribe"), c.is("ssubscribe"):
-			subscribed = true
-		case subscribed && len(c.effects) > 0:
-			return i + 1
-		}
-	}
-	return 0
-}
-
 // latch begins the names of the keys by which Redisson knows whether an unlock was carried out
 // already.
 const latch = "redisson_unlock_latch:"
@@ -508,7 +502,7 @@ func (n *narrator) record(step string, do func(), enough func([]command) bool) {
 	n.story[step] = n.lines(n.withoutLooks(n.watch(n.cast.name, do, enough)))
 }
 
-// withoutLooks leaves out that a waiting writer of ours looks again, which it does each second.
+// withoutLooks leaves out that a waiting writer of ours looks again, and one in line keeps his place, which they do each second.
 func (n *narrator) withoutLooks(commands []command) []command {
 	return slices.DeleteFunc(commands, func(c command) bool { return c.refused() && c.mentions(n.cast.waiter.owner) })
 }
@@ -521,15 +515,23 @@ func (n *narrator) watch(lock string, do func(), enough func([]command) bool) (c
 		return n.place.left(n.t, lock) != recordLease && n.place.left(n.t, lock+"/shared") != recordLease
 	})
 	n.place.monitor.sync()
-	before := len(n.place.monitor.about(lock))
+	before := len(n.about(lock))
 	do()
 	n.place.monitor.sync()
 	testservers.Until(n.t, "the commands of this step", func() bool {
-		commands = n.place.monitor.about(lock)[before:]
+		commands = n.about(lock)[before:]
 		return enough(commands)
 	})
 	n.place.monitor.sync() // of the last there may be more
-	return n.place.monitor.about(lock)[before:][:len(commands)]
+	return n.about(lock)[before:][:len(commands)]
+}
+
+// about returns the commands so far about a lock, or about where the one who waits is told that he was given a fair lock. It leaves
+// out when one of ours listens there no longer, which it does a while after it has stopped waiting.
+func (n *narrator) about(lock string) []command {
+	return slices.DeleteFunc(n.place.monitor.about(lock, grantsPrefix+n.cast.waiter.owner), func(c command) bool {
+		return (c.is("unsubscribe") || c.is("sunsubscribe")) && c.mentions(grantsPrefix)
+	})
 }
 
 // anything says that there is nothing to wait for, as what was done has been answered. It may be nothing: to
@@ -547,14 +549,14 @@ func twice(commands []command) bool {
 	return carriedOut >= 2
 }
 
-// waiting returns how many commands it took somebody to subscribe and then try in vain, or 0.
+// waiting returns how many commands it took somebody to subscribe and then try, in vain, or 0.
 func waiting(commands []command) int {
 	subscribed := false
 	for i, c := range commands {
 		switch {
 		case c.is("subscribe"), c.is("ssubscribe"):
 			subscribed = true
-		case subscribed && c.refused():
+		case subscribed && len(c.effects) > 0:
 			return i + 1
 		}
 	}
@@ -593,8 +595,8 @@ func (n *narrator) lines(commands []command) (lines []string) {
 		lines = append(lines, n.plain(words))
 		for _, effect := range c.effects {
 			effect = slices.Clone(effect)
-			if effect[0] == "pexpire" && strings.HasPrefix(effect[1], "distsync_rwlock_notes:") {
-				continue // only where it would end before
+			if c.happens(effect) {
+				continue
 			}
 			lines = append(lines, "    "+n.plain(effect))
 		}
@@ -605,6 +607,7 @@ func (n *narrator) lines(commands []command) (lines []string) {
 var (
 	ownNumber = regexp.MustCompile(`\b(HOLDER|WAITER):\d+`)
 	requestID = regexp.MustCompile(`(` + latch + `\S+):[0-9a-f]{32}`)
+	granted   = regexp.MustCompile(`(publish distsync_fair_grants:\S+ MILLISECONDS 1000) \d+ orders(WAITER):\d+`)
 	instant   = regexp.MustCompile(`\b1\d{12}\b`)
 	latchTime = regexp.MustCompile(`(` + latch + `.*) \d+$`)
 	noteTimes = regexp.MustCompile(`(hset distsync_rwlock_notes:\S+ \S+) \d+ \d+ (\d+)$`)
@@ -644,6 +647,7 @@ func (n *narrator) plain(words []string) string {
 	line = longer.ReplaceAllString(line, "$1 LEFT+600000")
 	line = shorter.ReplaceAllString(line, "$1 LEFT")
 	line = instant.ReplaceAllString(line, "MILLISECONDS")
+	line = granted.ReplaceAllString(line, "$1 LENGTH orders$2")
 	line = latchTime.ReplaceAllString(line, "$1 LATCHTIME")
 	return strings.TrimRight(line, " ") // who only looks may name nobody
 }

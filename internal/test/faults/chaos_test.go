@@ -42,18 +42,28 @@ func chaos(l *lab) {
 	for _, p := range append(parties, l.direct()) {
 		l.isFree(p)
 		l.isFree(p.at("rw").as(backend.Write))
+		for name, kind := range map[string]backend.Kind{"line": backend.Fair, "semaphore": backend.Permits} {
+			if l.known([]backend.Kind{kind}) {
+				l.isFree(p.at(name).as(kind))
+			}
+		}
 	}
 }
 
-// sometimes returns the party at one of its locks: a fenced one, which it may use as a plain one, or a side of a read-write lock.
+// sometimes returns the party at one of its locks: a fenced one, which it may use as a plain one, a side of a read-write lock, a fair
+// one, or a semaphore.
 func (p *party) sometimes(random *rand.Rand) *party {
-	switch random.IntN(6) {
+	switch random.IntN(10) {
 	case 0:
 		return p
 	case 1, 2:
 		return p.as(backend.Fenced)
 	case 3:
 		return p.at("rw").as(backend.Write)
+	case 4, 5:
+		return p.at("line").as(backend.Fair)
+	case 6, 7:
+		return p.at("semaphore").as(backend.Permits)
 	default:
 		return p.at("rw").as(backend.Read)
 	}
@@ -74,10 +84,10 @@ func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.In
 	}
 	again, long := random.IntN(4) == 0, random.IntN(8) == 0
 	// Whether a call fails depends on what has just struck.
-	_ = p.locker().Do(ctx, func(ctx context.Context) error {
+	_ = p.do(ctx, func(ctx context.Context) error {
 		turns.Add(1)
 		defer p.watch(ctx)()
-		if again && p.locker().LockContext(ctx) == nil {
+		if again && p.kind != backend.Permits && p.locker().LockContext(ctx) == nil {
 			defer p.locker().UnlockContext(ctx)
 		}
 		if within := p.as(backend.Read); again && p.kind == backend.Write && within.locker().LockContext(ctx) == nil {

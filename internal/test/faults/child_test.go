@@ -28,7 +28,7 @@ const childOrder = "DISTSYNC_FAULTS_CHILD"
 //	err     asks the hold's context, at once
 //	unlock  gives it back; what Do says
 func runChild(order string) int {
-	for prefix, run := range map[string]func(string) error{writerPrefix: runWriter, pairsPrefix: runPairs} {
+	for prefix, run := range map[string]func(string) error{writerPrefix: runWriter, pairsPrefix: runPairs, guestsPrefix: runGuests} {
 		if order, ok := strings.CutPrefix(order, prefix); ok {
 			if err := run(order); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -93,7 +93,7 @@ func (c *child) obey() {
 func (c *child) begin(name string) *childHold {
 	h := &childHold{leave: make(chan struct{})}
 	go func() {
-		err := c.at.locker().Do(context.Background(), func(ctx context.Context) error {
+		err := c.at.do(context.Background(), func(ctx context.Context) error {
 			h.ctx = ctx // it is asked for after the answer only
 			c.say(name, "in")
 			<-h.leave

@@ -30,6 +30,8 @@ var (
 	fenced    = []backend.Kind{backend.Fenced}
 	readWrite = []backend.Kind{backend.Read, backend.Write, backend.Write}
 	writeRead = []backend.Kind{backend.Write, backend.Read, backend.Read}
+	fair      = []backend.Kind{backend.Fair}
+	permits   = []backend.Kind{backend.Permits} // of which there is one, but for guests
 )
 
 var redisAndValkey = []string{"redis", "valkey"}
@@ -37,52 +39,55 @@ var redisAndValkey = []string{"redis", "valkey"}
 // table is what can go wrong. In each row nobody may ever believe to have the lock while another
 // does (see referee), the next gets in, and in the end nothing is left in the store.
 var table = []fault{
-	{name: "the reply to an acquisition is lost", run: acquireReplyLost, kinds: [][]backend.Kind{plain, fenced, readWrite, writeRead}},
+	{name: "the reply to an acquisition is lost", run: acquireReplyLost, kinds: [][]backend.Kind{plain, fenced, readWrite, writeRead, fair, permits}},
 	{name: "the reply to a grant is lost", run: grantReplyLost, on: []string{"etcd"}},
-	{name: "the reply to a re-entry is lost", run: reentryReplyLost, kinds: [][]backend.Kind{plain, fenced, writeRead}},
-	{name: "the reply to a partial release is lost", run: partialReplyLost, kinds: [][]backend.Kind{plain, writeRead}},
-	{name: "the reply to the last release is lost", run: releaseReplyLost, kinds: [][]backend.Kind{plain, readWrite, writeRead}},
+	{name: "the reply to a re-entry is lost", run: reentryReplyLost, kinds: [][]backend.Kind{plain, fenced, writeRead, fair}},
+	{name: "the reply to a partial release is lost", run: partialReplyLost, kinds: [][]backend.Kind{plain, writeRead, fair}},
+	{name: "the reply to the last release is lost", run: releaseReplyLost, kinds: [][]backend.Kind{plain, readWrite, writeRead, fair, permits}},
 	{name: "releases are lost", run: releasesDropped},
-	{name: "the reply to a renewal is lost", run: renewalReplyLost, kinds: [][]backend.Kind{plain, readWrite}},
+	{name: "the reply to a renewal is lost", run: renewalReplyLost, kinds: [][]backend.Kind{plain, readWrite, fair, permits}},
 	{name: "a renewal gets no reply", run: renewalHeldBack, on: []string{"redis"}},
-	{name: "the reply to an acquisition comes late", run: acquireReplyLate, kinds: [][]backend.Kind{plain, readWrite}},
+	{name: "the reply to an acquisition comes late", run: acquireReplyLate, kinds: [][]backend.Kind{plain, readWrite, permits}},
 	{name: "the reply to a renewal comes late", run: renewalReplyLate},
-	{name: "an acquisition is carried out late", run: lateAcquire, kinds: [][]backend.Kind{plain, writeRead}},
-	{name: "the first waiter gives up in its attempt", run: firstWaiterGivesUp},
+	{name: "an acquisition is carried out late", run: lateAcquire, kinds: [][]backend.Kind{plain, writeRead, fair, permits}},
+	{name: "the first waiter gives up in its attempt", run: firstWaiterGivesUp, kinds: [][]backend.Kind{plain, permits}},
 	{name: "a release is carried out late", run: lateRelease},
 	{name: "a renewal is carried out late", run: lateRenewal, kinds: [][]backend.Kind{plain, readWrite}},
 
-	{name: "connections are cut while somebody waits", run: cutWhileWaiting},
-	{name: "a subscription is cut while the lock is released", run: subscriptionCut, kinds: [][]backend.Kind{plain, readWrite, writeRead}},
+	{name: "connections are cut while somebody waits", run: cutWhileWaiting, kinds: [][]backend.Kind{plain, fair, permits}},
+	{name: "a subscription is cut while the lock is released", run: subscriptionCut, kinds: [][]backend.Kind{plain, readWrite, writeRead, fair, permits}},
 	{name: "every connection is cut again and again", run: everyConnectionCut},
-	{name: "a holder is in a black hole", run: blackHoleWhileHeld, kinds: [][]backend.Kind{plain, readWrite}},
-	{name: "a waiter is in a black hole", run: blackHoleWhileWaiting},
-	{name: "a waiter in a black hole gives up", run: blackHoleWhileGivingUp, kinds: [][]backend.Kind{plain, readWrite}},
+	{name: "a holder is in a black hole", run: blackHoleWhileHeld, kinds: [][]backend.Kind{plain, readWrite, fair, permits}},
+	{name: "a waiter is in a black hole", run: blackHoleWhileWaiting, kinds: [][]backend.Kind{plain, fair, permits}},
+	{name: "a waiter in a black hole gives up", run: blackHoleWhileGivingUp, kinds: [][]backend.Kind{plain, readWrite, fair, permits}},
 
 	{name: "the server hangs for less than a lease", run: hungBriefly},
-	{name: "the server hangs for more than a lease", run: hungForLong, kinds: [][]backend.Kind{plain, readWrite}},
-	{name: "the server restarts without its data", run: restartedEmpty, kinds: [][]backend.Kind{plain, fenced, readWrite}},
+	{name: "the server hangs for more than a lease", run: hungForLong, kinds: [][]backend.Kind{plain, readWrite, fair, permits}},
+	{name: "the server restarts without its data", run: restartedEmpty, kinds: [][]backend.Kind{plain, fenced, readWrite, fair, permits}},
 	{name: "the server restarts with its data", run: restartedWithData, on: []string{"etcd"}, lab: withData},
-	{name: "the server forgets its scripts", run: scriptsFlushed, kinds: [][]backend.Kind{plain, readWrite, writeRead}, on: redisAndValkey},
+	{name: "the server forgets its scripts", run: scriptsFlushed, kinds: [][]backend.Kind{plain, readWrite, writeRead, fair}, on: redisAndValkey},
 	{name: "the key is deleted", run: keyDeleted},
-	{name: "the key is deleted, and another locks", run: keyReplaced, kinds: [][]backend.Kind{plain, readWrite}},
+	{name: "the key is deleted, and another locks", run: keyReplaced, kinds: [][]backend.Kind{plain, readWrite, fair}},
 	{name: "a node of a cluster hangs", run: nodeHangs, on: redisAndValkey, lab: threeNodes},
 	{name: "a member of three hangs and dies", run: memberGone, on: []string{"etcd"}, lab: threeNodes},
 
 	{name: "the master fails over to a replica that forgot", run: failedOver, on: redisAndValkey, lab: withSentinels},
 	{name: "the server's clock is off, and jumps back", run: clockOff, on: redisAndValkey, lab: withClock},
 	{name: "the server's clock jumps back between two numbers", run: numbersGrow, on: redisAndValkey, lab: withClock, kinds: [][]backend.Kind{fenced}},
-	{name: "the server's clock jumps ahead", run: clockJumpsAhead, kinds: [][]backend.Kind{plain, readWrite}, on: redisAndValkey, lab: withClock},
+	{name: "the server's clock jumps ahead", run: clockJumpsAhead, kinds: [][]backend.Kind{plain, readWrite, fair, permits}, on: redisAndValkey, lab: withClock},
 
-	{name: "a holding process is paused past its lease", run: processPaused, kinds: [][]backend.Kind{plain, writeRead}},
-	{name: "a holding process is killed", run: holderKilled, kinds: [][]backend.Kind{plain, readWrite, writeRead}},
-	{name: "a waiting process is killed", run: waiterKilled},
+	{name: "a holding process is paused past its lease", run: processPaused, kinds: [][]backend.Kind{plain, writeRead, fair}},
+	{name: "a holding process is killed", run: holderKilled, kinds: [][]backend.Kind{plain, readWrite, writeRead, fair, permits}},
+	{name: "a waiting process is killed", run: waiterKilled, kinds: [][]backend.Kind{plain, fair, permits}},
 	{name: "a shared read is lost", run: sharedReadLost, kinds: [][]backend.Kind{readWrite}},
 	{name: "one who shares a read leaves", run: oneReaderLeaves, kinds: [][]backend.Kind{readWrite}},
 	{name: "a reading process is killed while others read", run: deadReader, kinds: [][]backend.Kind{{backend.Read, backend.Read, backend.Write}}},
 	{name: "a process that waits to write is killed", run: waitingWriterKilled, kinds: [][]backend.Kind{writeRead}},
 	{name: "the reply to the end of a write that goes on as a read is lost", run: downgradeReplyLost, kinds: [][]backend.Kind{writeRead}},
 	{name: "readers and writers of eight processes, some cancelled, some killed", run: pairs, kinds: [][]backend.Kind{readWrite}},
+	{name: "a process with many in line is killed", run: deadPlaces, kinds: [][]backend.Kind{fair}},
+	{name: "many in line in eight processes, some cancelled, some killed", run: guests, kinds: [][]backend.Kind{fair}},
+	{name: "many who want permits in eight processes, some cancelled, some killed", run: guests, kinds: [][]backend.Kind{permits}},
 	{name: "a thousand callers give up", run: cancellations},
 	{name: "two clients have one id", run: sameID},
 	{name: "anything, at random", run: chaos},
@@ -140,6 +145,9 @@ func (f *fault) test(t *testing.T, s *store, v variant) {
 	l := start(t, s, v.options)
 	begin := time.Now()
 	for i, kinds := range f.runs(v) {
+		if !l.known(kinds) {
+			continue
+		}
 		l.kinds, l.parties, l.lock = kinds, 0, fmt.Sprint("n", i) // some of what the last run had may be left
 		l.warm()
 		f.run(l)

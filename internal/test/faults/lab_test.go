@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -60,17 +61,30 @@ func (l *lab) warm() {
 	const name, owner, lease = "warm", "warm:1", 2 * time.Second
 	ctx := l.Context()
 	for _, k := range l.warmed() {
+		permits := 0
+		if k == backend.Permits {
+			permits = 1
+		}
 		for range 2 {
-			_, err = s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: name, Owner: owner, Lease: lease})
+			_, err = s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits, Limit: permits})
 			must(l.T, err)
 		}
-		_, err = s.Renew(ctx, backend.RenewRequest{Kind: k, Name: name, Owner: owner, Lease: lease})
+		_, err = s.Renew(ctx, backend.RenewRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits})
 		must(l.T, err)
 		for range 2 {
-			_, err = s.Release(ctx, backend.ReleaseRequest{Kind: k, Name: name, Owner: owner, Lease: lease})
+			_, err = s.Release(ctx, backend.ReleaseRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits})
 			must(l.T, err)
 		}
 	}
+}
+
+// known says whether the store has locks of these kinds.
+func (l *lab) known(kinds []backend.Kind) bool {
+	l.Helper()
+	b, closeClient, err := l.store.connect(l.addrs()...)
+	must(l.T, err)
+	defer closeClient()
+	return !slices.ContainsFunc(kinds, func(k backend.Kind) bool { return !b.Limits().Kinds.Has(k) })
 }
 
 // warmed are the kinds of lock that a server has seen before: those of all parties.
@@ -104,9 +118,52 @@ func (p *party) locker() *dlock.Locker {
 		return p.client.RWLocker(p.name).Reader()
 	case backend.Write:
 		return p.client.RWLocker(p.name).Writer()
+	case backend.Fair:
+		return p.client.FairLocker(p.name)
+	case backend.Permits:
+		panic("a semaphore has no Locker")
 	default:
 		return p.client.Locker(p.name)
 	}
+}
+
+// semaphore returns one with a single permit: a lock without owners.
+func (p *party) semaphore() *dlock.Semaphore { return p.client.Semaphore(p.name, 1) }
+
+// do holds the lock, or the permit, while f runs.
+func (p *party) do(ctx context.Context, f func(context.Context) error, opts ...dlock.AcquireOption) error {
+	if p.kind == backend.Permits {
+		return p.semaphore().Do(ctx, 1, f, opts...)
+	}
+	return p.locker().Do(ctx, f, opts...)
+}
+
+// try asks once, and says what gives back what it got; nil if another has it.
+func (p *party) try(ctx context.Context) (giveBack func(), err error) {
+	if p.kind == backend.Permits {
+		h, err := p.semaphore().Acquire(ctx, 1, dlock.Wait(0))
+		switch {
+		case errors.Is(err, dlock.ErrHeld):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+		return func() { h.Release(ctx) }, nil
+	}
+	l := p.locker()
+	if ok, err := l.TryLock(ctx); !ok {
+		return nil, err
+	}
+	return l.Unlock, nil
+}
+
+// isHeld asks the store whether the hold of a context is one.
+func (p *party) isHeld(ctx context.Context) (bool, error) {
+	if p.kind == backend.Permits { // nobody else has it, as long as the hold is one
+		n, err := p.semaphore().Available(ctx)
+		return n == 0, err
+	}
+	return p.locker().IsHeld(ctx)
 }
 
 // as returns the same party at a lock of another kind.
@@ -192,7 +249,7 @@ func (p *party) reach(opts ...dlock.AcquireOption) *grip {
 	g.cancel = cancel
 	p.lab.Cleanup(cancel)
 	go func() {
-		g.done <- p.locker().Do(outer, func(ctx context.Context) error {
+		g.done <- p.do(outer, func(ctx context.Context) error {
 			g.ctx = ctx
 			watched := p.watch(ctx)
 			close(g.inside)
@@ -289,7 +346,7 @@ func (g *grip) holds() {
 	g.lab.Helper()
 	ctx, cancel := context.WithTimeout(g.ctx, testservers.Patience)
 	defer cancel()
-	if held, err := g.locker().IsHeld(ctx); !held || err != nil || !g.believes() {
+	if held, err := g.isHeld(ctx); !held || err != nil || !g.believes() {
 		g.lab.Errorf("the hold isn't one any more: %v, %v, %v", held, err, context.Cause(g.ctx))
 	}
 }
@@ -306,12 +363,11 @@ func (l *lab) isFree(p *party) {
 // isTaken says that somebody else has the lock.
 func (l *lab) isTaken(p *party) {
 	l.Helper()
-	other := p.locker()
-	ok, err := other.TryLock(l.Context())
+	giveBack, err := p.try(l.Context())
 	must(l.T, err)
-	if ok {
+	if giveBack != nil {
 		l.Error("somebody else has got in")
-		other.Unlock()
+		giveBack()
 	}
 }
 

@@ -2,7 +2,9 @@ package faults_test
 
 import (
 	"fmt"
+	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 )
 
@@ -65,6 +67,9 @@ func waiterKilled(l *lab) {
 		a, b := l.direct(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
 		g := a.grab()
 		p.order("lock", "first")
+		if p.kind == backend.Fair {
+			l.lined(1)
+		}
 		w := b.queue()
 		if first {
 			p.kill()
@@ -73,7 +78,9 @@ func waiterKilled(l *lab) {
 			g.let()
 			p.kill()
 		}
+		killed := time.Now()
 		w.in()
+		l.Logf("the next is in after %v", time.Since(killed).Round(time.Millisecond))
 		w.let()
 	}
 }

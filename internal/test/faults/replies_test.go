@@ -22,8 +22,8 @@ func acquireReplyLost(l *lab) {
 		l.isFree(b)
 
 		lost = a.LoseReply(request)
-		if ok, err := a.locker().TryLock(l.Context()); ok || err == nil {
-			l.Errorf("TryLock without an answer: %v, %v", ok, err)
+		if giveBack, err := a.try(l.Context()); giveBack != nil || err == nil {
+			l.Errorf("an attempt without an answer: acquired %v, %v", giveBack != nil, err)
 		}
 		come(l.T, "the reply", lost)
 		l.isFree(b)
@@ -183,7 +183,9 @@ func lateAcquire(l *lab) {
 		held, deliver := a.Hold(a.requests(acquire)[0])
 		ctx, cancel := context.WithCancel(l.Context())
 		returned := make(chan error, 1)
-		go func() { returned <- a.locker().LockContext(ctx) }()
+		go func() {
+			returned <- a.do(ctx, func(context.Context) error { return errors.New("it has come") })
+		}()
 		come(l.T, "the request", held)
 		cancel()
 		if err := come(l.T, "the end of the wait", returned); !errors.Is(err, context.Canceled) {

@@ -3,6 +3,7 @@ package faults_test
 import (
 	"bytes"
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,9 +38,10 @@ type store struct {
 	// requests are the requests of each step of a kind of lock, of which one at a time is lost or held back.
 	requests func(backend.Kind) map[step][]func(faults.Request) bool
 
-	looks func(backend.Kind) func(faults.Request) bool // the last request of an attempt that finds the lock held
+	looks func(backend.Kind) func(faults.Request) bool // the last request with which a waiter finds the lock held
 
-	empty     func(t *testing.T, addr string) bool // nothing is stored
+	empty     func(t *testing.T, addr string) bool      // nothing is stored
+	waiting   func(t *testing.T, addr, name string) int // who stands in line for a fair lock
 	deleteKey func(t *testing.T, addr, name string)
 }
 
@@ -70,11 +72,23 @@ func redisStore(name string, start func(testservers.TB, ...string) *testservers.
 		start:    func(t testing.TB) *testservers.Server { return start(t) },
 		connect:  connect,
 		requests: scripts,
-		looks:    func(k backend.Kind) func(faults.Request) bool { return scripts(k)[acquire][0] },
+		looks: func(k backend.Kind) func(faults.Request) bool {
+			if k == backend.Fair { // who stands in line looks after his place
+				return runs(redisson.Dialect{}.KeepPlaces(backend.PlacesRequest{}).Script)
+			}
+			return scripts(k)[acquire][0]
+		},
 		empty: func(t *testing.T, addr string) bool {
 			keys, err := testservers.Do(addr, "EVAL", leftKeys, "0")
 			must(t, err)
 			return keys == "0"
+		},
+		waiting: func(t *testing.T, addr, name string) int {
+			n, err := testservers.Do(addr, "LLEN", "redisson_lock_queue:{"+name+"}")
+			must(t, err)
+			waiting, err := strconv.Atoi(n)
+			must(t, err)
+			return waiting
 		},
 		deleteKey: func(t *testing.T, addr, name string) {
 			_, err := testservers.Do(addr, "DEL", name)
@@ -83,11 +97,11 @@ func redisStore(name string, start func(testservers.TB, ...string) *testservers.
 	}
 }
 
-// leftKeys counts what is stored, but for the last numbers of fenced locks, which stay.
+// leftKeys counts what is stored, but for the last numbers of fenced locks, and how many permits semaphores have, which stay.
 const leftKeys = `
 local n = 0
 for _, key in ipairs(redis.call('keys', '*')) do
-	if string.sub(key, 1, 20) ~= 'redisson_lock_token:' then
+	if redis.call('type', key).ok ~= 'string' or redis.call('pttl', key) ~= -1 then
 		n = n + 1
 	end
 end
@@ -106,6 +120,12 @@ func scripts(k backend.Kind) map[step][]func(faults.Request) bool {
 	case backend.Write:
 		acquired, released = redisson.AcquireWrite(backend.AcquireRequest{}), redisson.Dialect{}.ReleaseWrite(backend.ReleaseRequest{})
 		renewed = redisson.RenewWrites(none)
+	case backend.Fair:
+		acquired, released = redisson.Dialect{}.AcquireFair(backend.AcquireRequest{}), redisson.Dialect{}.ReleaseFair(backend.ReleaseRequest{})
+		renewed = redisson.Dialect{}.RenewFair(none)
+	case backend.Permits:
+		acquired, released = redisson.Dialect{}.AcquirePermits(backend.AcquireRequest{}), redisson.Dialect{}.ReleasePermits(backend.ReleaseRequest{})
+		renewed = redisson.Dialect{}.RenewPermits(none)
 	}
 	return map[step][]func(faults.Request) bool{
 		acquire:   {runs(acquired.Script)},
@@ -177,6 +197,14 @@ var etcdStore = &store{
 			keys, leases = int(held.Count), len(granted.Leases)
 		})
 		return keys == 0 && leases == 0
+	},
+	waiting: func(t *testing.T, addr, name string) (n int) {
+		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
+			there, err := cli.Get(ctx, etcdbackend.DefaultPrefix+name, clientv3.WithPrefix(), clientv3.WithCountOnly())
+			must(t, err)
+			n = int(there.Count) - 1 // the holder's
+		})
+		return n
 	},
 	deleteKey: func(t *testing.T, addr, name string) {
 		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {

@@ -57,7 +57,8 @@ func (r *Recorder) Check(rules Rules) Verdict {
 	if slices.ContainsFunc(r.ops, func(o *op) bool { return o.user >= maxUsers && o.kind != wipe }) {
 		panic("history: too many users")
 	}
-	errs := r.times(rules)
+	e := weigh(r.ops, r.steps, rules)
+	errs := []error{r.overlaps(), r.delays(rules.Prompt), r.misnumbered(e), r.overtaken(e), r.outOfTurn(e)}
 	limit := patience
 	if errors.Join(errs...) != nil {
 		limit = forAnExample
@@ -76,17 +77,13 @@ func (r *Recorder) Check(rules Rules) Verdict {
 	return v
 }
 
-// CheckTimes checks what was recorded so far, as Check does, but for the order of the calls: for which not all of them need be known.
+// CheckTimes checks of what was recorded so far that nobody could rely on what another had, and that nobody got a fair lock out of
+// turn: for that not all calls need be known, and there may be many.
 func (r *Recorder) CheckTimes(rules Rules) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return errors.Join(r.times(rules)...)
-}
-
-// times returns what is wrong for which no order of the calls need be found.
-func (r *Recorder) times(rules Rules) []error {
-	e := weigh(r.ops, r.steps, rules)
-	return []error{r.overlaps(), r.delays(rules.Prompt), r.misnumbered(e), r.overtaken(e), r.outOfTurn(e)}
+	e := attribute(r.ops, r.steps, rules)
+	return errors.Join(r.overlaps(), r.outOfTurn(e))
 }
 
 // unexplained names, for each lock of which not all calls can be explained, the first that can't be beside the most that can.
@@ -199,16 +196,19 @@ func (r *Recorder) overlaps() error {
 
 // crowding returns an error if more permits were relied on at once than those who relied on them had been told of.
 func crowding(name string, all []belief) error {
+	slices.SortFunc(all, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
+	var inside []belief
 	for _, a := range all { // the crowd is largest when one comes
+		inside = append(slices.DeleteFunc(inside, func(b belief) bool { return b.to <= a.from }), a)
 		out, most := 0, 0
-		var who []string
-		for _, b := range all {
-			if b.from <= a.from && a.from < b.to {
-				out, most = out+b.permits, max(most, b.most)
-				who = append(who, fmt.Sprintf("user %d on %d from %v to %v", b.user, b.permits, b.from, b.to))
-			}
+		for _, b := range inside {
+			out, most = out+b.permits, max(most, b.most)
 		}
 		if out > most {
+			var who []string
+			for _, b := range inside {
+				who = append(who, fmt.Sprintf("user %d on %d from %v to %v", b.user, b.permits, b.from, b.to))
+			}
 			return fmt.Errorf("%d permits of %q could be relied on at %v, and there are %d: %s", out, name, a.from, most, strings.Join(who, ", "))
 		}
 	}
@@ -262,15 +262,16 @@ func (r *Recorder) beliefs() (all []belief) {
 	for _, b := range now {
 		all = append(all, *b)
 	}
+	forces := slices.DeleteFunc(slices.Clone(r.ops), func(o *op) bool { return o.kind != wipe && o.kind != forceUnlock })
 	for i := range all {
-		r.cut(&all[i])
+		all[i].cut(forces)
 	}
 	return all
 }
 
 // cut lets a belief end where the lock was forced, since its holder is deluded from then on.
-func (r *Recorder) cut(b *belief) {
-	for _, o := range r.ops {
+func (b *belief) cut(forces []*op) {
+	for _, o := range forces {
 		forced := o.kind == wipe || o.kind == forceUnlock && o.name == b.name && o.result != no && (o.side != backend.Read || b.side == backend.Read)
 		if forced && b.granted <= o.ret && o.call < b.to {
 			b.to = max(b.from, o.call)

@@ -41,8 +41,8 @@ type evidence struct {
 	notes    []*note
 }
 
-// weigh notes at each call what the steps tell of it.
-func weigh(ops []*op, steps []*step, rules Rules) *evidence {
+// attribute finds out which call each step was for, and which holds came about by which.
+func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	e := &evidence{
 		rules:    rules,
 		numbers:  make(map[numberKey]*number),
@@ -70,7 +70,21 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 			o.number = e.numbers[s.key()]
 			o.granter = s
 		}
+		switch {
+		case o.lined:
+		case o.granter == nil:
+			o.reentry = perhaps
+		case o.granter.reentry:
+			o.reentry = again
+		}
 	}
+	limits(ops)
+	return e
+}
+
+// weigh notes at each call what the steps tell of it.
+func weigh(ops []*op, steps []*step, rules Rules) *evidence {
+	e := attribute(ops, steps, rules)
 	e.follow(ops)
 	for key, n := range e.numbers {
 		e.resolve(key, n)
@@ -222,13 +236,6 @@ const driftShare = 100
 func (e *evidence) acquisition(o *op) {
 	o.until, o.granted = forever, o.call
 	sent := o.call // at the earliest
-	switch {
-	case o.lined:
-	case o.granter == nil:
-		o.reentry = perhaps
-	case o.granter.reentry:
-		o.reentry = again
-	}
 	if o.number != nil {
 		o.until, o.granted, o.shaken = o.number.until, o.number.granted, o.number.shaken
 		if o.granter == nil {
@@ -279,7 +286,7 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 // join notes what a Read shares that no request of its own brought about: something that its client
 // has, for reading, or for writing; or what permits were handed to a call. It isn't known what, where that client has several.
 func (e *evidence) join(o *op, ops []*op) {
-	o.reentry, o.granted = perhaps, o.call
+	o.granted = o.call
 	if o.result != yes {
 		return
 	}

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -90,17 +91,29 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 	for key, n := range e.numbers {
 		lines[key.name] = append(lines[key.name], e.stands(n)...)
 	}
+	longest := time.Duration(0)
+	for _, line := range lines {
+		slices.SortFunc(line, func(a, b *stand) int { return cmp.Compare(a.in.from, b.in.from) })
+		for _, s := range line {
+			longest = max(longest, s.in.to-s.in.from)
+		}
+	}
 	for _, o := range r.ops {
 		if o.kind != acquire || o.side != backend.Fair || o.result != yes || o.number == nil || o.reentry != fresh {
 			continue
 		}
 		waited, always := e.waited(o)
 		since := max(o.call, waited)
-		for _, s := range lines[o.name] {
+		line := lines[o.name]
+		i, _ := slices.BinarySearchFunc(line, since, func(s *stand, at time.Duration) int { return cmp.Compare(s.in.from, at) })
+		for _, s := range slices.Backward(line[:i]) {
+			if s.in.from+longest < o.ret {
+				break
+			}
 			if waits := s.steps[0].op; waits == nil || waits.ret < o.ret {
 				continue // it doesn't wait any more
 			}
-			if always && s.number != o.number && s.from < o.call && s.in.from < since && o.ret < s.in.to && !r.disturbed(s, o) {
+			if always && s.number != o.number && s.from < o.call && o.ret < s.in.to && !r.disturbed(s, o) {
 				return fmt.Errorf("user %d got %q between %v and %v, having come at %v, before %s, who had stood in line since %v",
 					o.user, o.name, since, o.ret, o.call, s.steps[0].owner, s.from)
 			}

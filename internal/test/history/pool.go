@@ -129,8 +129,8 @@ func (p pool) String() string {
 // several says whether a kind of lock is held by several at a time.
 func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
 
-// numbersOut notes at the calls of a semaphore how many permits there are, and how many may be out in the store.
-func (e *evidence) numbersOut(ops []*op) {
+// limits notes at the calls of a semaphore how many permits there are.
+func limits(ops []*op) {
 	type told struct{ least, most int }
 	all := make(map[string]told)
 	for _, o := range ops {
@@ -143,13 +143,20 @@ func (e *evidence) numbersOut(ops []*op) {
 		}
 	}
 	for _, o := range ops {
-		if o.side != backend.Permits {
-			continue
-		}
-		o.least, o.most, o.out, o.crowded = o.limit, o.limit, 0, false
+		o.least, o.most = o.limit, o.limit
 		if o.limit == 0 {
 			o.least, o.most = all[o.name].least, all[o.name].most
 		}
+	}
+}
+
+// numbersOut notes at the calls of a semaphore how many permits may be out in the store.
+func (e *evidence) numbersOut(ops []*op) {
+	for _, o := range ops {
+		if o.side != backend.Permits {
+			continue
+		}
+		o.out, o.crowded = 0, false
 		for key, n := range e.numbers {
 			if key.name == o.name && n.haunts(o) {
 				o.out += n.permits()

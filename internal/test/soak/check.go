@@ -25,7 +25,9 @@ type hold struct {
 	Reentered bool // or may have been
 	Lost      bool // and the user was told
 
-	Shared bool   // it is for reading
+	Shared         bool // it is for reading, or of permits
+	Permits, Limit int  // of a semaphore: how many, and how many there are as the user said
+
 	Number uint64 // its fencing token; 0: it has none, or nobody has asked
 
 	Read uint64 // the version of the cell that the user has replaced while the hold was valid; 0: none
@@ -36,8 +38,8 @@ type hold struct {
 }
 
 func (h *hold) String() string {
-	return fmt.Sprintf("%s by %s, of visit %x (asked %v, in %v, valid at %v, lease %v, fixed %v, reentered %v, to read %v, number %d)",
-		h.Name, h.How, h.Visit, h.Asked, h.In, h.Until, h.Lease, h.Fixed, h.Reentered, h.Shared, h.Number)
+	return fmt.Sprintf("%s by %s, of visit %x (asked %v, in %v, valid at %v, lease %v, fixed %v, reentered %v, shared %v, %d permits of %d, number %d)",
+		h.Name, h.How, h.Visit, h.Asked, h.In, h.Until, h.Lease, h.Fixed, h.Reentered, h.Shared, h.Permits, h.Limit, h.Number)
 }
 
 // An event is what a user has to tell.
@@ -136,6 +138,7 @@ func (c *checker) noteHold(told *hold) {
 	c.judgeAlone(h)
 	if h.Name != c.forced {
 		c.judge(l, h)
+		c.judgePermits(l, h)
 		c.replaced(l, h, told.Read)
 		c.sawReplaced(l, h, told.Saw)
 	}
@@ -180,6 +183,33 @@ func (c *checker) judge(l *ledger, h *hold) {
 		}
 		if h.Number != 0 && other.Number != 0 && (h.Number == other.Number || (other.In < h.Asked) && h.Number < other.Number) {
 			c.clash("numbers don't grow", h, other)
+		}
+	}
+}
+
+// judgePermits looks for a time of a hold at which more permits were out than the latest of those who had some were told of.
+func (c *checker) judgePermits(l *ledger, h *hold) {
+	if h.Permits == 0 {
+		return
+	}
+	i, _ := slices.BinarySearchFunc(l.holds, h.In, byIn)
+	for j, newest := range l.holds[i:] {
+		if newest.In >= h.Until && newest != h {
+			break
+		}
+		out, limit, with := 0, 0, []*hold(nil)
+		for _, other := range l.holds[max(0, i-lookBack) : i+j+1] {
+			if other == newest && other.In < other.Until || other.In <= newest.In && newest.In < other.Until && newest.In < newest.Until && c.exclude(newest, other) {
+				out, limit, with = out+other.Permits, max(limit, other.Limit), append(with, other)
+			}
+		}
+		if out > limit && !slices.ContainsFunc(with, func(h *hold) bool { return h.clash }) {
+			text := ""
+			for _, other := range with {
+				other.clash = true
+				text += fmt.Sprintf("\n\t%v", other)
+			}
+			c.violation("%d permits of %d were out at a time:%s", out, limit, text)
 		}
 	}
 }

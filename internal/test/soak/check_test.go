@@ -35,6 +35,11 @@ func seeing(h hold, version uint64) hold {
 	return with(reading(h), func(h *hold) { h.Saw = version })
 }
 
+// having is having so many permits of so many.
+func having(h hold, n, limit int) hold {
+	return with(h, func(h *hold) { h.Shared, h.Permits, h.Limit = true, n, limit })
+}
+
 func number(h hold, n uint64) hold {
 	return with(h, func(h *hold) { h.Number = n })
 }
@@ -72,6 +77,15 @@ func TestChecker(t *testing.T) {
 		{"what somebody reads is replaced by himself", nil, []hold{seeing(aHold(1, 0, 1, 5), 7), with(replacing(aHold(2, 0, 6, 9), 7), func(h *hold) { h.Visit = 1 })}, 0},
 		{"what somebody reads is replaced after a loss", []*loss{{20 * ms, 21 * ms, 22 * ms}},
 			[]hold{seeing(aHold(1, 0, 1, 50), 7), replacing(aHold(2, 40, 60, 70), 7)}, 0},
+
+		{"as many permits as there are", nil, []hold{having(aHold(1, 0, 1, 9), 2, 3), having(aHold(2, 0, 4, 9), 1, 3), having(aHold(3, 0, 9, 12), 2, 3)}, 0},
+		{"more permits than there are", nil, []hold{having(aHold(1, 0, 1, 9), 2, 3), having(aHold(2, 0, 4, 9), 2, 3)}, 1},
+		{"more permits than there are, of three", nil, []hold{having(aHold(1, 0, 1, 9), 1, 2), having(aHold(2, 0, 3, 6), 1, 2), having(aHold(3, 0, 5, 9), 1, 2)}, 1},
+		{"more permits than there are, told late", nil, []hold{having(aHold(2, 0, 3, 6), 1, 2), having(aHold(3, 0, 5, 9), 1, 2), having(aHold(1, 0, 1, 9), 1, 2)}, 1},
+		{"never more permits than there are, of three", nil, []hold{having(aHold(1, 0, 1, 9), 1, 2), having(aHold(2, 0, 3, 5), 1, 2), having(aHold(3, 0, 5, 9), 1, 2)}, 0},
+		{"permits that nobody has checked", nil, []hold{having(aHold(1, 0, 1, 9), 2, 3), having(aHold(2, 0, 4, 0), 2, 3)}, 0},
+		{"more permits after a loss", []*loss{{20 * ms, 21 * ms, 22 * ms}}, []hold{having(aHold(1, 0, 1, 50), 2, 3), having(aHold(2, 40, 45, 60), 2, 3)}, 0},
+		{"more permits from now on", nil, []hold{having(aHold(1, 0, 1, 9), 2, 2), having(aHold(2, 0, 4, 9), 2, 4)}, 0},
 
 		{"numbers grow", nil, []hold{number(aHold(1, 0, 1, 5), 7), number(aHold(2, 4, 6, 9), 8)}, 0},
 		{"numbers don't grow", nil, []hold{number(aHold(1, 0, 1, 5), 7), number(aHold(2, 4, 6, 9), 6)}, 1},

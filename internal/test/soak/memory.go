@@ -30,7 +30,7 @@ func inMemory(b backend.Backend, lease time.Duration) *store {
 		left: func() (n int, err error) {
 			for _, name := range names {
 				for _, kind := range kindsOf(name) {
-					res, err := looker.Look(context.Background(), backend.LookRequest{Kind: kind, Name: name})
+					res, err := looker.Look(context.Background(), backend.LookRequest{Kind: kind, Name: name, Limit: permits})
 					if err != nil {
 						return 0, err
 					}
@@ -230,6 +230,15 @@ func (s *wiredSession) Look(ctx context.Context, req backend.LookRequest) (backe
 	return send(ctx, s.wire, s.far.Look, req)
 }
 
+// KeepPlaces implements [backend.Liner].
+func (s *wiredSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	line, ok := s.far.(backend.Liner)
+	if !ok {
+		return backend.PlacesResult{}, backend.UnknownKind("what is behind the wire", req.Kind)
+	}
+	return send(ctx, s.wire, line.KeepPlaces, req)
+}
+
 func (s *wiredSession) Close() error { return s.far.Close() }
 
 // Subscribe implements [backend.Notifier].
@@ -245,6 +254,13 @@ func (s *wiredSession) Subscribe(ctx context.Context, req backend.SubscribeReque
 	}
 	t := &tap{wire: s.wire, wake: req.Wake}
 	req.Wake = t.message
+	if granted := req.Granted; granted != nil {
+		req.Granted = func(g backend.Grant) {
+			if !t.lost() {
+				granted(g)
+			}
+		}
+	}
 	var err error
 	if t.Subscription, err = s.notifier.Subscribe(ctx, req); err != nil {
 		return nil, err
@@ -262,12 +278,16 @@ type tap struct {
 
 // message passes a wake-up on, or loses it.
 func (t *tap) message(w backend.Wakeup) {
-	t.wire.mu.Lock()
-	lost := t.wire.blocked&faults.ToClient != 0 || t.wire.refused
-	t.wire.mu.Unlock()
-	if !lost {
+	if !t.lost() {
 		t.wake(w)
 	}
+}
+
+// lost says whether a message gets lost.
+func (t *tap) lost() bool {
+	t.wire.mu.Lock()
+	defer t.wire.mu.Unlock()
+	return t.wire.blocked&faults.ToClient != 0 || t.wire.refused
 }
 
 func (t *tap) Close() {

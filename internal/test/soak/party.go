@@ -64,6 +64,8 @@ func (u use) locker(c *dlock.Client) *dlock.Locker {
 		return c.RWLocker(u.name).Reader()
 	case backend.Write:
 		return c.RWLocker(u.name).Writer()
+	case backend.Fair:
+		return c.FairLocker(u.name)
 	default:
 		return c.Locker(u.name)
 	}
@@ -87,7 +89,9 @@ func (p *party) open() *line {
 		l := &line{client: dlock.New(b, opts...), hangUp: hangUp, shared: make(map[use]*dlock.Locker)}
 		for _, name := range p.Names {
 			for _, kind := range kindsOf(name) {
-				l.shared[use{name, kind}] = use{name, kind}.locker(l.client)
+				if kind != backend.Permits {
+					l.shared[use{name, kind}] = use{name, kind}.locker(l.client)
+				}
 			}
 		}
 		return l

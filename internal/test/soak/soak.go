@@ -19,14 +19,16 @@ import (
 )
 
 // names are those of the locks. The first may be forced.
-var names = []string{"forced", "a", "b", numbered, "rw", "wr"}
+var names = []string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore}
 
 const (
-	forced   = 0
-	numbered = "numbered"
+	forced    = 0
+	numbered  = "numbered"
+	semaphore = "semaphore"
+	permits   = 5 // that most say it has
 )
 
-// kindsOf returns the kinds of Locker that users have for a name, the commonest first.
+// kindsOf returns the kinds of lock that a name has for users, the commonest first.
 func kindsOf(name string) []backend.Kind {
 	switch name {
 	case numbered:
@@ -35,6 +37,10 @@ func kindsOf(name string) []backend.Kind {
 		return []backend.Kind{backend.Read, backend.Write}
 	case "wr":
 		return []backend.Kind{backend.Write, backend.Read}
+	case "line":
+		return []backend.Kind{backend.Fair}
+	case semaphore:
+		return []backend.Kind{backend.Permits}
 	default:
 		return []backend.Kind{backend.Exclusive}
 	}

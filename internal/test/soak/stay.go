@@ -56,7 +56,9 @@ func (v *visit) linger(nest func()) {
 		case 3:
 			nest()
 		case 4:
-			v.ask()
+			if v.locker != nil {
+				v.ask()
+			}
 		default:
 			v.pause(10 * time.Millisecond)
 		}
@@ -80,6 +82,9 @@ func (v *visit) sit(d time.Duration) {
 
 // increment replaces the version in the cell. Who reads looks whether another does.
 func (v *visit) increment() {
+	if v.hold.Permits > 0 {
+		return // others may be inside
+	}
 	cell := v.cell(v.hold.Name)
 	version := cell.Load()
 	if v.oneIn(4) {

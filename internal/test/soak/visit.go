@@ -53,7 +53,12 @@ func (u *user) visit() {
 	if u.Reopens && u.oneIn(200) {
 		u.reopen()
 	}
-	v := u.newVisit(u.Names[u.dice.IntN(len(u.Names))])
+	name := u.Names[u.dice.IntN(len(u.Names))]
+	if kindsOf(name)[0] == backend.Permits {
+		u.borrow(name)
+		return
+	}
+	v := u.newVisit(name)
 	switch {
 	case v.locker.Name() == u.Forced && u.oneIn(4):
 		v.force()
