@@ -142,6 +142,14 @@ func (k Kind) String() string {
 	}
 }
 
+// locks returns what a store has that knows the kind.
+func (k Kind) locks() string {
+	if k == Permits {
+		return "semaphores"
+	}
+	return k.String() + " locks"
+}
+
 // Kinds is a set of kinds of lock. Exclusive is in every one.
 type Kinds uint64
 

@@ -21,7 +21,7 @@ var (
 // UnknownKind returns the error of a step that asks for a kind of lock which the store doesn't know: of
 // kind [Refused], wrapping [errors.ErrUnsupported].
 func UnknownKind(store string, kind Kind) error {
-	return &Error{Kind: Refused, Err: fmt.Errorf("%s has no %v locks: %w", store, kind, errors.ErrUnsupported)}
+	return &Error{Kind: Refused, Err: fmt.Errorf("%s has no %s: %w", store, kind.locks(), errors.ErrUnsupported)}
 }
 
 // ErrorKind says what an error tells about the step that returned it.

@@ -21,7 +21,7 @@ import (
 var (
 	compareAndDelete = []string{"get", "del"}
 	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish", "hget", "hset", "hdel", "hlen", "hmget", "hgetall", "get", "set", "time", "incr", "persist",
-		"zadd", "zrem", "zscore", "zcard", "zcount", "zincrby", "zrange", "zrangebyscore", "zremrangebyscore", "lpop", "lpush", "rpush", "lrange", "lrem", "llen", "lindex", "pexpireat", "incrby"}
+		"zadd", "zrem", "zscore", "zcard", "zcount", "zincrby", "zrange", "zrangebyscore", "zremrangebyscore", "lpop", "lpush", "rpush", "lrange", "lrem", "llen", "lindex", "pexpireat", "incrby", "hkeys"}
 	redislockScripts = []string{"set", "getrange", "get", "del"}
 	noticeScripts    = []string{"get", "del", "publish"}
 )

@@ -128,7 +128,7 @@ func ParsePermits(reply any) (backend.AcquireResult, error) {
 	}
 }
 
-var errTooManyAtOnce = fmt.Errorf("no more than %d permits can be acquired at once", maxPermits)
+var errTooManyAtOnce = fmt.Errorf("%w: no more than %d can be acquired at once", backend.ErrTooMany, maxPermits)
 
 // ParseLookPermits reads the reply to LookPermits.
 func ParseLookPermits(req backend.LookRequest, reply any) (backend.LookResult, error) {

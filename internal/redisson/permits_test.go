@@ -120,7 +120,7 @@ func (s semaphore) said(c Call, parse func(any) (backend.AcquireResult, error)) 
 // numberError words an error about a number of permits.
 func numberError(err error) string {
 	if backend.KindOf(err) == backend.Refused {
-		for _, known := range []error{backend.ErrNoLimit, backend.ErrTooMany, errTooManyAtOnce} {
+		for _, known := range []error{backend.ErrNoLimit, errTooManyAtOnce, backend.ErrTooMany} {
 			if errors.Is(err, known) {
 				return known.Error()
 			}
@@ -302,7 +302,7 @@ func TestPermits(t *testing.T) {
 			look B 1 0 = 2 available, out 10, has 1
 			published = 1, 2`,
 		"far too many": `
-			get A 10001 10 10001 = no more than 10000 permits can be acquired at once
+			get A 10001 10 10001 = more permits than there are: no more than 10000 can be acquired at once
 			get A 2000000000 10 0 = nobody has said how many permits there are
 			state
 			get A 1 10 9223372036854775807 = count 1
