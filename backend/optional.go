@@ -38,7 +38,7 @@ type SubscribeRequest struct {
 
 	// Granted is told of a Fair lock that was given to somebody in line: see [Liner]. For other kinds it is nil. What is
 	// said of Wake goes for it, too. Wake is then for those who are to look again; a release that gives the lock to
-	// the first in line, or frees it while nobody is in line, need not call it.
+	// the first in line, or frees it while nobody is in line, need not call it. Either may lead to Subscription.Close before it returns.
 	Granted func(Grant)
 }
 
