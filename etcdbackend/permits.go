@@ -53,20 +53,6 @@ func (at stock) limit(asked int) (int, error) {
 	}
 }
 
-// tell lets those who wait know, by the key that was written last, that there are more permits than it says.
-func (s *session) tell(ctx context.Context, name string, at stock, limit int) {
-	last := at.last()
-	if last.free() || limit <= last.limit || ctx.Err() != nil {
-		return
-	}
-	id, was := holdID{name, last.owner, permitRole}, last
-	last.limit = limit
-	// If it isn't there any more, those who wait are told of that.
-	_, _ = s.store.once(ctx, patience(0), &pb.TxnRequest{
-		Compare: same(s.store.keyOf(id), was), Success: []*pb.RequestOp{s.store.put(id, last)},
-	})
-}
-
 func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("etcd: %w", err)}
 }
@@ -127,7 +113,6 @@ func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest
 		}
 		if at.mine.free() && req.Permits > limit-at.out() {
 			s.others.add(req.Name)
-			s.tell(ctx, req.Name, at, limit)
 			return backend.AcquireResult{Remaining: s.soonest(ctx, at.holds)}, nil
 		}
 		a.only = append(same(s.store.key(req.Name), record{}), s.store.beside(req.Name).asOf(at.rev))

@@ -409,20 +409,6 @@ func (m *counted) limit(asked int) int {
 	return last.limit
 }
 
-// tell says that there are more than was said last.
-func (m *counted) tell(limit int) {
-	last := ""
-	for owner, h := range m.had {
-		if last == "" || h.when > m.had[last].when {
-			last = owner
-		}
-	}
-	if h := m.had[last]; limit > h.limit {
-		m.steps++
-		m.had[last] = had{h.n, limit, m.steps}
-	}
-}
-
 // whole gives back what an owner has if that is another number, and says whether it has as many.
 func (m *counted) whole(owner string, n int) bool {
 	h, ok := m.had[owner]
@@ -442,7 +428,6 @@ func (m *counted) acquire(owner string, n, asked int) (bool, error) {
 		return false, backend.ErrTooMany
 	}
 	if !m.whole(owner, n) && n > limit-m.out() {
-		m.tell(limit)
 		return false, nil
 	}
 	m.steps++
