@@ -318,8 +318,9 @@ func TestThousandInLine(t *testing.T) {
 	var owners []string
 	var all sync.WaitGroup
 	for i := range n {
-		owners = append(owners, fmt.Sprint("owner ", i))
-		all.Go(func() { party{t, s, owners[i]}.stands() })
+		owner := fmt.Sprint("owner ", i)
+		owners = append(owners, owner)
+		all.Go(func() { party{t, s, owner}.stands() })
 	}
 	all.Wait()
 	unary, streams := sent.get()

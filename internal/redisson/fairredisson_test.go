@@ -10,11 +10,11 @@ import (
 const purgeAsRedisson = `
 while (true) do
     local head = redis.call('lindex', KEYS[2], 0);
-    if (head == false) then
+    if (not head) then
         break;
     end;
     local score = redis.call('zscore', KEYS[3], head);
-    if (score == false or tonumber(score) > tonumber(ARGV[2])) then
+    if (not score or tonumber(score) > tonumber(ARGV[2])) then
         break;
     end;
     redis.call('zrem', KEYS[3], head);
@@ -44,12 +44,12 @@ end;
 // What Redisson's own scripts do to a fair lock, by their effects, but for the key by which it can repeat an unlock.
 var redissonFair = map[string]string{
 	"jlock": getAsRedisson + `
-if (redis.call('zscore', KEYS[3], owner) ~= false) then
+if (redis.call('zscore', KEYS[3], owner)) then
     return math.max(0, redis.call('pttl', KEYS[1]));
 end;
 local last = redis.call('lindex', KEYS[2], -1);
 local left = redis.call('pttl', KEYS[1]);
-if (last ~= false and last ~= owner and redis.call('zscore', KEYS[3], last) ~= false) then
+if (last and last ~= owner and redis.call('zscore', KEYS[3], last)) then
     left = tonumber(redis.call('zscore', KEYS[3], last)) - now;
 end;
 if (redis.call('zadd', KEYS[3], string.format('%.0f', left + wait + now), owner) == 1) then
@@ -71,7 +71,7 @@ return nil;`,
 	"junlock": purgeAsRedisson + `
 local function wake()
     local head = redis.call('lindex', KEYS[2], 0);
-    if (head ~= false) then
+    if (head) then
         redis.call('publish', KEYS[4] .. ':' .. head, '0');
     end;
 end;
@@ -94,7 +94,7 @@ if (redis.call('del', KEYS[1]) == 0) then
     return 'free';
 end;
 local head = redis.call('lindex', KEYS[2], 0);
-if (head ~= false) then
+if (head) then
     redis.call('publish', KEYS[4] .. ':' .. head, '0');
 end;
 return 'freed';`,
