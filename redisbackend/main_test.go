@@ -14,7 +14,10 @@ import (
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	wiretest.SideBySide()
+	goleak.VerifyTestMain(m)
+}
 
 // What the tests use all the time.
 const (

@@ -15,7 +15,10 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...) }
+func TestMain(m *testing.M) {
+	wiretest.SideBySide()
+	goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...)
+}
 
 // What the tests use all the time.
 const (

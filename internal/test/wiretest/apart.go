@@ -9,6 +9,14 @@ import (
 	"testing"
 )
 
+// SideBySide lets more tests run at a time than there are processors: they mostly wait. Call it in TestMain.
+func SideBySide() {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err) // there is such a flag
+	}
+}
+
 // inProcess is set in the environment of a process that Apart has started.
 const inProcess = "DISTSYNC_TEST_APART"
 
