@@ -535,11 +535,12 @@ func ExampleClient_FairLocker() {
 				fmt.Println(err)
 			}
 		})
-		time.Sleep(50 * time.Millisecond) // one comes after the other
 	}
 	till.Unlock()
 	all.Wait()
-	// Output:
+	// Who of them came first nobody knows here.
+
+	// Unordered output:
 	// customer 1
 	// customer 2
 	// customer 3
