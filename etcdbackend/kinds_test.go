@@ -140,3 +140,12 @@ func TestRenewalLooksAtTheLease(t *testing.T) {
 		}
 	})
 }
+
+// What isn't declared the suite leaves out, without a word.
+func TestAllKindsAreDeclared(t *testing.T) {
+	for k := backend.Exclusive; k <= backend.Permits; k++ {
+		if !new(Backend).Limits().Kinds.Has(k) {
+			t.Errorf("%v isn't declared", k)
+		}
+	}
+}

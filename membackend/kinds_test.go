@@ -374,3 +374,12 @@ func TestNothingIsLeftOfReaders(t *testing.T) {
 		}
 	})
 }
+
+// What isn't declared the suite leaves out, without a word.
+func TestAllKindsAreDeclared(t *testing.T) {
+	for k := backend.Exclusive; k <= backend.Permits; k++ {
+		if !membackend.New().Limits().Kinds.Has(k) {
+			t.Errorf("%v isn't declared", k)
+		}
+	}
+}

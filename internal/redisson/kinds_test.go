@@ -37,3 +37,12 @@ func FuzzOwnersInside(f *testing.F) {
 		}
 	})
 }
+
+// What isn't declared the suite leaves out, without a word.
+func TestAllKindsAreDeclared(t *testing.T) {
+	for k := backend.Exclusive; k <= backend.Permits; k++ {
+		if !Kinds.Has(k) {
+			t.Errorf("%v isn't declared", k)
+		}
+	}
+}
