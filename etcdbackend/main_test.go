@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -14,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { wiretest.VerifyTestMain(m) }
 
 const (
 	alice = wiretest.Alice

@@ -6,7 +6,6 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
@@ -16,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) {
 	wiretest.SideBySide()
-	goleak.VerifyTestMain(m)
+	wiretest.VerifyTestMain(m)
 }
 
 // What the tests use all the time.

@@ -7,7 +7,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/valkey-io/valkey-go"
-	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
@@ -17,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) {
 	wiretest.SideBySide()
-	goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...)
+	wiretest.VerifyTestMain(m, wiretest.ValkeyLingers()...)
 }
 
 // What the tests use all the time.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/valkey-io/valkey-go"
-	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
@@ -29,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "6") // unless the command line says otherwise: they wait more than they work
-	goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...)
+	wiretest.VerifyTestMain(m, wiretest.ValkeyLingers()...)
 }
 
 // versions are the releases of Redisson that are run: the newest, and one that locks by the scripts

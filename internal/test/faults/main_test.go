@@ -5,8 +5,6 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
@@ -19,5 +17,5 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m, wiretest.ValkeyLingers()...)
+	wiretest.VerifyTestMain(m, wiretest.ValkeyLingers()...)
 }

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -19,6 +20,9 @@ func SideBySide() {
 
 // inProcess is set in the environment of a process that Apart has started.
 const inProcess = "DISTSYNC_TEST_APART"
+
+// uneventful are the lines that say that a test has begun, or has passed.
+var uneventful = regexp.MustCompile(`(?m)^ *(=== (RUN|PAUSE|CONT|NAME) |--- (PASS|SKIP): ).*\n`)
 
 // Apart runs the test that calls it in a process of its own, and says that it has. Most cases of the contract suite wait for leases, one
 // after the other, since each looks for goroutines that are left; processes can wait side by side. In that process, and where
@@ -36,7 +40,7 @@ func Apart(t *testing.T) bool {
 	case bytes.Contains(out, []byte("--- SKIP: "+t.Name()+" ")):
 		t.Skipf("%s", out)
 	case err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name()+" ")):
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("%v\n%s", err, uneventful.ReplaceAll(out, nil)) // logs are cut short: nothing of it should be what went well
 	}
 	return true
 }
