@@ -136,7 +136,8 @@
 // What else a session can do it says by implementing an optional interface: [Notifier] if the store can
 // tell of releases, [BatchRenewer] if it renews many holds for the price of few, [Leavable] if its
 // steps return when their context ends whatever the store does, [Prompt] if none of them ever waits. Each
-// says what is done without it. [Liner] isn't optional for a store that has Fair locks.
+// says what is done without it. [Liner] isn't optional for a store that has Fair locks. For people who look from outside a session may be an
+// [Inspector], which says who has a lock, and a [Lister], which says which locks there are.
 //
 // Requests and results are structs so that they can grow fields without breaking backends written
 // elsewhere. The zero value of a new field means the earlier behaviour.

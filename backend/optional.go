@@ -40,6 +40,10 @@ type SubscribeRequest struct {
 	// said of Wake goes for it, too. Wake is then for those who are to look again; a release that gives the lock to
 	// the first in line, or frees it while nobody is in line, need not call it. Either may lead to Subscription.Close before it returns.
 	Granted func(Grant)
+
+	// Changed, unless it is nil, is told when the subscription breaks, with why, and when it stands again, with nil: for people who
+	// look on. Nobody waits for it, and what it is told may come late. It is called as Wake is.
+	Changed func(broken error)
 }
 
 // Wakeup is a kind of wake-up: whom it is meant for.
