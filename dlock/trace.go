@@ -333,11 +333,18 @@ func (c *Client) stepDone(ctx context.Context, req any, began instant, err error
 	}
 }
 
-// subscriptionChanged tells that a subscription broke or stands again.
-func (c *Client) subscriptionChanged(e SubscriptionChange) {
+// subscriptionChanged tells that the subscription of a queue broke, or stands again.
+func (c *Client) subscriptionChanged(q *queue, broken error) {
+	if len(c.traces) == 0 {
+		return
+	}
+	kind := q.object.family.representative()
+	if q.placed {
+		kind = backend.Fair
+	}
 	for i := range c.traces {
 		if f := c.traces[i].Subscription; f != nil {
-			f(e)
+			f(SubscriptionChange{Name: q.object.name, Kind: kind, Up: broken == nil, Err: broken})
 		}
 	}
 }
