@@ -175,7 +175,7 @@ func TestReleaseFindsALoss(t *testing.T) {
 // Nobody relies on a lock that the store has given away while the store is asked to whom.
 func TestNothingIsHeldWhileTheStoreIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowInspect{membackend.New()}
+		store := &slowInspect{membackend.New(), make(chan struct{})}
 		c, other := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -183,7 +183,7 @@ func TestNothingIsHeldWhileTheStoreIsAsked(t *testing.T) {
 		must(t, err)
 		ctx := h.Context()
 		other.Locker("x").ForceUnlock(t.Context())
-		store.asked(t)
+		<-store.asked
 		if ctx.Err() == nil || h.Err() == nil || len(c.Holds()) > 0 {
 			t.Error("the lock is believed in")
 		}
@@ -195,19 +195,20 @@ func TestNothingIsHeldWhileTheStoreIsAsked(t *testing.T) {
 }
 
 // slowInspect is a store that never says who has a lock.
-type slowInspect struct{ *membackend.Backend }
-
-func (b *slowInspect) Open() backend.Session { return &slowInspectSession{b.Backend.Open()} }
-
-// asked returns when a renewal has been answered.
-func (b *slowInspect) asked(t *testing.T) {
-	time.Sleep(DefaultLease / 3)
-	synctest.Wait()
+type slowInspect struct {
+	*membackend.Backend
+	asked chan struct{} // closed when it is asked
 }
 
-type slowInspectSession struct{ backend.Session }
+func (b *slowInspect) Open() backend.Session { return &slowInspectSession{b.Backend.Open(), b} }
+
+type slowInspectSession struct {
+	backend.Session
+	b *slowInspect
+}
 
 func (s *slowInspectSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	close(s.b.asked)
 	<-ctx.Done()
 	return backend.Inspection{}, ctx.Err()
 }
