@@ -139,7 +139,7 @@
 //
 // To see who has a lock takes two round trips: all that there is of it is read at once, and then each lease is asked for how long it lasts, eight
 // at a time. To list locks takes a read and a look for each page, and a question for each lease. None of that is a write. The server counts all keys that
-// begin as the names asked for do when the first page is read, and lets nobody write meanwhile: some 0.1 to 0.5 µs for each. What has another
+// begin as the names asked for do when the first page is read, and lets nobody write meanwhile: that is some tenths of a microsecond for each. What has another
 // prefix costs nothing.
 //
 // # Access
