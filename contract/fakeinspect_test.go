@@ -213,7 +213,7 @@ var inspectFaults = []storeFault{
 	{"inspect ends owners at NUL", "inspect/names", false},
 	{"broken connection: says nothing", "inspect/broken connection", false},
 	{"list takes the prefix for a pattern", "list/prefix", false},
-	{"list takes the prefix for text", "list/prefix", false},
+	{"list takes the prefix for text", "list/bytes", false},
 	{"list ends after a page", "list/pages", false},
 	{"list skips a lock in a full page", "list/pages", false},
 	{"list pages by number", "list/changes", false},
