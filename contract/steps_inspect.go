@@ -167,10 +167,10 @@ func (e *env) allKinds() []backend.Kind { return slices.Concat(e.locks()...) }
 // sample takes a lock of each kind that the store has, under the kind's name after a prefix, and returns what is to be seen of each.
 func (e *env) sample(prefix string, lease time.Duration) map[string]view {
 	e.Helper()
-	all := make(map[string]view)
+	all, s := make(map[string]view), e.session()
 	for _, k := range e.allKinds() {
 		name, start := prefix+k.String(), time.Now()
-		a, b := e.party("a").as(k), e.party("b").as(k)
+		a, b := e.at(s, "a").as(k), e.at(s, "b").as(k)
 		v := view{}
 		switch k {
 		case backend.Read:
@@ -206,7 +206,7 @@ func (e *env) same(sample map[string]view) {
 			x.has(name, x.count)
 			x.lasts(name, x.lease, x.since)
 			if x.kind != backend.Read && x.kind != backend.Permits {
-				e.party("c").as(x.kind).refused(name, e.longLease())
+				e.at(x.s, "c").as(x.kind).refused(name, e.longLease())
 			}
 		}
 		for _, x := range v.shares {
@@ -223,9 +223,9 @@ func (e *env) same(sample map[string]view) {
 var inspectCases = []testCase{
 	{"inspect/free", "Inspect says of a lock that nobody has that it is free: one that was never used, was released, or was forced",
 		func(e *env) {
-			w, lease := e.watcher(), e.longLease()
+			w, a, lease := e.watcher(), e.party("a"), e.longLease()
 			for _, k := range e.allKinds() {
-				a, name := e.party("a").as(k), k.String()
+				a, name := a.as(k), k.String()
 				w.inspects(name, view{})
 				a.acquires(name, lease)
 				a.releases(name, lease, backend.Freed)
@@ -237,9 +237,9 @@ var inspectCases = []testCase{
 		}},
 	{"inspect/plain", "Inspect says who has a plain lock, whichever way it was acquired, how often, and for how long it lasts",
 		func(e *env) {
-			w, lease := e.watcher(), e.longLease()
+			w, s, lease := e.watcher(), e.session(), e.longLease()
 			for _, k := range e.declared(backend.Exclusive, backend.Fenced, backend.Fair) {
-				a, b, name, start := e.party("a").as(k), e.party("b").as(k), k.String(), time.Now()
+				a, b, name, start := e.at(s, "a").as(k), e.at(w.s, "b").as(k), k.String(), time.Now()
 				a.acquires(name, lease)
 				w.inspects(name, view{shares: []share{{a, 1, term{lease, start}}}})
 				start = time.Now()
@@ -263,10 +263,10 @@ var inspectCases = []testCase{
 	{"inspect/readers", "Inspect lists all who read, each with an end of its own",
 		func(e *env) {
 			e.need(backend.Read)
-			w, lease, start := e.watcher(), e.longLease(), time.Now()
+			w, s, lease, start := e.watcher(), e.session(), e.longLease(), time.Now()
 			var all []share
 			for i, owner := range []string{"a", "b", "c"} {
-				p, x := e.party(owner).as(backend.Read), term{time.Duration(i+1) * lease, start}
+				p, x := e.at(s, owner).as(backend.Read), term{time.Duration(i+1) * lease, start}
 				p.acquires("lock", x.lease)
 				all = append(all, share{p, 1, x})
 				w.inspects("lock", view{shares: all})
@@ -280,7 +280,8 @@ var inspectCases = []testCase{
 	{"inspect/writer", "Inspect lists who writes before the same owner as a reader, and nobody who waits",
 		func(e *env) {
 			e.need(backend.Read, backend.Write)
-			w, a, b, lease, start := e.watcher(), e.party("a").as(backend.Write), e.party("b").as(backend.Write), e.longLease(), time.Now()
+			w, s, lease, start := e.watcher(), e.session(), e.longLease(), time.Now()
+			a, b := e.at(s, "a").as(backend.Write), e.at(s, "b").as(backend.Write)
 			x := term{lease, start}
 			a.acquires("lock", lease)
 			a.acquires("lock", lease)
@@ -299,7 +300,8 @@ var inspectCases = []testCase{
 		}},
 	{"inspect/permits", "Inspect says for each owner how many permits it has, and how many there are, as the store was told last",
 		func(e *env) {
-			w, a, b, c, lease, start := e.watcher(), e.worker("a").of(2, 9), e.worker("b").of(3, 9), e.worker("c").of(1, 12), e.longLease(), time.Now()
+			w, a, lease, start := e.watcher(), e.worker("a").of(2, 9), e.longLease(), time.Now()
+			b, c := e.at(a.s, "b").of(3, 9), e.at(a.s, "c").of(1, 12)
 			x := term{lease, start}
 			a.acquires("lock", lease)
 			w.inspects("lock", view{shares: []share{{a, 2, x}}, limit: 9})
@@ -310,7 +312,7 @@ var inspectCases = []testCase{
 				return holders[slices.IndexFunc(holders, func(h backend.Holder) bool { return h.Count == count })].Owner
 			}
 			before := who(3)
-			e.at(e.session(), "b").of(3, 9).renews("lock", 2*lease, true)
+			e.at(w.s, "b").of(3, 9).renews("lock", 2*lease, true)
 			if now := who(3); now != before {
 				e.Fatalf("Inspect: the permits of %q are %q's after a renewal by another session of the same owner; want the same", before, now)
 			}
@@ -333,7 +335,7 @@ var inspectCases = []testCase{
 			is()
 			waiters := make(map[string]party)
 			for i, owner := range []string{"owner 7", "owner 1", "owner 9", "owner 3"} {
-				waiters[owner] = e.queuer(owner)
+				waiters[owner] = e.at(a.s, owner).as(backend.Fair)
 				waiters[owner].stands("lock", lease)
 				is([]string{"owner 7", "owner 1", "owner 9", "owner 3"}[:i+1]...)
 			}
@@ -347,23 +349,23 @@ var inspectCases = []testCase{
 		}},
 	{"inspect/over", "What is over isn't there for Inspect, and it prolongs nothing: holds, permits, places",
 		func(e *env) {
-			w, short, long := e.watcher(), e.shortLease(), e.longLease()
+			w, p, short, long := e.watcher(), e.party("a"), e.shortLease(), e.longLease()
 			seen := make(map[string]view) // at last
 			for _, k := range e.allKinds() {
-				e.party("a").as(k).acquires(k.String(), short)
+				p.as(k).acquires(k.String(), short)
 				seen[k.String()] = view{}
 			}
 			if e.limits().Kinds.Has(backend.Permits) {
-				a, start := e.worker("a").of(2, 5), time.Now()
+				a, start := p.of(2, 5), time.Now()
 				a.acquires("some of several", long)
-				e.worker("b").of(1, 5).acquires("some of several", short)
+				e.at(p.s, "b").of(1, 5).acquires("some of several", short)
 				seen["some of several"] = view{shares: []share{{a, 2, term{long, start}}}, limit: 5}
 			}
 			if e.limits().Kinds.Has(backend.Fair) {
-				a, start := e.queuer("a"), time.Now()
+				a, start := p.as(backend.Fair), time.Now()
 				a.acquires("line", long)
-				e.queuer("b").stands("line", short)
-				e.queuer("c").stands("line", long)
+				e.at(p.s, "b").as(backend.Fair).stands("line", short)
+				e.at(p.s, "c").as(backend.Fair).stands("line", long)
 				seen["line"] = view{shares: []share{{a, 1, term{long, start}}}, line: []string{"c"}}
 			}
 			e.eventually("Inspect finds nothing that is over", func() bool {
@@ -396,8 +398,7 @@ var inspectCases = []testCase{
 		func(e *env) {
 			e.need(backend.Read)
 			const n = backend.MostHolders + 5
-			w, lease := e.watcher(), e.longLease()
-			s := e.session()
+			w, s, lease := e.watcher(), e.session(), e.longLease()
 			e.parallel(20, func(worker int) error {
 				for i := worker; i < n; i += 20 {
 					p := e.at(s, fmt.Sprint("reader ", i)).as(backend.Read)
@@ -461,7 +462,7 @@ var inspectCases = []testCase{
 				w.inspects("read by all", view{shares: all})
 			}
 			if e.limits().Kinds.Has(backend.Fair) {
-				e.queuer("has it").acquires("in line", lease)
+				e.at(s, "has it").as(backend.Fair).acquires("in line", lease)
 				for _, owner := range oddNames {
 					e.at(s, owner).as(backend.Fair).stands("in line", lease)
 				}
@@ -607,9 +608,9 @@ var listCases = []testCase{
 		}},
 	{"list/free", "List returns no lock that is free: released, forced, or run out, whatever the store keeps of it",
 		func(e *env) {
-			l, lease := e.lister(), e.longLease()
+			l, s, lease := e.lister(), e.session(), e.longLease()
 			for _, k := range e.allKinds() {
-				a, b := e.party("a").as(k), e.party("b").as(k)
+				a, b := e.at(s, "a").as(k), e.at(s, "b").as(k)
 				for _, name := range []string{"released, ", "forced, "} {
 					a.acquires(name+k.String(), lease)
 				}
