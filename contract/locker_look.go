@@ -148,7 +148,9 @@ func locksOfStore(l *lab) {
 	l.needInspector()
 	_, ok := l.other.(backend.Lister)
 	l.skipWithout(ok, "backend.Lister")
-	p, q := l.process(), l.process()
+	pages := newFaults(l.store.Backend())
+	pages.page = 2
+	p, q := l.processOn(pages), l.process()
 	holds := make(map[string]*dlock.Hold)
 	for i, name := range []string{"jobs/1", "jobs/2", "jobs*", "other", "jobs/3"} {
 		holds[name] = l.acquire([]*process{p, q}[i%2].Locker(name))
