@@ -1,0 +1,144 @@
+package oteldlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// Bucket boundaries, in seconds. A hand-over takes microseconds, a store's answer about a millisecond, and a hold anything up to hours.
+var (
+	waitBuckets  = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300}
+	holdBuckets  = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600}
+	storeBuckets = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10}
+)
+
+// measures are what is measured.
+type measures struct {
+	wait, hold, store              metric.Float64Histogram
+	acquisitions, losses, renewals metric.Int64Counter
+	held, waiting                  metric.Int64UpDownCounter
+
+	label func(name string) string
+	sets  sets
+}
+
+func newMeasures(c config) (*measures, error) {
+	m := &measures{label: c.label, sets: sets{common: c.attributes}}
+	meter := c.meters.Meter(scope)
+	var errs []error
+	histogram := func(name, description string, buckets []float64) metric.Float64Histogram {
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(buckets...))
+		errs = append(errs, err)
+		return h
+	}
+	counter := func(name, unit, description string) metric.Int64Counter {
+		n, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return n
+	}
+	level := func(name, unit, description string) metric.Int64UpDownCounter {
+		n, err := meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return n
+	}
+	m.wait = histogram("distsync.wait.duration", "How long calls that acquire a lock took, whatever came of it.", waitBuckets)
+	m.hold = histogram("distsync.hold.duration", "How long locks were held, until they were given back or lost.", holdBuckets)
+	m.store = histogram("distsync.store.duration", "How long steps of the store took.", storeBuckets)
+	m.acquisitions = counter("distsync.acquisitions", "{acquisition}", "Calls that acquire a lock, by what came of them.")
+	m.losses = counter("distsync.losses", "{loss}", "Locks that were lost while they were held, by why.")
+	m.renewals = counter("distsync.renewals", "{renewal}", "Renewals of locks, by whether the store answered.")
+	m.held = level("distsync.held", "{lock}", "Locks that are held.")
+	m.waiting = level("distsync.waiting", "{waiter}", "Calls that acquire a lock and have not returned.")
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("oteldlock: %w", err)
+	}
+	return m, nil
+}
+
+func (m *measures) acquireStart(ctx context.Context, e dlock.AcquireStart) {
+	if m.waiting.Enabled(ctx) {
+		m.waiting.Add(ctx, 1, m.sets.of(about{kind: e.Kind, name: m.label(e.Name)}).add...)
+	}
+}
+
+func (m *measures) acquireDone(ctx context.Context, e dlock.AcquireDone) {
+	name := m.label(e.Name)
+	lock := about{kind: e.Kind, name: name}
+	if m.waiting.Enabled(ctx) {
+		m.waiting.Add(ctx, -1, m.sets.of(lock).add...)
+	}
+	if m.held.Enabled(ctx) && e.Outcome == dlock.Acquired && e.Via != dlock.ViaReentry {
+		m.held.Add(ctx, 1, m.sets.of(lock).add...)
+	}
+	if !m.acquisitions.Enabled(ctx) && !m.wait.Enabled(ctx) {
+		return
+	}
+	lock.outcome = e.Outcome.String()
+	if e.Outcome == dlock.Acquired {
+		lock.via = e.Via.String()
+	}
+	lock.failure = failureOf(e)
+	set := m.sets.of(lock)
+	m.acquisitions.Add(ctx, 1, set.add...)
+	m.wait.Record(ctx, e.Waited.Seconds(), set.record...)
+}
+
+func (m *measures) releaseDone(ctx context.Context, e dlock.ReleaseDone) {
+	switch e.Outcome {
+	case dlock.Released, dlock.HandedOn:
+		m.over(ctx, about{kind: e.Kind, name: m.label(e.Name), outcome: e.Outcome.String()}, e.Held)
+	case dlock.ReleaseFailed:
+		m.over(ctx, about{kind: e.Kind, name: m.label(e.Name), outcome: e.Outcome.String(), failure: errorType(e.Err)}, e.Held)
+	}
+}
+
+func (m *measures) lost(l *dlock.Loss) {
+	ctx := context.Background()
+	lock := about{kind: l.Kind, name: m.label(l.Name), reason: l.Reason.String()}
+	if m.losses.Enabled(ctx) {
+		m.losses.Add(ctx, 1, m.sets.of(lock).add...)
+	}
+	lock.reason, lock.outcome = "", "lost"
+	m.over(ctx, lock, l.Held)
+}
+
+// over notes that a lock isn't held any more.
+func (m *measures) over(ctx context.Context, lock about, held time.Duration) {
+	if m.hold.Enabled(ctx) {
+		m.hold.Record(ctx, held.Seconds(), m.sets.of(lock).record...)
+	}
+	if m.held.Enabled(ctx) {
+		m.held.Add(ctx, -1, m.sets.of(about{kind: lock.kind, name: lock.name}).add...)
+	}
+}
+
+func (m *measures) renewDone(e dlock.RenewDone) {
+	ctx := context.Background()
+	if !m.renewals.Enabled(ctx) {
+		return
+	}
+	if n := e.Locks - e.Failed; n > 0 {
+		m.renewals.Add(ctx, int64(n), m.sets.of(about{kind: none, outcome: "answered"}).add...)
+	}
+	if e.Failed > 0 {
+		m.renewals.Add(ctx, int64(e.Failed), m.sets.of(about{kind: none, outcome: "error", failure: stepErrorType(e.Err)}).add...)
+	}
+}
+
+func (m *measures) stepDone(ctx context.Context, e dlock.StepDone) {
+	if !m.store.Enabled(ctx) {
+		return
+	}
+	step := about{kind: e.Kind, step: e.Op, failure: stepErrorType(e.Err)}
+	switch e.Op {
+	case "renew", "inspect", "list": // of locks of any kind
+		step.kind = none
+	}
+	m.store.Record(ctx, e.Took.Seconds(), m.sets.of(step).record...)
+}
