@@ -2,10 +2,8 @@ package oteldlock
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -57,8 +55,8 @@ func (a about) attributes(common []attribute.KeyValue) []attribute.KeyValue {
 // sets are sets of attributes. Each is made once, and looked up then: measuring allocates nothing.
 type sets struct {
 	common []attribute.KeyValue
-	mu     sync.Mutex // guards changes, which replace the map
-	made   atomic.Pointer[map[about]set]
+	mu     sync.RWMutex
+	made   map[about]set
 }
 
 // A set is one, as instruments want it.
@@ -73,28 +71,19 @@ const mostSets = 2000
 
 // of returns a set.
 func (s *sets) of(a about) set {
-	if made := s.made.Load(); made != nil {
-		if set, ok := (*made)[a]; ok {
-			return set
-		}
+	s.mu.RLock()
+	made, ok := s.made[a]
+	s.mu.RUnlock()
+	if ok {
+		return made
 	}
-	return s.make(a)
-}
-
-func (s *sets) make(a about) set {
 	with := metric.WithAttributeSet(attribute.NewSet(a.attributes(s.common)...))
-	made := set{[]metric.AddOption{with}, []metric.RecordOption{with}}
+	made = set{[]metric.AddOption{with}, []metric.RecordOption{with}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make(map[about]set)
-	if before := s.made.Load(); before != nil {
-		if len(*before) >= mostSets {
-			return made
-		}
-		maps.Copy(all, *before)
+	if len(s.made) < mostSets {
+		s.made[a] = made
 	}
-	all[a] = made
-	s.made.Store(&all)
 	return made
 }
 

@@ -29,7 +29,7 @@ type measures struct {
 }
 
 func newMeasures(c config) (*measures, error) {
-	m := &measures{label: c.label, sets: sets{common: c.attributes}}
+	m := &measures{label: c.label, sets: sets{common: c.attributes, made: make(map[about]set)}}
 	meter := c.meters.Meter(scope)
 	var errs []error
 	histogram := func(name, description string, buckets []float64) metric.Float64Histogram {
@@ -90,12 +90,14 @@ func (m *measures) acquireDone(ctx context.Context, e dlock.AcquireDone) {
 }
 
 func (m *measures) releaseDone(ctx context.Context, e dlock.ReleaseDone) {
+	lock := about{kind: e.Kind, name: m.label(e.Name), outcome: e.Outcome.String()}
 	switch e.Outcome {
-	case dlock.Released, dlock.HandedOn:
-		m.over(ctx, about{kind: e.Kind, name: m.label(e.Name), outcome: e.Outcome.String()}, e.Held)
+	case dlock.StillHeld, dlock.AlreadyLost:
+		return
 	case dlock.ReleaseFailed:
-		m.over(ctx, about{kind: e.Kind, name: m.label(e.Name), outcome: e.Outcome.String(), failure: errorType(e.Err)}, e.Held)
+		lock.failure = errorType(e.Err)
 	}
+	m.over(ctx, lock, e.Held)
 }
 
 func (m *measures) lost(l *dlock.Loss) {
