@@ -75,7 +75,7 @@ func show(reader sdkmetric.Reader, name string) {
 		for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
 			var values []string
 			for _, attr := range p.Attributes.ToSlice() {
-				values = append(values, attr.Value.Emit())
+				values = append(values, attr.Value.String())
 			}
 			fmt.Printf("%s %s %s: %d\n", m.Name, m.Unit, strings.Join(values, " "), p.Value)
 		}

@@ -125,7 +125,7 @@ func (l *lab) measured(t *testing.T) (lines []string) {
 func short(attrs []attribute.KeyValue) string {
 	var words []string
 	for _, a := range attrs {
-		words = append(words, strings.TrimPrefix(string(a.Key), "distsync.")+"="+a.Value.Emit())
+		words = append(words, strings.TrimPrefix(string(a.Key), "distsync.")+"="+a.Value.String())
 	}
 	return "{" + strings.Join(words, " ") + "}"
 }
