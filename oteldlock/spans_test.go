@@ -206,10 +206,11 @@ func TestNoSpans(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			observed(t, func(t *testing.T, l *lab) {
 				ctx, outer := sdktrace.NewTracerProvider().Tracer("test").Start(t.Context(), "outer")
-				var seen trace.SpanContext
-				l.store.seen = func(ctx context.Context) { seen = trace.SpanContextFromContext(ctx) }
+				var span trace.Span
+				l.store.seen = func(ctx context.Context) { span = trace.SpanFromContext(ctx) }
 				must(t, l.c.Locker("x").LockContext(ctx))
-				if child := !seen.Equal(outer.SpanContext()); child != c.child || seen.IsSampled() == c.child {
+				seen := span.SpanContext()
+				if child := span != outer; child != c.child || child == seen.Equal(outer.SpanContext()) || seen.IsSampled() == c.child {
 					t.Errorf("the store was asked within %+v; the caller's was %+v", seen, outer.SpanContext())
 				}
 				if seen.TraceID() != outer.SpanContext().TraceID() {
