@@ -35,6 +35,9 @@
 //     whatever the outcome.
 //   - name: only with [WithNameLabel].
 //
+// An instrument that the program's SDK drops (by a view, say) costs nothing. Else the SDK's part is nearly all of it: it records nine times for a lock and its unlock, which takes 2 µs
+// of CPU with version 1.47.
+//
 // Calls that never came to ask, with an empty name or of a client that is closed, aren't counted.
 //
 // A counter that has not counted yet isn't there: an alarm on the first loss must know that (in PromQL, distsync_losses_total unless

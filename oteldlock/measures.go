@@ -68,13 +68,13 @@ func (m *measures) acquireStart(ctx context.Context, e dlock.AcquireStart) {
 }
 
 func (m *measures) acquireDone(ctx context.Context, e dlock.AcquireDone) {
-	name := m.label(e.Name)
-	lock := about{kind: e.Kind, name: name}
-	if m.waiting.Enabled(ctx) {
-		m.waiting.Add(ctx, -1, m.sets.of(lock).add...)
-	}
-	if m.held.Enabled(ctx) && e.Outcome == dlock.Acquired && e.Via != dlock.ViaReentry {
-		m.held.Add(ctx, 1, m.sets.of(lock).add...)
+	lock := about{kind: e.Kind, name: m.label(e.Name)}
+	if m.waiting.Enabled(ctx) || m.held.Enabled(ctx) {
+		set := m.sets.of(lock)
+		m.waiting.Add(ctx, -1, set.add...)
+		if e.Outcome == dlock.Acquired && e.Via != dlock.ViaReentry {
+			m.held.Add(ctx, 1, set.add...)
+		}
 	}
 	if !m.acquisitions.Enabled(ctx) && !m.wait.Enabled(ctx) {
 		return

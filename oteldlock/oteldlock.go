@@ -26,7 +26,8 @@ type config struct {
 	attributes []attribute.KeyValue
 }
 
-// WithMeterProvider sets who measures. The default is the global one, also if that is set later.
+// WithMeterProvider sets who measures. The default is the global one, also if that is set after New; but before anything is locked, or what is held and waited
+// for then is counted as it ends, and not as it began.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		if p == nil {
