@@ -49,8 +49,9 @@
 // knows the hold by) and permits. Its status is Error where error.type is there, and else not set.
 //
 // What the store was asked meanwhile are its events, "distsync.step", with step, duration (in seconds) and error.type, and not spans of their own: a step is told of when
-// it has ended, and the clients of stores make better ones. They have the span as their parent (redisotel, say), since the store is called with its context. Steps that
-// belong to no acquisition, such as an unlock, are in the caller's span if the store's client makes spans, and measured only if it doesn't.
+// it has ended, and clients of stores that are instrumented (with redisotel, say) make better ones. These are children of the span, since the store is called with its context;
+// on Redis and Valkey that takes the backend's option WithContextValues, since the steps of many goroutines share round trips otherwise. What belongs to no acquisition,
+// an unlock among it, is in the caller's own span in the same way, and no event.
 //
 // A hold isn't a span, since it may last for hours: what is done while a lock is held is in the caller's own spans. A loss has no span, since it happens in nobody's
 // call: it is counted, the client logs it, and the cause of the hold's context says why.
