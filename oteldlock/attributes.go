@@ -67,24 +67,31 @@ type set struct {
 
 // mostSets is how many are kept. With labels of more values than that measuring is slow, and those
 // who store what is measured have given up before.
-const mostSets = 2000
+const mostSets = 10_000
 
 // of returns a set.
 func (s *sets) of(a about) set {
+	made, _ := s.find(a)
+	return made
+}
+
+// find returns a set, and whether it is the first time that it is kept.
+func (s *sets) find(a about) (made set, first bool) {
 	s.mu.RLock()
 	made, ok := s.made[a]
 	s.mu.RUnlock()
 	if ok {
-		return made
+		return made, false
 	}
 	with := metric.WithAttributeSet(attribute.NewSet(a.attributes(s.common)...))
 	made = set{[]metric.AddOption{with}, []metric.RecordOption{with}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.made) < mostSets {
-		s.made[a] = made
+	if _, ok := s.made[a]; ok || len(s.made) >= mostSets {
+		return made, false
 	}
-	return made
+	s.made[a] = made
+	return made, true
 }
 
 // failureOf returns the error.type of an acquisition, or "" if it didn't fail: that another has the lock, or that the caller's context

@@ -94,7 +94,7 @@ func (l *lab) wantOf(t *testing.T, prefixes []string, lines ...string) {
 	}
 }
 
-// measured returns a line for each series: its name, attributes and value; of a histogram the count and the sum.
+// measured returns a line for each series that isn't 0: its name, attributes and value; of a histogram the count and the sum.
 func (l *lab) measured(t *testing.T) (lines []string) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -104,7 +104,7 @@ func (l *lab) measured(t *testing.T) (lines []string) {
 			switch data := m.Data.(type) {
 			case metricdata.Sum[int64]:
 				for _, p := range data.DataPoints {
-					if p.Value != 0 || data.IsMonotonic {
+					if p.Value != 0 {
 						lines = append(lines, fmt.Sprintf("%s%s %d", m.Name, short(p.Attributes.ToSlice()), p.Value))
 					}
 				}

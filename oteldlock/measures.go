@@ -62,31 +62,36 @@ func newMeasures(c config) (*measures, error) {
 }
 
 func (m *measures) acquireStart(ctx context.Context, e dlock.AcquireStart) {
-	if m.waiting.Enabled(ctx) {
-		m.waiting.Add(ctx, 1, m.sets.of(about{kind: e.Kind, name: m.label(e.Name)}).add...)
+	lock := about{kind: e.Kind, name: m.label(e.Name)}
+	set, first := m.sets.find(lock)
+	if first {
+		m.prime(ctx, lock)
+	}
+	count(ctx, m.waiting, 1, set)
+}
+
+// prime begins to count losses of locks that nobody has seen before, at 0: of a counter that begins at 1 Prometheus, for one, doesn't see that it has grown.
+func (m *measures) prime(ctx context.Context, lock about) {
+	for r := dlock.LossExpired; r <= dlock.LossLease; r++ {
+		lock.reason = r.String()
+		count(ctx, m.losses, 0, m.sets.of(lock))
 	}
 }
 
 func (m *measures) acquireDone(ctx context.Context, e dlock.AcquireDone) {
 	lock := about{kind: e.Kind, name: m.label(e.Name)}
-	if m.waiting.Enabled(ctx) || m.held.Enabled(ctx) {
-		set := m.sets.of(lock)
-		m.waiting.Add(ctx, -1, set.add...)
-		if e.Outcome == dlock.Acquired && e.Via != dlock.ViaReentry {
-			m.held.Add(ctx, 1, set.add...)
-		}
-	}
-	if !m.acquisitions.Enabled(ctx) && !m.wait.Enabled(ctx) {
-		return
-	}
-	lock.outcome = e.Outcome.String()
+	set := m.sets.of(lock)
+	count(ctx, m.waiting, -1, set)
 	if e.Outcome == dlock.Acquired {
 		lock.via = e.Via.String()
+		if e.Via != dlock.ViaReentry {
+			count(ctx, m.held, 1, set)
+		}
 	}
-	lock.failure = failureOf(e)
-	set := m.sets.of(lock)
-	m.acquisitions.Add(ctx, 1, set.add...)
-	m.wait.Record(ctx, e.Waited.Seconds(), set.record...)
+	lock.outcome, lock.failure = e.Outcome.String(), failureOf(e)
+	set = m.sets.of(lock)
+	count(ctx, m.acquisitions, 1, set)
+	record(ctx, m.wait, e.Waited, set)
 }
 
 func (m *measures) releaseDone(ctx context.Context, e dlock.ReleaseDone) {
@@ -103,44 +108,52 @@ func (m *measures) releaseDone(ctx context.Context, e dlock.ReleaseDone) {
 func (m *measures) lost(l *dlock.Loss) {
 	ctx := context.Background()
 	lock := about{kind: l.Kind, name: m.label(l.Name), reason: l.Reason.String()}
-	if m.losses.Enabled(ctx) {
-		m.losses.Add(ctx, 1, m.sets.of(lock).add...)
-	}
+	count(ctx, m.losses, 1, m.sets.of(lock))
 	lock.reason, lock.outcome = "", "lost"
 	m.over(ctx, lock, l.Held)
 }
 
 // over notes that a lock isn't held any more.
 func (m *measures) over(ctx context.Context, lock about, held time.Duration) {
-	if m.hold.Enabled(ctx) {
-		m.hold.Record(ctx, held.Seconds(), m.sets.of(lock).record...)
-	}
-	if m.held.Enabled(ctx) {
-		m.held.Add(ctx, -1, m.sets.of(about{kind: lock.kind, name: lock.name}).add...)
-	}
+	record(ctx, m.hold, held, m.sets.of(lock))
+	count(ctx, m.held, -1, m.sets.of(about{kind: lock.kind, name: lock.name}))
 }
 
 func (m *measures) renewDone(e dlock.RenewDone) {
 	ctx := context.Background()
-	if !m.renewals.Enabled(ctx) {
-		return
-	}
 	if n := e.Locks - e.Failed; n > 0 {
-		m.renewals.Add(ctx, int64(n), m.sets.of(about{kind: none, outcome: "answered"}).add...)
+		count(ctx, m.renewals, n, m.sets.of(about{kind: none, outcome: "answered"}))
 	}
 	if e.Failed > 0 {
-		m.renewals.Add(ctx, int64(e.Failed), m.sets.of(about{kind: none, outcome: "error", failure: stepErrorType(e.Err)}).add...)
+		count(ctx, m.renewals, e.Failed, m.sets.of(about{kind: none, outcome: "error", failure: stepErrorType(e.Err)}))
 	}
 }
 
 func (m *measures) stepDone(ctx context.Context, e dlock.StepDone) {
-	if !m.store.Enabled(ctx) {
-		return
-	}
 	step := about{kind: e.Kind, step: e.Op, failure: stepErrorType(e.Err)}
 	switch e.Op {
 	case "renew", "inspect", "list": // of locks of any kind
 		step.kind = none
 	}
-	m.store.Record(ctx, e.Took.Seconds(), m.sets.of(step).record...)
+	record(ctx, m.store, e.Took, m.sets.of(step))
+}
+
+// A counter is one that may go down, or not.
+type counter interface {
+	Enabled(ctx context.Context) bool
+	Add(ctx context.Context, n int64, opts ...metric.AddOption)
+}
+
+// count adds to a counter, if anybody wants it.
+func count(ctx context.Context, c counter, n int, s set) {
+	if c.Enabled(ctx) {
+		c.Add(ctx, int64(n), s.add...)
+	}
+}
+
+// record adds to a histogram, if anybody wants it.
+func record(ctx context.Context, h metric.Float64Histogram, d time.Duration, s set) {
+	if h.Enabled(ctx) {
+		h.Record(ctx, d.Seconds(), s.record...)
+	}
 }

@@ -3,6 +3,7 @@ package oteldlock_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -200,6 +201,31 @@ func TestLosses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Before the first loss all reasons are there, at 0: else what counts how often a counter has grown doesn't see it.
+func TestLossesBeginAtZero(t *testing.T) {
+	observed(t, func(t *testing.T, l *lab) {
+		must(t, l.c.FairLocker("x").LockContext(t.Context()))
+		reasons := make(map[string]int64)
+		var all metricdata.ResourceMetrics
+		must(t, l.reader.Collect(t.Context(), &all))
+		for _, m := range all.ScopeMetrics[0].Metrics {
+			if m.Name != "distsync.losses" {
+				continue
+			}
+			for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
+				reasons[short(p.Attributes.ToSlice())] = p.Value
+			}
+		}
+		want := make(map[string]int64)
+		for _, r := range []string{"expired", "gone", "taken", "forced", "paused", "lease"} {
+			want["{kind=fair name=all reason="+r+"}"] = 0
+		}
+		if !maps.Equal(reasons, want) {
+			t.Errorf("losses %v, want %v", reasons, want)
+		}
+	}, oteldlock.WithNameLabel(func(string) string { return "all" }))
 }
 
 func force(t *testing.T, c *dlock.Client) {
