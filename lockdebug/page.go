@@ -105,8 +105,8 @@ func (v *view) Several() bool { return len(v.Clients) > 1 }
 // Asked says whether the store of the client with that index is, or would be, asked.
 func (v *view) Asked(index int) bool { return max(v.store, 1) == index+1 }
 
-func (v *view) Name() string     { return v.name }
-func (v *view) Prefix() string   { return v.prefix }
+func (v *view) Name() string     { return typed(v.name) }
+func (v *view) Prefix() string   { return typed(v.prefix) }
 func (v *view) Refresh() int     { return v.refresh }
 func (v *view) LongWait() string { return duration(dlock.DefaultLease) }
 

@@ -27,6 +27,14 @@ func text(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + rest
 }
 
+// typed returns what a person could have typed, or nothing.
+func typed(s string) string {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return ""
+	}
+	return s
+}
+
 // visible escapes what doesn't print in encoded JSON: it is looked at in terminals, too.
 func visible(encoded []byte) []byte {
 	out := make([]byte, 0, len(encoded))
