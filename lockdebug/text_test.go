@@ -120,3 +120,13 @@ func TestPaused(t *testing.T) {
 		t.Error(b.String())
 	}
 }
+
+// The end of a long text isn't cut off inside of a character.
+func TestLongText(t *testing.T) {
+	for _, before := range []string{"", "x"} {
+		s := before + strings.Repeat("ä", longest)
+		if got := text(s); !strings.HasPrefix(got, before+"äää") || !strings.HasSuffix(got, "äää… ("+thousands(len(s))+" bytes)") {
+			t.Errorf("text(%q…) = %q", s[:10], got)
+		}
+	}
+}
