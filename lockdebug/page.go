@@ -28,7 +28,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 // How many rows of a table are shown unless all are asked for.
 const (
 	mostRows  = 200
-	mostFirst = 20 // in those that come first
+	mostFirst = 10 // in those that come first
 	mostInRow = 5  // holders of one lock, and those in line for it, in a list of locks
 )
 

@@ -41,9 +41,9 @@ func test(t *testing.T, redisAddr string) {
 		t.Fatal(err)
 	}
 	const want = "lost: cache:warm forced, import:feeds lease, orders:1042 taken\n" +
-		"held: account:7 deploy:production prices report:nightly slots:mailer\n" +
+		"held: account:7 deploy:production export:ledger prices report:nightly slots:mailer\n" +
 		"waiting: deploy:production orders:1041 prices till:3\n" +
-		"store: account:7 deploy:production orders:1041 orders:1042 prices report:nightly slots:mailer till:3\n"
+		"store: account:7 deploy:production export:ledger orders:1041 orders:1042 prices report:nightly slots:mailer till:3\n"
 	for {
 		got, err := look(ctx, strings.TrimSpace(url)+"?format=json&store=1")
 		if got == want {
