@@ -196,7 +196,7 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	}
 	end()
 	if debug {
-		c.debug("lock", "name", e.Name, "kind", e.Kind, "holder", e.HolderID, "outcome", e.Outcome, "via", e.Via, "waited", e.Waited, "err", err)
+		c.debug("lock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "via", e.Via.String(), "waited", e.Waited, "err", err)
 	}
 }
 
@@ -264,7 +264,7 @@ func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 		c.traceRelease(ctx, e)
 	}
 	if debug {
-		c.debug("unlock", "name", e.Name, "kind", e.Kind, "holder", e.HolderID, "outcome", e.Outcome, "held", e.Held, "err", e.Err)
+		c.debug("unlock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "held", e.Held, "err", e.Err)
 	}
 	return e.Err
 }
