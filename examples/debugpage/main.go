@@ -31,23 +31,18 @@ import (
 func main() {
 	addr := flag.String("redis", "", "host:port of a Redis server; without it the locks are in memory")
 	listen := flag.String("addr", "localhost:8080", "where to serve the page; whoever gets there sees it")
-	d := flag.Duration("for", 0, "how long to run; 0: until a signal")
+	d := flag.Duration("for", 0, "how long to serve it; 0: until a signal")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if *d > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, *d)
-		defer cancel()
-	}
-	if err := run(ctx, os.Stdout, *addr, *listen); err != nil {
+	if err := run(ctx, os.Stdout, *addr, *listen, *d); err != nil {
 		fmt.Fprintln(os.Stderr, "debugpage:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out io.Writer, redisAddr, addr string) error {
+func run(ctx context.Context, out io.Writer, redisAddr, addr string, d time.Duration) error {
 	var store backend.Backend = membackend.New()
 	if redisAddr != "" {
 		rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
@@ -65,6 +60,11 @@ func run(ctx context.Context, out io.Writer, redisAddr, addr string) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/debug/locks", lockdebug.Handler(here))
+	if d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
 	return serve(ctx, out, addr, mux)
 }
 

@@ -32,7 +32,7 @@ func test(t *testing.T, redisAddr string) {
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := run(ctx, in, redisAddr, "localhost:0")
+		err := run(ctx, in, redisAddr, "localhost:0", 0)
 		in.CloseWithError(err)
 		ended <- err
 	}()
@@ -95,9 +95,16 @@ func look(ctx context.Context, url string) (string, error) {
 	return b.String(), nil
 }
 
+// It ends by itself if it is told to.
+func TestFor(t *testing.T) {
+	if err := run(t.Context(), io.Discard, "", "localhost:0", time.Millisecond); err != nil {
+		t.Error(err)
+	}
+}
+
 // What can't be served is an error, and nothing is left behind.
 func TestBadAddress(t *testing.T) {
-	if err := run(t.Context(), os.Stderr, "", "nowhere"); err == nil {
+	if err := run(t.Context(), os.Stderr, "", "nowhere", 0); err == nil {
 		t.Error("no error")
 	}
 }
