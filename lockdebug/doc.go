@@ -12,7 +12,7 @@
 // # Parameters
 //
 //	format=json     JSON instead of HTML; so does a header Accept that prefers application/json
-//	all=1           all rows of each table, not the first 200
+//	all=1           all rows of each table, not the first 200 (or 10, of those that come first)
 //	refresh=5       loads the page again every 5 seconds, or how many it says, up to 3600
 //	store=1         asks the store of the first client (store=2: of the second) for its locks, for a second at most,
 //	prefix=orders:  for those whose names begin with that,
