@@ -13,6 +13,7 @@ import (
 var backgroundCases = []testCase{
 	{"an unlock that failed", "goes on in the background until the store has answered", locker(failedUnlock)},
 	{"an unlock behind a re-entry that fails", "goes on in the background, though the lock is renewed", locker(unlockBehindReentry)},
+	{"unlocks behind a re-entry that fails", "are told of once the last of them has gone through", locker(unlocksBehindReentry)},
 	{"a number that is taken back", "lets the next waiter of this client in, without a message", locker(takenBackWakes)},
 	{"a late re-entry with a long lease", "is taken back for as long as that lease would have lasted", locker(lateLongReentry)},
 	{"a re-entry that began a fresh hold", "is taken back", locker(freshReentry)},
@@ -66,6 +67,36 @@ func unlockBehindReentry(l *lab) {
 	l.wantHeld("a", "while the re-entry hangs")
 	close(fails)
 	l.wantError(reentry.result(), "the re-entry")
+	l.eventuallyFree("a")
+}
+
+// unlocksBehindReentry: several are counted down behind the step that they wait for, and the last of them frees the lock.
+func unlocksBehindReentry(l *lab) {
+	p := l.process()
+	lk, ctx := p.Locker("a"), l.ctxOf()
+	l.noError(lk.LockContext(ctx), "LockContext")
+	l.noError(lk.LockContext(ctx), "LockContext again")
+	open := make(chan struct{})
+	r := p.next(1, which{kind: reentryStep}, func(x *transit) error {
+		select {
+		case <-open:
+		case <-x.f.ended:
+		}
+		return refused(x)
+	})
+	third := l.start("a re-entry", func() error { return lk.LockContext(ctx) })
+	l.eventually("it is sent", func() bool { return r.hits() == 1 })
+	for range 2 {
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		if err := lk.UnlockContext(short); err != nil {
+			l.wantError(err, "an unlock behind a re-entry", dlock.ErrUnavailable)
+		}
+		cancel()
+	}
+	close(open)
+	if err := third.result(); err == nil {
+		l.Error("a re-entry that failed was acquired")
+	}
 	l.eventuallyFree("a")
 }
 
