@@ -157,14 +157,14 @@ func commands(block string) (all []string) {
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// What is another one each time: ids of permits, which are bytes, other ids, and numbers of four digits or more. A shell runs a
-// command as the page has it, so only answers have them.
+// What is another one each time: ids of permits, which are bytes, other ids, etcd's revisions, and numbers of four digits or more.
 var varying = []struct {
 	what *regexp.Regexp
 	as   string
 }{
 	{regexp.MustCompile(`"(?:[^"\\\n]|\\.)*\\x(?:[^"\\\n]|\\.)*"`), "ID"},
 	{regexp.MustCompile(`\b[0-9a-f]{12,}\b`), "ID"},
+	{regexp.MustCompile(`(?i)revision("? :)? \d+`), "REVISION"},
 	{regexp.MustCompile(`\d{4,}`), "N"},
 }
 
