@@ -108,6 +108,54 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// TestRecords compares the records of the log that the page explains with those that package dlock writes.
+func TestRecords(t *testing.T) {
+	page, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "### What the log says")
+	written := records(t)
+	explained := make(map[string]bool)
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\| `").FindAllStringSubmatch(table, -1) {
+		for _, record := range regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(row[1], -1) {
+			explained[record[1]] = true
+			if !written[record[1]] {
+				t.Errorf("package dlock never logs %q", record[1])
+			}
+		}
+	}
+	for record := range written {
+		if !explained[record] {
+			t.Errorf("the page doesn't explain %q", record)
+		}
+	}
+}
+
+// records returns what package dlock logs, but for what it logs for debugging.
+func records(t *testing.T) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob("../dlock/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	logs := regexp.MustCompile(`(?:\bwarn|\bwarnLocked|\bwarning|\brecord)[({](?:time\.Now\(\), \w+, |what\+)?"(?:: )?([^"]+)"`)
+	all := make(map[string]bool)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range logs.FindAllSubmatch(text, -1) {
+			all[string(match[1])] = true
+		}
+	}
+	return all
+}
+
 // run runs the commands of a block in one shell, and returns the block with what they answer.
 func run(t *testing.T, dir string, env []string, block string) string {
 	t.Helper()
