@@ -59,9 +59,9 @@ var etcdScenes = map[string]scene{
 		p.hold(t, backend.Fenced, "account:7", web+":18")
 		p.hold(t, backend.Read, "prices", web+":19")
 		p.hold(t, backend.Read, "prices", job+":6")
-		p.queue(t, backend.Write, "prices", cron+":3")
+		p.queue(t, backend.Write, "prices", cron+":3", lease)
 		p.hold(t, backend.Fair, "till:3", web+":21")
-		p.queue(t, backend.Fair, "till:3", job+":7")
+		p.queue(t, backend.Fair, "till:3", job+":7", lease)
 		p.permits(t, "mailer", web+":22", 2)
 		return nil
 	},
@@ -72,24 +72,19 @@ var etcdScenes = map[string]scene{
 	},
 	"a lock that won't go": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Exclusive, "orders:42", web+":17")
-		return p.waits(t, plain("orders:42"), p.beside(t, "orders:42", "\x00"))
+		return p.hears(t, backend.Exclusive, "orders:42", backend.WakeOne)
 	},
 	"keys are deleted": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Exclusive, "orders:42", web+":17")
 		p.hold(t, backend.Read, "prices", web+":19")
 		p.hold(t, backend.Fair, "till:3", web+":21")
 		p.permits(t, "mailer", web+":22", 10)
-		ins := []func(){
-			p.waits(t, plain("orders:42"), p.beside(t, "orders:42", "\x00")),
-			p.waits(t, write("prices"), p.beside(t, "prices", "\x00")),
+		return all(
 			p.waits(t, fair("till:3"), p.beside(t, "till:3", "\x01line/")),
-			p.waits(t, permit("mailer", 2), p.beside(t, "mailer", "\x00")),
-		}
-		return func() {
-			for _, in := range ins {
-				in()
-			}
-		}
+			p.hears(t, backend.Exclusive, "orders:42", backend.WakeOne),
+			p.hears(t, backend.Write, "prices", backend.WakeOne),
+			p.hears(t, backend.Permits, "mailer", backend.WakeOne),
+		)
 	},
 	"a full store": func(t *testing.T, p *place) func() {
 		client := etcd(t, p.addr, "")

@@ -64,10 +64,10 @@ func (p *place) permits(t *testing.T, name, owner string, n int) {
 	p.asks(t, backend.AcquireRequest{Kind: backend.Permits, Name: name, Owner: owner, Permits: n, Limit: 10}, true)
 }
 
-// queue has somebody ask for a lock in vain, and wait for it.
-func (p *place) queue(t *testing.T, kind backend.Kind, name, owner string) {
+// queue has somebody ask for a lock in vain, and wait for it, for so long.
+func (p *place) queue(t *testing.T, kind backend.Kind, name, owner string, long time.Duration) {
 	t.Helper()
-	p.asks(t, backend.AcquireRequest{Kind: kind, Name: name, Owner: owner, Place: lease}, false)
+	p.asks(t, backend.AcquireRequest{Kind: kind, Name: name, Owner: owner, Place: long}, false)
 }
 
 func (p *place) asks(t *testing.T, req backend.AcquireRequest, acquired bool) backend.AcquireResult {
@@ -103,7 +103,11 @@ type entry func(ctx context.Context, c *dlock.Client) error
 
 func with(l func(c *dlock.Client) *dlock.Locker) entry {
 	return func(ctx context.Context, c *dlock.Client) error {
-		return l(c).Do(ctx, func(context.Context) error { return nil })
+		l := l(c)
+		return l.Do(ctx, func(ctx context.Context) error {
+			_, err := l.TTL(ctx)
+			return err
+		})
 	}
 }
 
@@ -126,7 +130,11 @@ func write(name string) entry {
 // permit is one of ten, or so many.
 func permit(name string, n int) entry {
 	return func(ctx context.Context, c *dlock.Client) error {
-		return c.Semaphore(name, 10).Do(ctx, n, func(context.Context) error { return nil })
+		s := c.Semaphore(name, 10)
+		return s.Do(ctx, n, func(ctx context.Context) error {
+			_, err := s.Available(ctx)
+			return err
+		})
 	}
 }
 
@@ -143,6 +151,31 @@ func (p *place) waits(t *testing.T, e entry, seen func() bool) (in func()) {
 		t.Helper()
 		if err := <-done; err != nil {
 			t.Errorf("who waits: %v", err)
+		}
+	}
+}
+
+// hears returns what waits for somebody who listens to be woken, and for a lock to be there for him. A client that waits would get in
+// without a word, too, but later.
+func (p *place) hears(t *testing.T, kind backend.Kind, name string, want backend.Wakeup) (heard func()) {
+	t.Helper()
+	s := p.backend(t, "").Open()
+	t.Cleanup(func() { s.Close() })
+	l := wiretest.SubscribeTo(t, s.(backend.Notifier), kind, name)
+	return func() {
+		t.Helper()
+		if got := l.Wait(); got != want {
+			t.Errorf("%s: woken with %v, want %v", name, got, want)
+		}
+		p.asks(t, backend.AcquireRequest{Kind: kind, Name: name, Owner: cron + ":11", Permits: 1, Limit: 10}, true)
+	}
+}
+
+// all returns what calls some functions.
+func all(checks ...func()) func() {
+	return func() {
+		for _, check := range checks {
+			check()
 		}
 	}
 }

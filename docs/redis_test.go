@@ -131,7 +131,7 @@ var redisScenes = map[string]scene{
 	"readers": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Read, "lock:prices", web+":19")
 		p.hold(t, backend.Read, "lock:prices", job+":6")
-		p.queue(t, backend.Write, "lock:prices", cron+":3")
+		p.queue(t, backend.Write, "lock:prices", cron+":3", lease)
 		return nil
 	},
 	"a writer": func(t *testing.T, p *place) func() {
@@ -140,8 +140,8 @@ var redisScenes = map[string]scene{
 	},
 	"a line": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Fair, "lock:till:3", web+":21")
-		p.queue(t, backend.Fair, "lock:till:3", job+":7")
-		p.queue(t, backend.Fair, "lock:till:3", cron+":4")
+		p.queue(t, backend.Fair, "lock:till:3", job+":7", lease)
+		p.queue(t, backend.Fair, "lock:till:3", cron+":4", lease+time.Second) // so that he is behind, though he came in the same millisecond
 		return nil
 	},
 	"permits": func(t *testing.T, p *place) func() {
@@ -156,7 +156,7 @@ var redisScenes = map[string]scene{
 	},
 	"a lock that won't go": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Exclusive, "lock:orders:42", web+":17")
-		return p.waits(t, plain("lock:orders:42"), p.listens(t, "redisson_lock__channel:{lock:orders:42}"))
+		return p.hears(t, backend.Exclusive, "lock:orders:42", backend.WakeOne)
 	},
 	"a lock without an end": func(t *testing.T, p *place) func() {
 		client := admin(t, p.addr)
@@ -178,29 +178,23 @@ var redisScenes = map[string]scene{
 		p.hold(t, backend.Write, "lock:prices", web+":19")
 		p.hold(t, backend.Fair, "lock:till:3", web+":21")
 		p.permits(t, "slots:mailer", web+":22", 10)
-		ins := []func(){
-			p.waits(t, plain("lock:orders:42"), p.listens(t, "redisson_lock__channel:{lock:orders:42}")),
-			p.waits(t, read("lock:prices"), p.listens(t, "redisson_rwlock:{lock:prices}")),
+		return all(
 			p.waits(t, fair("lock:till:3"), p.stands(t, "lock:till:3")),
-			p.waits(t, permit("slots:mailer", 3), p.listens(t, "redisson_sc:{slots:mailer}")),
-		}
-		return func() {
-			for _, in := range ins {
-				in()
-			}
-		}
+			p.hears(t, backend.Exclusive, "lock:orders:42", backend.WakeOne),
+			p.hears(t, backend.Read, "lock:prices", backend.WakeAll),
+			p.hears(t, backend.Permits, "slots:mailer", backend.WakeOne),
+		)
 	},
 	"in a cluster": func(t *testing.T, p *place) func() {
 		*p = p.cluster()
 		p.empty(t)
 		p.hold(t, backend.Exclusive, "lock:orders:42", web+":17")
-		client, channel := admin(t, p.addr), "redisson_lock__channel:{lock:orders:42}"
-		return p.waits(t, plain("lock:orders:42"), func() bool { return client.PubSubShardNumSub(t.Context(), channel).Val()[channel] > 0 })
+		return p.hears(t, backend.Exclusive, "lock:orders:42", backend.WakeOne)
 	},
 	"a holder of permits": func(t *testing.T, p *place) func() {
 		p.permits(t, "slots:mailer", web+":22", 2)
 		p.permits(t, "slots:mailer", job+":8", 8)
-		return p.waits(t, permit("slots:mailer", 1), p.listens(t, "redisson_sc:{slots:mailer}"))
+		return p.hears(t, backend.Permits, "slots:mailer", backend.WakeOne)
 	},
 	"a line that stands still": func(t *testing.T, p *place) func() {
 		client, ctx := admin(t, p.addr), t.Context()
