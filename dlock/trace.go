@@ -15,7 +15,7 @@ import (
 // is set.
 //
 // A hold of which AcquireDone was told, with Acquired and not [ViaReentry], ends with exactly one of: Lost, or ReleaseDone with [Released],
-// [HandedOn] or [ReleaseFailed]. One that is never released, or forsaken at [Client.Close], doesn't end.
+// [HandedOn], [ReleaseFailed] or [Forsaken].
 type Trace struct {
 	// AcquireStart is called when a call begins to acquire, and returns its context or one that is derived from that, for a span: with
 	// it steps of the store are called, and AcquireDone. The context of the Hold isn't derived from it.
@@ -24,7 +24,7 @@ type Trace struct {
 	// AcquireDone is called when such a call ends.
 	AcquireDone func(ctx context.Context, e AcquireDone)
 
-	// ReleaseDone is called when an unlock ends that had something to give back.
+	// ReleaseDone is called when an unlock ends that had something to give back, and at [Client.Close] for what is held.
 	ReleaseDone func(ctx context.Context, e ReleaseDone)
 
 	// Lost is called when a hold is lost, after its context has ended. The Loss may be kept, and not changed.
@@ -112,11 +112,12 @@ const (
 	StillHeld                    // it was one of several holds
 	AlreadyLost                  // Lost has told of that
 	ReleaseFailed                // the store didn't confirm it, and it goes on in the background
+	Forsaken                     // it was not released when the client was closed, and ends with its lease or a later unlock
 )
 
-// String returns the outcome in a word: "released", "handover", "held", "lost" or "error".
+// String returns the outcome in a word: "released", "handover", "held", "lost", "error" or "closed".
 func (o ReleaseOutcome) String() string {
-	return [...]string{"released", "handover", "held", "lost", "error"}[o]
+	return [...]string{"released", "handover", "held", "lost", "error", "closed"}[o]
 }
 
 // RenewDone is the end of a round of renewals.
@@ -184,37 +185,44 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 		return
 	}
 	e := AcquireDone{Name: a.name, Kind: a.kind, Permits: a.o.permits, Outcome: outcome, Via: a.via, Waited: c.now() - a.began, Err: err}
-	var l *Loss
+	end := func() {}
 	if h != nil {
-		e.HolderID, l = h.claim.owner, c.tell(h, &e)
+		e.HolderID, end = h.claim.owner, c.tell(h, &e)
 	}
 	for i := range c.traces {
 		if f := c.traces[i].AcquireDone; f != nil {
 			f(ctx, e)
 		}
 	}
-	if l != nil {
-		c.traceLost(l)
-	}
+	end()
 	if debug {
-		c.debug("lock", "name", e.Name, "kind", e.Kind, "holder", e.HolderID, "outcome", e.Outcome, "via", e.Via, "waited", e.Waited, "err", err)
+		c.debug("lock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "via", e.Via.String(), "waited", e.Waited, "err", err)
 	}
 }
 
-// tell notes that others hear of a hold. It returns how it was lost, if that was before.
-func (c *Client) tell(h *hold, e *AcquireDone) *Loss {
+// tell notes that others hear of a hold. It returns what they are to hear next: if it has ended by now, of that.
+func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
 	case e.Via == ViaReentry:
 	case h.state == lost:
-		return h.watchers.loss
+		l := h.watchers.loss
+		return func() { c.traceLost(l) }
+	case h.state == forsaken:
+		forsaken := c.forsakenLocked(h)
+		return func() { c.traceRelease(context.Background(), forsaken) }
 	case h.state == released:
 		e.Via = ViaReentry // other readers of the same Locker have given this back, and it has theirs
 	default:
 		h.told = true
 	}
-	return nil
+	return func() {}
+}
+
+// forsakenLocked is what is told of a hold that wasn't released before Close.
+func (c *Client) forsakenLocked(h *hold) ReleaseDone {
+	return ReleaseDone{h.claim.object.name, h.kind, h.claim.owner, Forsaken, c.now() - h.since(), 0, ErrClosed}
 }
 
 // outcomeOf returns what an error of a call that acquires says.
@@ -252,35 +260,42 @@ func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	}
 	c.counts.released.Add(1)
 	e.Held, e.Took = began-h.since(), c.now()-began
-	c.ended(h, &e, handed)
+	if c.ended(h, &e, handed) {
+		c.traceRelease(ctx, e)
+	}
+	if debug {
+		c.debug("unlock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "held", e.Held, "err", e.Err)
+	}
+	return e.Err
+}
+
+func (c *Client) traceRelease(ctx context.Context, e ReleaseDone) {
 	for i := range c.traces {
 		if f := c.traces[i].ReleaseDone; f != nil {
 			f(ctx, e)
 		}
 	}
-	if debug {
-		c.debug("unlock", "name", e.Name, "kind", e.Kind, "holder", e.HolderID, "outcome", e.Outcome, "held", e.Held, "err", e.Err)
-	}
-	return e.Err
 }
 
-// ended says how a release of a hold went. Of those that race only one is the last.
-func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) {
+// ended says how a release of a hold went, and whether that is to be told: Close has told of what was held then. Of those that race only
+// one is the last.
+func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
 	case errors.Is(e.Err, ErrLost):
 		e.Outcome = AlreadyLost
-		return
+		return true
 	case !h.told, e.Err == nil && h.state != released:
 		e.Outcome = StillHeld
-		return
+		return !c.closed
 	case e.Err != nil:
 		e.Outcome = ReleaseFailed
 	case handed:
 		e.Outcome = HandedOn
 	}
 	h.told = false
+	return true
 }
 
 // traceLost tells of a loss.

@@ -57,7 +57,7 @@ func (l *ledger) trace() Option {
 		},
 		ReleaseDone: func(_ context.Context, e ReleaseDone) {
 			n := 0
-			if e.Outcome == Released || e.Outcome == HandedOn || e.Outcome == ReleaseFailed {
+			if e.Outcome == Released || e.Outcome == HandedOn || e.Outcome == ReleaseFailed || e.Outcome == Forsaken {
 				n = -1
 			}
 			l.note(e.Name+e.HolderID, n, "unlock %v %v", e.Kind, e.Outcome)
@@ -326,4 +326,116 @@ func TestDebugLog(t *testing.T) {
 			})
 		})
 	}
+}
+
+// brokenBatches is a store whose batches of renewals all fail.
+type brokenBatches struct{ backend.Backend }
+
+func (b brokenBatches) Open() backend.Session { return brokenBatch{b.Backend.Open()} }
+
+type brokenBatch struct{ backend.Session }
+
+func (brokenBatch) RenewBatch(_ context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+	for i := range reqs {
+		answer(i, backend.RenewResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("down")})
+	}
+}
+
+// A batch of renewals that fails is told as a step that failed, as one renewal is.
+func TestTraceOfABatchThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		steps := make(chan StepDone, 100)
+		c := New(brokenBatches{membackend.New()}, quiet(), WithTrace(&Trace{StepDone: func(_ context.Context, e StepDone) { steps <- e }}))
+		defer c.Close()
+		must(t, c.Locker("x").LockContext(t.Context()))
+		<-steps // acquire
+		time.Sleep(DefaultLease / 2)
+		if e := <-steps; e.Op != "renew" || e.Err == nil {
+			t.Errorf("told of %+v; want a renewal that failed", e)
+		}
+	})
+}
+
+// What is held when a client is closed ends for a Trace, and only once.
+func TestTraceOfClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		c := New(membackend.New(), quiet(), l.trace())
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		c.Close()
+		h.Release(t.Context())
+		l.want(t, "lock exclusive acquired store", "unlock exclusive closed")
+		l.balance(t)
+		if !c.Stats().Closed {
+			t.Error("Stats don't say that it is closed")
+		}
+	})
+}
+
+// slowReleases is a store whose releases wait until they are let go.
+type slowReleases struct {
+	backend.Backend
+	let chan struct{}
+}
+
+func (b slowReleases) Open() backend.Session { return slowRelease{b.Backend.Open(), b.let} }
+
+type slowRelease struct {
+	backend.Session
+	let chan struct{}
+}
+
+func (s slowRelease) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	<-s.let
+	return s.Session.Release(ctx, req)
+}
+
+// An unlock that is under way when the client is closed is told of: nobody else tells that the hold has ended.
+func TestTraceOfAnUnlockDuringClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		let := make(chan struct{})
+		c := New(slowReleases{membackend.New(), let}, quiet(), l.trace())
+		lk := c.Locker("x")
+		must(t, lk.LockContext(t.Context()))
+		unlocked := make(chan error)
+		go func() { unlocked <- lk.UnlockContext(t.Context()) }()
+		synctest.Wait()
+		closed := make(chan error)
+		go func() { closed <- c.Close() }()
+		synctest.Wait()
+		close(let)
+		must(t, <-unlocked)
+		must(t, <-closed)
+		l.balance(t)
+	})
+}
+
+// closingLog is a log whose reader closes the client as it is asked about a first record.
+type closingLog struct {
+	slog.Handler
+	once  sync.Once
+	close func()
+}
+
+func (h *closingLog) Enabled(ctx context.Context, level slog.Level) bool {
+	if level == slog.LevelDebug {
+		h.once.Do(h.close)
+	}
+	return false
+}
+
+// Of a lock that was got just before the client was closed it isn't told that it was got and nothing more.
+func TestTraceOfAnAcquisitionDuringClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		log := new(closingLog)
+		c := New(membackend.New(), WithLogger(slog.New(log)), l.trace())
+		log.close = func() { c.Close() }
+		lk := c.Locker("x")
+		must(t, lk.LockContext(t.Context()))
+		lk.UnlockContext(t.Context())
+		l.balance(t)
+	})
 }
