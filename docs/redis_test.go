@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"log/slog"
 	"net"
 	"sync"
 	"testing"
@@ -227,6 +228,31 @@ var redisScenes = map[string]scene{
 	},
 	"a user of fair locks": func(t *testing.T, p *place) func() {
 		return func() { p.uses(t, "locks", fair("lock:till:3")) }
+	},
+	"a user who looks": func(t *testing.T, p *place) func() {
+		held := map[string]bool{"lock:orders:42": true, "lock:prices": true, "lock:till:3": true, "slots:mailer": true}
+		p.hold(t, backend.Exclusive, "lock:orders:42", web+":17")
+		p.hold(t, backend.Read, "lock:prices", web+":19")
+		p.hold(t, backend.Fair, "lock:till:3", web+":21")
+		p.permits(t, "slots:mailer", web+":22", 2)
+		return func() {
+			c := p.client(t, "looks", cron, slog.New(slog.DiscardHandler))
+			for lock, err := range c.Locks(t.Context(), "") {
+				if err != nil {
+					t.Fatal(err)
+				}
+				delete(held, lock.Name)
+				if info, err := c.Inspect(t.Context(), lock.Name); err != nil || len(info.Holders) != 1 {
+					t.Errorf("%s: %+v, %v", lock.Name, info, err)
+				}
+			}
+			if len(held) > 0 {
+				t.Errorf("not listed: %v", held)
+			}
+			if ok, err := c.Locker("lock:free").TryLock(t.Context()); ok || err == nil {
+				t.Errorf("TryLock: %v, %v", ok, err)
+			}
+		}
 	},
 	"a user in a cluster": func(t *testing.T, p *place) func() {
 		*p = p.cluster()
