@@ -56,7 +56,7 @@ var storeKindCases = without(kindLockerCases,
 	"places that can't be kept", "a grant that is lost", "a fixed lease of who stood in line", "a fair lock that is lost", "Close in a line",
 	"Wait bounds the wait for permits", "a lost wake-up for permits", "permits that are held", "lost permits",
 	"renewals of permits fail past the lease", "a thousand who wait for permits", "permits handed on for a while",
-	"permits with a fixed lease", "a Locker that was lost",
+	"permits with a fixed lease", "a Locker that was lost", "a loss of permits has a reason",
 )
 
 // inLineCases are those that hold where each who waits stands in line, and nothing passes inside a client.

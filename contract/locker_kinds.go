@@ -34,9 +34,7 @@ func (l *lab) as(k backend.Kind) *lab {
 }
 
 // as returns the process for another kind of lock.
-func (p *process) as(k backend.Kind) *process {
-	return &process{p.Client, p.faultyBackend, k, p.ledger}
-}
+func (p *process) as(k backend.Kind) *process { return &process{p.Client, p.faultyBackend, k} }
 
 var fencedLockerCases = []testCase{
 	{"tokens grow", "with every acquisition, whoever's, also after a loss; in a Do, of a Hold, and as dlock.Token", ofKind(backend.Fenced, tokensGrow)},

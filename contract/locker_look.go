@@ -22,6 +22,7 @@ var holderCases = []testCase{
 var sideCases = []testCase{
 	{"the holders of a read-write lock", "are listed by its two sides, readers who share a hold as one", ofKind(backend.Read, holdersOfSides)},
 	{"the holders of permits", "are listed with how many each has, and are rid of them by ForceRelease", ofKind(backend.Permits, holdersOfPermits)},
+	{"a loss of permits has a reason", "and the context, the Hold, its release and a Trace all say the same", ofKind(backend.Permits, lossReasons)},
 }
 
 // reasonCases: why a lock was lost.
@@ -277,85 +278,106 @@ func holdersOfPermits(l *lab) {
 // A doom is a way to lose a lock.
 type doom struct {
 	opts    []dlock.AcquireOption
-	strike  func(p *process, name string)
+	strike  func(name string)
 	reasons []dlock.LossReason // it may be any of these
 	by      string             // of a LossTaken
 	err     error              // that Err wraps
 }
 
 func lossReasons(l *lab) {
-	p, q := l.process(dlock.WithLease(l.brisk())), l.process()
+	told, q := newLedger(), l.process()
+	p := l.process(dlock.WithLease(l.brisk()), told.trace())
 	_, knows := l.other.(backend.Inspector)
-	taken := []dlock.LossReason{dlock.LossTaken}
-	if !knows {
-		taken = []dlock.LossReason{dlock.LossGone}
+	taken := doom{strike: func(name string) {
+		l.vanish(name)
+		if l.kind == backend.Permits {
+			l.takePermits(name, "other:1", 1, 1, l.longLease())
+		} else {
+			l.take(name, "other:1")
+		}
+	}, reasons: []dlock.LossReason{dlock.LossTaken}, by: "other:1"}
+	if !knows || l.kind == backend.Permits { // of which nobody takes another's
+		taken.reasons, taken.by = []dlock.LossReason{dlock.LossGone}, ""
 	}
-	dooms := map[string]doom{
+	l.struck(p, told, map[string]doom{
 		"forced by this client": {
-			strike: func(p *process, name string) {
-				ok, err := p.Locker(name).ForceUnlock(l.ctx)
-				l.noError(err, "ForceUnlock")
-				if !ok {
-					l.Error("ForceUnlock found nothing")
+			strike: func(name string) {
+				if !l.forces(p, name) {
+					l.Error("the client that has it can't force it")
 				}
 			},
 			reasons: []dlock.LossReason{dlock.LossForced},
 		},
 		"forced by another": {
-			strike: func(_ *process, name string) {
-				_, err := q.Locker(name).ForceUnlock(l.ctx)
-				l.noError(err, "ForceUnlock")
-			},
+			strike:  func(name string) { l.forces(q, name) },
 			reasons: []dlock.LossReason{dlock.LossGone},
 		},
-		"taken": {
-			strike:  func(_ *process, name string) { l.vanish(name); l.take(name, "other:1") },
-			reasons: taken,
-			by:      "other:1",
-		},
+		"taken": taken,
 		"cut off": {
-			strike:  func(p *process, name string) { p.on(which{kind: renewStep, name: name}, requestLost) },
+			strike:  func(name string) { p.on(which{kind: renewStep, name: name}, requestLost) },
 			reasons: []dlock.LossReason{dlock.LossExpired},
 			err:     errFault,
 		},
 		"fixed": {
 			opts:    []dlock.AcquireOption{dlock.Lease(l.shortLease())},
-			strike:  func(*process, string) {},
+			strike:  func(string) {},
 			reasons: []dlock.LossReason{dlock.LossLease},
 		},
-	}
-	l.struck(p, dooms)
+	})
 	if l.store.Wipe != nil {
-		reasons := []dlock.LossReason{dlock.LossGone}
+		wiped := doom{strike: func(string) { l.store.Wipe() }, reasons: []dlock.LossReason{dlock.LossGone}}
 		if !l.h.Virtual { // a store may take longer to come back than the lease
-			reasons = append(reasons, dlock.LossExpired)
+			wiped.reasons = append(wiped.reasons, dlock.LossExpired)
 		}
-		l.struck(p, map[string]doom{"wiped": {strike: func(*process, string) { l.store.Wipe() }, reasons: reasons}})
+		l.struck(p, told, map[string]doom{"wiped": wiped})
 	}
 }
 
+// forces lets a client force a lock, or permits.
+func (l *lab) forces(p *process, name string) (forced bool) {
+	l.Helper()
+	var err error
+	if l.kind == backend.Permits {
+		forced, err = p.Semaphore(name, 1).ForceRelease(l.ctx)
+	} else {
+		forced, err = p.Locker(name).ForceUnlock(l.ctx)
+	}
+	l.noError(err, "to force "+name)
+	return forced
+}
+
+// gets acquires a lock, or the one permit that there is.
+func (l *lab) gets(p *process, name string, opts ...dlock.AcquireOption) *dlock.Hold {
+	l.Helper()
+	if l.kind == backend.Permits {
+		return l.permits(p.Semaphore(name, 1), 1, opts...)
+	}
+	return l.acquire(p.Locker(name), opts...)
+}
+
 // struck takes a lock for each doom, and looks what is said of its loss.
-func (l *lab) struck(p *process, dooms map[string]doom) {
+func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	l.Helper()
 	holds, began := make(map[string]*dlock.Hold), time.Now()
 	for name, d := range dooms {
-		holds[name] = l.acquire(p.Locker(name), d.opts...)
+		holds[name] = l.gets(p, name, d.opts...)
 		if err := holds[name].Err(); err != nil && len(d.opts) == 0 {
 			l.Errorf("%s: Err is %v, and it is held", name, err)
 		}
 		holds[name].Context()
 	}
 	for name, d := range dooms {
-		d.strike(p, name)
+		d.strike(name)
 	}
 	for name, d := range dooms {
-		l.mourn(p, name, holds[name], d, began)
+		l.mourn(p, told, holds[name], d, began)
 	}
 }
 
 // mourn checks what is said of a hold that is being lost.
-func (l *lab) mourn(p *process, name string, h *dlock.Hold, d doom, began time.Time) {
+func (l *lab) mourn(p *process, told *ledger, h *dlock.Hold, d doom, began time.Time) {
 	l.Helper()
+	name := h.Name()
 	l.eventuallyOver(name+": the context ends", h.Context().Done())
 	cause := context.Cause(h.Context())
 	loss, ok := errors.AsType[*dlock.Loss](cause)
@@ -380,9 +402,9 @@ func (l *lab) mourn(p *process, name string, h *dlock.Hold, d doom, began time.T
 			l.Errorf("%s: %s says %v, and the context %v", name, what, err, loss)
 		}
 	}
-	l.eventually(name+": a Trace is told", func() bool { return len(p.ledger.lossesOf(name)) > 0 })
-	if told := p.ledger.lossesOf(name); len(told) != 1 || told[0] != loss {
-		l.Errorf("%s: a Trace was told of %v, and the context of %v", name, told, loss)
+	l.eventually(name+": a Trace is told", func() bool { return len(told.lossesOf(name)) > 0 })
+	if all := told.lossesOf(name); len(all) != 1 || all[0] != loss {
+		l.Errorf("%s: a Trace was told of %v, and the context of %v", name, all, loss)
 	}
 	if !slices.ContainsFunc(p.Losses(), func(other dlock.Loss) bool { return other == *loss }) {
 		l.Errorf("%s: the client remembers %v", name, p.Losses())
