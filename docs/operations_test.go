@@ -143,6 +143,26 @@ func records(t *testing.T) map[string]bool {
 	return all
 }
 
+// TestMetrics compares the metrics and labels of the page's alarms with those of package oteldlock, which Prometheus calls otherwise.
+func TestMetrics(t *testing.T) {
+	page, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := sources(t, "../oteldlock")
+	_, alarms, _ := strings.Cut(string(page), "## Alarms worth having")
+	names := regexp.MustCompile(`\bdistsync_[a-z_]+`).FindAllString(alarms, -1)
+	if len(names) == 0 {
+		t.Error("the page has no metrics")
+	}
+	for _, name := range names {
+		metric := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_seconds"), "_total")
+		if !strings.Contains(source, `"`+strings.ReplaceAll(metric, "_", ".")+`"`) {
+			t.Errorf("package oteldlock has no %s", name)
+		}
+	}
+}
+
 // sources returns the text of a package without its tests.
 func sources(t *testing.T, dir string) string {
 	t.Helper()
