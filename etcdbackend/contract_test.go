@@ -37,7 +37,8 @@ var contractParts = []string{
 	"^TestContract$/^steps$/^as_w",    // write
 	"^TestContract$/^locker$/^as_fair",
 	"^TestContract$/^locker$/^as_[^f]",
-	"^TestContract$/^locker$/^a([^s]|s[^_])",
+	"^TestContract$/^locker$/^a_[a-l]",
+	"^TestContract$/^locker$/^a(_[^a-l]|[^s_]|s[^_])",
 	"^TestContract$/^locker$/^([^a-z]|[b-m])",
 	"^TestContract$/^locker$/^[n-z]",
 	"^TestContract$/^locker_", // without hand-over
