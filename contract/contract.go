@@ -21,7 +21,7 @@
 // The suite has these parts. "steps" checks each step of a session on its own, sentence by sentence
 // of the comments in package backend. "model" runs random steps by several owners and compares every
 // answer with a plain model of what a name can hold. "locker" checks that what users get, a dlock.Locker, keeps
-// its promises on this store. Cases about a lock that one has alone are run for plain locks, and again for each
+// its promises on this store, and that what its client tells of it, in each of these cases, adds up. Cases about a lock that one has alone are run for plain locks, and again for each
 // other kind that is one, "as fenced", "as write" and "as fair"; those that hold for a reader, too, "as read", and for who has the only
 // permit of a semaphore "as permits". What sets a kind apart has cases of its own: tokens; who reads beside whom, and notes of
 // writers; permits, of which there are never more out than there are, none without being given back, and whose number changes; and the
