@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// An address is a store's URL, taken apart. Unlike in a [url.URL] there may be several hosts.
+type address struct {
+	scheme string
+	user   *url.Userinfo
+	hosts  []string
+	path   string // as it was written
+	query  string // likewise
+}
+
+// String returns the address for people: nothing in it is secret.
+func (a *address) String() string {
+	return escape(a.scheme + "://" + strings.Join(a.hosts, ","))
+}
+
+// parseAddress takes a URL apart. Its errors don't cite what may be a password, also where that is not where it should be.
+func parseAddress(raw string) (*address, error) {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz+") != "" || scheme == "" {
+		return nil, errors.New("it doesn't begin with a scheme such as redis://")
+	}
+	a := &address{scheme: scheme}
+	authority := rest
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		authority, rest = rest[:i], rest[i:]
+	} else {
+		rest = ""
+	}
+	if strings.ContainsAny(rest, "@#") {
+		return nil, errors.New("in a user, a password or an option / must be written %2F, ? %3F, # %23, and @ %40")
+	}
+	a.path, a.query, _ = strings.Cut(rest, "?")
+	if _, err := url.ParseQuery(a.query); err != nil {
+		return nil, errors.New("what follows the ? has a % that isn't followed by two hexadecimal digits, or a semicolon")
+	}
+	if i := strings.LastIndex(authority, "@"); i >= 0 {
+		var err error
+		if a.user, err = parseUser(authority[:i]); err != nil {
+			return nil, err
+		}
+		authority = authority[i+1:]
+	}
+	if authority != "" {
+		a.hosts = strings.Split(authority, ",")
+	}
+	for _, h := range a.hosts {
+		if err := checkHost(h); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// parseUser parses what is before the @.
+func parseUser(text string) (*url.Userinfo, error) {
+	name, password, has := strings.Cut(text, ":")
+	name, err := url.PathUnescape(name)
+	password, err2 := url.PathUnescape(password)
+	if err != nil || err2 != nil {
+		return nil, errors.New("in the user and the password % must be written %25")
+	}
+	if !has {
+		return url.User(name), nil
+	}
+	return url.UserPassword(name, password), nil
+}
+
+// checkHost returns an error unless text is a host and perhaps a port.
+func checkHost(text string) error {
+	host, port, err := net.SplitHostPort(withPort(text, "1"))
+	if err != nil || host == "" || strings.Trim(port, "0123456789") != "" || port == "" || len(port) > 5 {
+		return fmt.Errorf("%q isn't a host, nor host:port (of an IPv6 address: [::1]:6379)", text)
+	}
+	if strings.ContainsFunc(host, func(r rune) bool { return unsafe(r) || strings.ContainsRune(`%&"'<>\^{}|`, r) }) {
+		return fmt.Errorf("%q isn't the name of a host", host)
+	}
+	return nil
+}
+
+// withPort adds a port to a host that has none.
+func withPort(host, port string) string {
+	if i := strings.LastIndex(host, ":"); i < 0 || strings.HasSuffix(host, "]") {
+		return host + ":" + port
+	}
+	return host
+}
+
+// url returns the address in the form that the clients' own parsers take: with another scheme, one host, and the others as
+// options.
+func (a *address) url(scheme, port string) string {
+	u := url.URL{Scheme: scheme, User: a.user, Path: a.path, RawPath: a.path, RawQuery: a.query}
+	if path, err := url.PathUnescape(a.path); err == nil {
+		u.Path = path
+	}
+	for i, h := range a.hosts {
+		if i == 0 {
+			u.Host = withPort(h, port)
+			continue
+		}
+		if u.RawQuery != "" {
+			u.RawQuery += "&"
+		}
+		u.RawQuery += "addr=" + url.QueryEscape(withPort(h, port))
+	}
+	return u.String()
+}
+
+// option takes a value from the options: the last that is given, or nothing.
+func (a *address) option(name string) string {
+	q, _ := url.ParseQuery(a.query)
+	if v := q[name]; len(v) > 0 {
+		return v[len(v)-1]
+	}
+	return ""
+}
+
+// only returns an error if there is an option that isn't one of those.
+func (a *address) only(names []string) error {
+	q, _ := url.ParseQuery(a.query)
+	for name := range q {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("unknown option %q; there are %s", name, strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
