@@ -127,7 +127,7 @@ func TestSignal(t *testing.T) {
 		r := start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, fmt.Sprintf("SIG=%d", sig)) }, forever,
 			"/bin/sh", "-c", `trap : $SIG; sh -c 'trap "exit 7" $SIG; echo $$ >$DIR/inner; while :; do sleep 0.01; done'; exit $?`)
 		r.pid("inner")
-		r.order(fmt.Sprintf("signal %d", sig))
+		r.tell(fmt.Sprintf("signal %d", sig))
 		r.mustEnd(7)
 	}
 }
@@ -141,7 +141,7 @@ func TestSignalToACommandThatHasLeftTheGroup(t *testing.T) {
 	}
 	r := start(t, nil, forever, setsid, "/bin/sh", "-c", `trap "exit 7" TERM; echo $$ >$DIR/inner; while :; do sleep 0.01; done`)
 	r.pid("inner")
-	r.order("signal 15")
+	r.tell("signal 15")
 	r.mustEnd(7)
 }
 
@@ -155,7 +155,7 @@ func TestStopAndContinue(t *testing.T) {
 	r.order(fmt.Sprintf("signal %d", syscall.SIGTSTP))
 	r.eventually("the command is stopped", func() bool { return state(inner) == "T" })
 	r.order(fmt.Sprintf("signal %d", syscall.SIGTERM)) // is heard when it is continued
-	r.order(fmt.Sprintf("signal %d", syscall.SIGCONT))
+	r.tell(fmt.Sprintf("signal %d", syscall.SIGCONT))
 	r.mustEnd(7)
 }
 

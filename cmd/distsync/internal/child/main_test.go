@@ -67,7 +67,7 @@ func program() {
 		}
 		fmt.Fprintf(answers, "done %s\n", order)
 	}
-	select {} // as long as the command does, whatever becomes of the test
+	os.Exit(1) // the test is gone
 }
 
 // patience is only waited out when something is broken.
@@ -159,22 +159,33 @@ func (r *run) answer() string {
 	return r.answers.Text()
 }
 
-// order tells the program what to do, and returns when it has, or is gone.
-func (r *run) order(what string) {
+// tell tells the program what to do.
+func (r *run) tell(what string) {
 	r.t.Helper()
 	if _, err := fmt.Fprintln(r.orders, what); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// order tells the program what to do, which doesn't end the command, and returns when it has.
+func (r *run) order(what string) {
+	r.t.Helper()
+	r.tell(what)
 	if answer := r.answer(); !strings.HasPrefix(answer, "done") {
 		r.t.Fatalf("told to %s, the program says %q; output: %s", what, answer, r.output.String())
 	}
 }
 
-// mustEnd waits for the command to end in that way.
+// mustEnd waits for the command to end in that way, and for the program.
 func (r *run) mustEnd(status int) {
 	r.t.Helper()
-	if answer := r.answer(); answer != fmt.Sprintf("ended %d", status) {
-		r.t.Fatalf("the program says %q, want status %d; it ended with %v; output: %s", answer, status, r.cmd.Wait(), r.output.String())
+	answer := r.answer()
+	for strings.HasPrefix(answer, "done") {
+		answer = r.answer()
+	}
+	err := r.cmd.Wait()
+	if answer != fmt.Sprintf("ended %d", status) || err != nil {
+		r.t.Fatalf("the program says %q, want status %d; it ended with %v; output: %s", answer, status, err, r.output.String())
 	}
 }
 

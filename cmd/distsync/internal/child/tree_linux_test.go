@@ -52,7 +52,7 @@ func TestKillReachesAll(t *testing.T) {
 	r, pids := startFamily(t, forever)
 	r.order("signal 15")
 	r.mustLive(pids...)
-	r.order("kill")
+	r.tell("kill")
 	r.mustEnd(137)
 	for _, pid := range pids {
 		if !gone(pid) {
@@ -74,7 +74,7 @@ func TestAllEndWhenTimeIsUp(t *testing.T) {
 	r, pids := startFamily(t, forever)
 	r.order("until 2h")
 	r.mustLive(pids...)
-	r.order("until 1ms")
+	r.tell("until 1ms")
 	r.mustEnd(137)
 	r.mustBeGone(pids...)
 }
@@ -101,7 +101,7 @@ func TestAllEndWithAStoppedGuard(t *testing.T) {
 	t.Parallel()
 	r, pids := startFamily(t, forever)
 	syscall.Kill(r.group, syscall.SIGSTOP)
-	r.order("kill")
+	r.tell("kill")
 	r.mustEnd(137)
 	r.mustBeGone(pids...)
 }
@@ -113,7 +113,7 @@ func TestWhatACommandLeavesBehind(t *testing.T) {
 	r := start(t, func(cmd *exec.Cmd) {
 		stdin, _ = cmd.StdinPipe()
 		cmd.Env = append(cmd.Env, "LEFT="+deaf("left"), "DAEMON="+deaf("daemon"))
-	}, forever, "/bin/sh", "-c", `(sh -c "$LEFT" &); setsid sh -c "$DAEMON" & read x; exit 5`)
+	}, forever, "/bin/sh", "-c", `(sh -c "$LEFT" &); setsid sh -c "$DAEMON" >/dev/null 2>&1 & read x; exit 5`)
 	left, daemon := r.pid("left"), r.pid("daemon")
 	t.Cleanup(func() { syscall.Kill(daemon, syscall.SIGKILL) })
 	io.WriteString(stdin, "go\n")
