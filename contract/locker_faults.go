@@ -398,6 +398,7 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
+	case s.kind == releaseStep && f.permits[s.owner] == 0: // as below
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, who has acquired %d", s.kind, s.permits, s.owner, f.permits[s.owner])
 	}

@@ -37,6 +37,7 @@ type inquiry struct {
 	attempt  uint64 // the number of its own latest
 	seen     uint64 // how many attempts this client had sent before the call waited
 	answered bool   // the store said during the call that another has the lock
+	via      Via    // how it got what it has
 	failure  error  // why the last attempt failed; nil if it was answered
 	tries    backoff
 	polls    backoff
@@ -83,15 +84,18 @@ func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOp
 	a.partners = a.variable() == nil && !who.alone
 	a.mayTake(ctx)
 	over := false
+	ctx = c.begins(ctx, a)
 	defer func() {
 		if !over { // a step panicked, or ended its goroutine
 			c.forgo(a)
+			c.acquired(ctx, a, nil, errPanicked)
 			return
 		}
 		c.acquisitions.Put(a)
 	}()
 	h, err := c.acquireInTime(ctx, a)
 	over = true
+	c.acquired(ctx, a, h, err)
 	return h, err
 }
 
@@ -155,14 +159,17 @@ const firstBackoff = 50 * time.Millisecond
 // acquireOnce re-enters, joins, or acquires afresh, and waits for that if it may.
 func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error) {
 	own, err := c.own(a)
+	a.via = ViaStore
 	switch {
 	case err != nil:
 		return nil, err
 	case own != nil && own.kind != a.kind:
 		return c.readUnder(ctx, own, a)
 	case own != nil && rules[a.kind].shared:
+		a.via = ViaReentry
 		return own, c.reenterShared(ctx, own, a)
 	case own != nil:
+		a.via = ViaReentry
 		return own, c.reenter(ctx, own, a)
 	}
 	if h := c.share(a); h != nil {
@@ -185,7 +192,7 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 	defer c.unlock()
 	if a.bound != nil {
 		if !c.checkLocked(a.bound) {
-			return nil, a.bound.state.overError()
+			return nil, a.bound.overError()
 		}
 		if a.bound.kind == a.kind {
 			return a.bound, nil
@@ -197,7 +204,7 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 		return h, err
 	}
 	if h := a.within; h != nil && !c.checkLocked(h) && h.state == lost {
-		return nil, ErrLost
+		return nil, h.overError()
 	}
 	a.within = nil
 	return nil, nil
@@ -223,18 +230,6 @@ func (c *Client) ownLocked(a *acquisition) (*hold, error) {
 	}
 }
 
-// overError says how a hold that is not live any more ended.
-func (s holdState) overError() error {
-	switch s {
-	case lost:
-		return ErrLost
-	case forsaken:
-		return ErrClosed
-	default:
-		return ErrNotHeld
-	}
-}
-
 // whyOver says how the hold that a context is for has ended, if it has.
 func (c *Client) whyOver(h *hold) error {
 	if h == nil {
@@ -245,7 +240,7 @@ func (c *Client) whyOver(h *hold) error {
 	if c.checkLocked(h) {
 		return nil
 	}
-	return h.state.overError()
+	return h.overError()
 }
 
 // variable returns the Locker whose plain call it is, or nil.
@@ -285,7 +280,8 @@ func isFinal(err error) bool {
 	case errHeld, errNotUnlocked, errOtherKind, ErrUpgrade, ErrLost, ErrNotHeld, ErrClosed:
 		return true
 	}
-	return false
+	_, lost := err.(*Loss)
+	return lost
 }
 
 // fail notes why an attempt failed. One that was cut short by the call's own end says nothing that
@@ -509,7 +505,7 @@ func (c *Client) unusableLocked(a *acquisition) error {
 		return errNoToken
 	case v != nil && v.hold != nil && v.hold.state != released && !rules[a.kind].shared:
 		if rules[a.kind].placed {
-			c.loseLocked(v.hold, ErrLost) // the store wouldn't have granted what is held
+			c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store wouldn't have granted what is held
 		}
 		return errAgain // the Locker was locked meanwhile, and that hold is lost, or will soon be found to be
 	default:
@@ -544,7 +540,7 @@ func (c *Client) confirmed(ctx context.Context, cl *claim) bool {
 		return false // it has been downgraded, and what was asked about given back
 	}
 	if err == nil && res.Count == 0 {
-		c.loseClaimLocked(cl, ErrLost)
+		c.loseClaimLocked(cl, why{reason: LossForced})
 	}
 	return err == nil || cl.dead || c.now() >= cl.until()
 }
@@ -692,9 +688,13 @@ func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.Acq
 		return err
 	}
 	// The store says that the hold is gone, or our own clock said so meanwhile.
-	c.loseLocked(h, ErrLost)
+	w := gone
+	if err != nil {
+		w = c.ranOutLocked(cl, c.now())
+	}
+	c.loseLocked(h, w)
 	if cl.unsure {
 		c.takeBackLocked(cl)
 	}
-	return ErrLost
+	return h.overError()
 }

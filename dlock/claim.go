@@ -1,6 +1,7 @@
 package dlock
 
 import (
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -19,8 +20,10 @@ type hold struct {
 	// The rest is guarded by Client.mu.
 	state       holdState
 	offered     bool      // to a waiter that has not taken it yet: nobody's to unlock
+	told        bool      // its end is to be told: see Trace
 	count       int32     // at most what the store counts; of a reader, how many calls
 	renewedFrom int32     // the count from which on it is renewed; 0: never
+	later       uint32    // for how long its claim had been there when it began, in microseconds
 	watchers    *watchers // who wants to know when it is over
 }
 
@@ -28,6 +31,7 @@ type hold struct {
 type watchers struct {
 	over     []*notice              // given when it is lost
 	contexts map[*lifeline]struct{} // ended when it is lost or released
+	loss     *Loss                  // nil if it isn't lost
 }
 
 // A notice tells of a loss. Several holds may give it, one after the other.
@@ -187,6 +191,15 @@ func (h *hold) rest(p party, kind backend.Kind, cl *claim) {
 	}
 }
 
+// since returns when a party got what it has.
+func (h *hold) since() instant { return h.claim.began + time.Duration(h.later)*time.Microsecond }
+
+// beginsLater notes that a hold on a claim that is there already begins now.
+func (h *hold) beginsLater(now instant) *hold {
+	h.later = uint32(min(max(now-h.claim.began, 0)/time.Microsecond, math.MaxUint32))
+	return h
+}
+
 // variable returns the Locker whose plain calls the hold is for, or nil.
 func (h *hold) variable() *variable {
 	v, _ := h.party.(*variable)
@@ -222,17 +235,17 @@ func (c *Client) supersedeLocked(cl *claim) {
 		return
 	}
 	if o.alone != nil && o.alone != cl.retain() {
-		c.loseLocked(o.alone, ErrLost)
+		c.loseLocked(o.alone, takenBy(cl.owner))
 	}
 	if mine := o.passing(); mine != nil && o.alone == nil {
-		c.loseClaimLocked(mine, ErrLost)
+		c.loseClaimLocked(mine, takenBy(cl.owner))
 	}
 	if !rules[cl.kind].shared {
 		for _, h := range o.readers() {
-			c.loseLocked(h, ErrLost)
+			c.loseLocked(h, takenBy(cl.owner))
 		}
 		if o.reading != nil && o.reading.young != nil {
-			c.loseClaimLocked(o.reading.young, ErrLost) // its last reader is just leaving
+			c.loseClaimLocked(o.reading.young, takenBy(cl.owner)) // its last reader is just leaving
 		}
 	}
 }
@@ -264,45 +277,56 @@ func (c *Client) currentLocked(o *object, kind backend.Kind, p party) *hold {
 	return h
 }
 
-// isLost says whether a hold was lost.
-func (c *Client) isLost(h *hold) bool {
+// lossOf returns how a hold was lost, as the cause of its context, or nil.
+func (c *Client) lossOf(h *hold) error {
 	c.mu.Lock()
 	defer c.unlock()
-	return !c.checkLocked(h) && h.state == lost
+	if c.checkLocked(h) || h.state != lost {
+		return nil
+	}
+	return h.ended()
 }
 
 // checkLocked says whether a hold can be relied on now, and ends it if its time is over.
 func (c *Client) checkLocked(h *hold) bool {
-	if h.valid(c.now()) {
+	now := c.now()
+	if h.valid(now) {
 		return true
 	}
-	c.loseLocked(h, ErrLost)
+	if h.state == live {
+		c.loseLocked(h, c.ranOutLocked(h.claim, now))
+	}
 	return false
 }
 
 // loseLocked ends a hold for good before it was released, and tells whoever wants to know: with it all
 // that share its claim.
-func (c *Client) loseLocked(h *hold, cause error) {
+func (c *Client) loseLocked(h *hold, w why) {
 	if h.state != live {
 		return
 	}
-	c.loseClaimLocked(h.claim, cause)
+	c.loseClaimLocked(h.claim, w)
 }
 
 // loseClaimLocked ends a claim for good before it was released, with all that rest on it.
-func (c *Client) loseClaimLocked(cl *claim, cause error) {
+func (c *Client) loseClaimLocked(cl *claim, w why) {
 	if cl.dead || c.closed { // who has it was told by Close
 		return
 	}
 	cl.dead = true
+	delete(c.troubles, cl)
 	c.unscheduleLocked(&cl.alarm)
+	before := c.counts.lost.Load()
 	switch h := cl.object.alone; {
 	case h != nil && h.claim == cl:
-		c.loseHoldLocked(h, cause)
+		c.loseHoldLocked(h, w)
 	case rules[cl.kind].many:
-		c.loseHoldLocked(cl.more.holder, cause)
+		c.loseHoldLocked(cl.more.holder, w)
 	default:
-		c.loseReadersLocked(cl, cause)
+		c.loseReadersLocked(cl, w)
+	}
+	if c.counts.lost.Load() > before {
+		c.reportLossLocked(c.lastLosses[len(c.lastLosses)-1])
 	}
 	if c.stored(cl.lease) > cl.lease || cl.outlived() {
 		c.takeBackLocked(cl) // the store keeps it for longer than it is wanted
@@ -311,16 +335,14 @@ func (c *Client) loseClaimLocked(cl *claim, cause error) {
 	if q := cl.object.line; q != nil {
 		c.lookAtLineLocked(q)
 	}
-	if cl.watched {
-		c.warnLocked("lock lost", "name", cl.object.name, "kind", cl.kind, "owner", cl.owner)
-	} // a fixed lease is meant to end
 }
 
 // loseHoldLocked ends one hold on a claim that is lost.
-func (c *Client) loseHoldLocked(h *hold, cause error) {
+func (c *Client) loseHoldLocked(h *hold, w why) {
+	l := c.lossLocked(h, w)
 	h.state = lost
 	c.dropLocked(h)
-	c.tellLocked(h, cause)
+	c.tellLocked(h, c.lostLocked(h, l))
 	switch v := h.variable(); {
 	case v == nil:
 		c.rememberLocked(h)

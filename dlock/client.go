@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,6 +25,7 @@ type Client struct {
 	batches         backend.BatchRenewer // nil if the store has none
 	prompt          bool                 // the store's steps never wait
 	leavable        backend.Leavable     // nil if the store's steps can't be left
+	inspector       backend.Inspector    // nil if the store can't say who has a lock
 	lines           bool                 // those who wait can stand in line in the store
 	limits          backend.Limits
 	store           string // its type, for errors
@@ -31,6 +33,8 @@ type Client struct {
 	lease           time.Duration
 	handover        time.Duration
 	log             logbook
+	traces          []Trace
+	counts          counts
 	goroutineOwners bool
 
 	epoch   time.Time       // instants count from here, on the monotonic clock
@@ -44,25 +48,28 @@ type Client struct {
 
 	// The mutex is never held across I/O or a wait, nor while anything of a caller's is called, its
 	// contexts among it. Functions that need it end in Locked.
-	mu        sync.Mutex
-	closed    bool
-	number    uint64                       // of the last outermost acquisition
-	attempts  uint64                       // to acquire, that were sent
-	objects   [families]map[string]*object // by name: locks that somebody has here, or waits for
-	struckAt  instant                      // when it last forced a lock
-	lost      map[lostKey][]*hold          // of owners, not yet unlocked
-	losses    []*hold                      // the same, oldest first
-	forgot    bool                         // some of these were dropped
-	spare     *queue                       // for the next that is needed
-	crowds    map[lockKey]*crowd           // other clients that are to come first
-	streaks   map[lockKey]streak           // of late
-	takeBacks takeBacks
-	alarms    alarms      // by time: what is due
-	timer     *time.Timer // runs ring at the first of these
-	armed     instant     // when that will be
-	polls     bool        // a subscription was refused, and that was logged
-	ends      []func()    // of contexts and subscriptions: to be called once mu is free
-	records   []record    // to be logged after these
+	mu         sync.Mutex
+	closed     bool
+	number     uint64                       // of the last outermost acquisition
+	attempts   uint64                       // to acquire, that were sent
+	objects    [families]map[string]*object // by name: locks that somebody has here, or waits for
+	struckAt   instant                      // when it last forced a lock
+	lost       map[lostKey][]*hold          // of owners, not yet unlocked
+	losses     []*hold                      // the same, oldest first
+	troubles   map[*claim]why               // what speaks against claims that aren't lost yet
+	lastLosses []*Loss                      // oldest first
+	stalled    stall                        // the last
+	forgot     bool                         // some of these were dropped
+	spare      *queue                       // for the next that is needed
+	crowds     map[lockKey]*crowd           // other clients that are to come first
+	streaks    map[lockKey]streak           // of late
+	takeBacks  takeBacks
+	alarms     alarms      // by time: what is due
+	timer      *time.Timer // runs ring at the first of these
+	armed      instant     // when that will be
+	polls      bool        // a subscription was refused, and that was logged
+	ends       []func()    // of contexts and subscriptions: to be called once mu is free
+	records    []record    // to be logged after these
 }
 
 // An instant is a time on the client's monotonic clock.
@@ -78,12 +85,10 @@ func New(b backend.Backend, opts ...Option) *Client {
 	c := &Client{
 		limits:   b.Limits(),
 		store:    fmt.Sprintf("%T", b),
-		id:       newID(),
 		lease:    DefaultLease,
 		handover: DefaultHandover,
 		log:      logbook{logger: slog.Default()},
 		epoch:    time.Now(),
-		number:   mathrand.Uint64N(1 << 62), // so that two clients that share an id by mistake don't share holds
 		lost:     make(map[lostKey][]*hold),
 		crowds:   make(map[lockKey]*crowd),
 		streaks:  make(map[lockKey]streak),
@@ -99,6 +104,11 @@ func New(b backend.Backend, opts ...Option) *Client {
 			panic(fmt.Sprintf("dlock: New: %v", err))
 		}
 	}
+	if c.id == "" {
+		c.id = newID()
+	} else {
+		c.number = mathrand.Uint64N(1 << 62) // so that two clients that share an id by mistake don't share holds
+	}
 	if c.lease < c.limits.MinLease {
 		panic(fmt.Sprintf("dlock: New: the lease %v is shorter than the store's minimum of %v", c.lease, c.limits.MinLease))
 	}
@@ -109,11 +119,12 @@ func New(b backend.Backend, opts ...Option) *Client {
 	_, c.prompt = c.session.(backend.Prompt)
 	c.leavable, _ = c.session.(backend.Leavable)
 	_, c.lines = c.session.(backend.Liner)
+	c.inspector, _ = c.session.(backend.Inspector)
 	return c
 }
 
-// ID returns the client's id, by which the store knows its holders: a random UUID, or what
-// [WithClientID] said.
+// ID returns the client's id, by which the store knows its holders: what [WithClientID] said, or
+// "HOST/PID/RANDOM".
 func (c *Client) ID() string { return c.id }
 
 // Locker returns a Locker for the lock of that name. Each call returns a new one, and each is a
@@ -290,11 +301,11 @@ func (c *Client) stored(d time.Duration) time.Duration {
 	return (d + step - 1) / step * step
 }
 
-// newID returns a random (version 4) UUID, RFC 9562.
+// newID returns an id that no other client has, and that says where it runs.
 func newID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:16])
 }

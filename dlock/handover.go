@@ -82,11 +82,12 @@ func (c *Client) nextLocked(cl *claim, h *hold) *acquisition {
 // inheritLocked makes a waiter the holder of a claim.
 func (c *Client) inheritLocked(a *acquisition, cl *claim) {
 	cl.handed = true
-	heir := newHold(a.party, a.kind, cl)
+	heir := newHold(a.party, a.kind, cl).beginsLater(c.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
 	cl.object.keep(heir) // before the queue may be empty, and the object idle
 	c.dequeueLocked(a)
 	c.installLocked(heir)
+	a.via = ViaHandover
 	c.handLocked(a, heir)
 }
 
@@ -187,7 +188,11 @@ func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireRe
 	case c.closed:
 		return nil, true
 	case cl.dead, now >= cl.until(), err == nil && !granted: // else the store would have granted it
-		c.loseClaimLocked(cl, ErrLost)
+		w := gone
+		if err != nil || granted {
+			w = c.ranOutLocked(cl, now)
+		}
+		c.loseClaimLocked(cl, w)
 		if read.unsure || granted {
 			c.takeBackLocked(read)
 		}
@@ -219,7 +224,7 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 	written.sending(sent, lease)
 	switch {
 	case err == nil && res.Outcome == backend.NotHeld:
-		c.loseClaimLocked(cl, ErrLost)
+		c.loseClaimLocked(cl, gone)
 	case err == nil && res.Outcome == backend.Freed:
 		c.wakeLocked(cl)
 	}

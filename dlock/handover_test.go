@@ -547,7 +547,7 @@ func TestHandedAndLost(t *testing.T) {
 		}
 		c.mu.Lock()
 		h := heldOf(c, "x")
-		c.loseLocked(h, ErrLost)
+		c.loseLocked(h, gone)
 		c.unlock()
 		if _, err := c.take(ctx, &acquisition{call: call{name: "x", party: h.party}, waiting: waiting{handed: h}}); err != errAgain {
 			t.Errorf("taking what is lost: %v", err)

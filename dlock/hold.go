@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync/atomic"
+	"time"
 )
 
 // Hold is a lock that is held, from [Locker.Acquire] to [Hold.Release]: what [Locker.Do] is for code that
@@ -94,6 +95,37 @@ func (h *Hold) Lost() <-chan struct{} {
 	s := h.mustBeHeld()
 	return s.locker.client.lostChannel(s.hold)
 }
+
+// Err returns nil while the lock is held, and then how that ended: an [*Error] that wraps a [*Loss], and so [ErrLost]; [ErrClosed]; or [ErrNotHeld]
+// once the last of its releases has begun. It looks at the clock, as the Err of the context does.
+func (h *Hold) Err() error {
+	s := h.mustBeHeld()
+	c := s.locker.client
+	c.mu.Lock()
+	defer c.unlock()
+	switch {
+	case c.checkLocked(s.hold) && !h.given.Load():
+		return nil
+	case s.hold.state == live:
+		return s.locker.wrap("hold", ErrNotHeld)
+	case s.hold.state == lost:
+		return s.hold.ended()
+	default:
+		return s.locker.wrap("hold", s.hold.overError())
+	}
+}
+
+// Until returns until when the lock is surely held if it isn't renewed any more, by this process's clock, monotonic: a hundredth
+// of the lease before the store lets it end. It moves with each renewal. Who must have stopped by then, whatever happens, looks at it
+// again and again: a lock that is lost may be another's before.
+func (h *Hold) Until() time.Time {
+	s := h.mustBeHeld()
+	return s.locker.client.epoch.Add(s.hold.claim.until())
+}
+
+// HolderID returns what the store knows this hold by: the client's id, a colon and a number. No two acquisitions have the same; a hold that was
+// handed on, or is shared with other readers of this client, has that of whoever asked the store.
+func (h *Hold) HolderID() string { return h.mustBeHeld().hold.claim.owner }
 
 // Token returns the lock's fencing token, if it is one of a [Client.FencedLocker]: a number, never 0, that is
 // larger than any given out for this lock before. It stays what it is when the lock is lost: that is what it is for.
@@ -210,8 +242,8 @@ func (d *holdContext) Err() error {
 	if err := d.Context.Err(); err != nil || d.id.client.now() < d.id.hold.claim.until() {
 		return err
 	}
-	if d.id.client.isLost(d.id.hold) {
-		d.line.cancel(ErrLost)
+	if err := d.id.client.lossOf(d.id.hold); err != nil {
+		d.line.cancel(err)
 	}
 	return d.Context.Err()
 }
@@ -237,7 +269,7 @@ func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	}
 	t.contexts[d.line] = struct{}{}
 	if h.state != live {
-		c.endContextsLocked(h, h.state.overError())
+		c.endContextsLocked(h, h.ended())
 	}
 	return d
 }

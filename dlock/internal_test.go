@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -186,9 +187,13 @@ func TestErrOfDoContextLooksAtTheClock(t *testing.T) {
 }
 
 func TestNewID(t *testing.T) {
-	v4 := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape := regexp.MustCompile(fmt.Sprintf("^%s/%d/[A-Z2-7]{16}$", regexp.QuoteMeta(host), os.Getpid()))
 	a, b := newID(), newID()
-	if !v4.MatchString(a) || a == b {
+	if !shape.MatchString(a) || a == b {
 		t.Errorf("client ids %q, %q", a, b)
 	}
 }

@@ -251,7 +251,7 @@ func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease ti
 // the grant it could be over before he hears of that, each time.
 func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration) {
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == live {
-		c.loseLocked(v.hold, ErrLost) // the store can't have given away what is held
+		c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store can't have given away what is held
 		return
 	}
 	h, cl := a.h, a.h.claim
@@ -262,6 +262,7 @@ func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration)
 	cl.more.grant, cl.more.end = lease, end
 	a.h = nil
 	c.dequeueLocked(a)
+	a.via = ViaGranted
 	c.handLocked(a, c.grantLocked(h, since))
 	h.offered = true
 }

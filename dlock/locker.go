@@ -184,14 +184,20 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 // lock is left alone: [ErrConflict].
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	l.mustBeMade()
+	released, err := l.force(ctx)
+	return released, l.wrap("forceunlock", err)
+}
+
+// force frees what the Locker is for, whoever has it.
+func (l *Locker) force(ctx context.Context) (bool, error) {
 	if err := l.usable(ctx); err != nil {
-		return false, l.wrap("forceunlock", err)
+		return false, err
 	}
 	c := l.client
 	mine := c.claimsOf(l)
 	res, err := step(ctx, c, backend.Session.ForceRelease, backend.ForceReleaseRequest{Kind: l.kind, Name: l.name})
 	if err != nil {
-		return false, l.wrap("forceunlock", l.stepError(ctx, err))
+		return false, c.stepError(ctx, err)
 	}
 	if res.Released || !rules[l.kind].shared { // readers whom nobody struck may be those under a write
 		c.struck(l, mine)
@@ -210,6 +216,12 @@ func (c *Client) claimsOf(l *Locker) []*claim {
 // has the lock alone reads as well goes with that, and not with what others read.
 func (c *Client) claimsLocked(o *object, kind backend.Kind) []*claim {
 	var claims []*claim
+	if o != nil && rules[kind].many {
+		for h := range o.permitted() {
+			claims = append(claims, h.claim)
+		}
+		return claims
+	}
 	if o != nil && o.alone != nil && !rules[kind].shared {
 		claims = append(claims, o.alone.claim)
 	}
@@ -240,7 +252,7 @@ func (c *Client) struck(l *Locker, mine []*claim) {
 	c.forced.Add(1)
 	c.struckAt = c.now()
 	for _, cl := range mine {
-		c.loseClaimLocked(cl, ErrLost)
+		c.loseClaimLocked(cl, why{reason: LossForced})
 	}
 	o := c.objectLocked(l.kind, l.name)
 	for _, cl := range c.claimsLocked(o, l.kind) {
@@ -335,7 +347,7 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := l.client.release(ctx, h); err != errAgain {
+		if err := l.client.giveUpHold(ctx, h); err != errAgain {
 			return err
 		}
 		if !rules[l.kind].shared {
@@ -408,15 +420,15 @@ func (l *Locker) lookFor(ctx context.Context, req backend.LookRequest) (backend.
 	}
 	res, err := step(ctx, l.client, backend.Session.Look, req)
 	if err != nil {
-		return backend.LookResult{}, l.stepError(ctx, err)
+		return backend.LookResult{}, l.client.stepError(ctx, err)
 	}
 	return res, nil
 }
 
 // stepError is the error of a single step: with the end of ctx, if that is why.
-func (l *Locker) stepError(ctx context.Context, err error) error {
+func (c *Client) stepError(ctx context.Context, err error) error {
 	err = unavailable(err)
-	if why := l.client.over(ctx); why != nil {
+	if why := c.over(ctx); why != nil {
 		return both(why, err)
 	}
 	return err

@@ -120,6 +120,11 @@ func warning(msg string, args ...any) record {
 	return record{time.Now(), slog.LevelWarn, msg, args}
 }
 
+// debug logs what happens all the time, where somebody wants to know.
+func (c *Client) debug(msg string, args ...any) {
+	c.log.add(record{time.Now(), slog.LevelDebug, msg, args})
+}
+
 // warn logs. c.mu need not be held; where it is, use warnLocked.
 func (c *Client) warn(msg string, args ...any) { c.log.add(warning(msg, args...)) }
 

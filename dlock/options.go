@@ -58,8 +58,8 @@ func WithHandover(d time.Duration) Option {
 }
 
 // WithClientID sets the client's id, the first half of what the store knows a holder by. The
-// default is a random UUID. A name of one's own makes it easier to see in the store who holds a
-// lock; any text that isn't empty will do. Two clients may have one id, by mistake or not: they
+// default says where the client runs, and differs for each: the host's name, the process id and 80 random bits, with slashes in
+// between. Any text that isn't empty will do. Two clients may have one id, by mistake or not: they
 // exclude each other all the same.
 func WithClientID(id string) Option {
 	return func(c *Client) error {

@@ -19,7 +19,7 @@ func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 		if h == nil {
 			return ErrNotHeld
 		}
-		if err := c.release(ctx, h); err != errAgain {
+		if err := c.giveUpHold(ctx, h); err != errAgain {
 			return err
 		}
 	}
@@ -49,7 +49,7 @@ func (c *Client) presentHoldLocked(l *Locker, p party) *hold {
 
 // releaseWithin gives back one hold of a Do, with its own context or one from inside it.
 func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
-	if err := c.release(ctx, h); err != errAgain {
+	if err := c.giveUpHold(ctx, h); err != errAgain {
 		return err
 	}
 	return ErrNotHeld // it gave back more than it took
@@ -80,7 +80,9 @@ func (c *Client) release(ctx context.Context, h *hold) error {
 	case h.state == forsaken:
 		return c.releaseForsakenLocked(ctx, h)
 	case !h.valid(now):
-		c.loseLocked(h, ErrLost)
+		if h.state == live {
+			c.loseLocked(h, c.ranOutLocked(h.claim, now))
+		}
 		c.releaseLostLocked(h)
 		c.unlock()
 		return ErrLost
@@ -215,7 +217,7 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) err
 		}
 		return nil
 	case res.Outcome != backend.Left:
-		c.loseLocked(h, ErrLost) // the store had lost it, and the last re-entry began a fresh one
+		c.loseLocked(h, gone) // the store had lost it, and the last re-entry began a fresh one
 		return ErrLost
 	}
 	c.prolongLocked(h, now, lease)
@@ -238,6 +240,7 @@ func (c *Client) releaseLastLocked(ctx context.Context, h *hold, now instant) (e
 func (c *Client) freeLocked(ctx context.Context, h *hold, q *queue, now instant) (err error) {
 	cl := h.claim
 	cl.dead, cl.leaving = true, true
+	delete(c.troubles, cl)
 	lease := c.stored(cl.lease)
 	cl.sending(now, lease)
 	ask := c.asksWhoWaitsLocked(cl, now)
@@ -251,6 +254,9 @@ func (c *Client) freeLocked(ctx context.Context, h *hold, q *queue, now instant)
 		c.drainShared(ctx, inner)
 	}
 	freed, err = c.drain(ctx, cl, lease, ask)
+	if err == ErrLost {
+		c.foundLost(h)
+	}
 	return err
 }
 

@@ -290,7 +290,7 @@ func TestALostReadIsToldToEach(t *testing.T) {
 						return nil // leaves before
 					}
 					<-ctx.Done()
-					if context.Cause(ctx) == ErrLost {
+					if errors.Is(context.Cause(ctx), ErrLost) {
 						lost.Add(1)
 					}
 					return nil

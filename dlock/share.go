@@ -153,14 +153,17 @@ func (c *Client) share(a *acquisition) *hold {
 	if cl == nil || now >= c.handoverEnd(cl) || !cl.passes(now) || !cl.suits(a) {
 		return nil
 	}
-	return c.joinReadersLocked(o, cl, a.party)
+	a.via = ViaJoined
+	return c.joinReadersLocked(o, cl, a)
 }
 
 // joinReadersLocked counts one more reader on a claim.
-func (c *Client) joinReadersLocked(o *object, cl *claim, p party) *hold {
-	h := o.reader(p)
+func (c *Client) joinReadersLocked(o *object, cl *claim, a *acquisition) *hold {
+	h := o.reader(a.party)
 	if h == nil || h.claim != cl {
-		h = newHold(p, backend.Read, cl)
+		h = newHold(a.party, backend.Read, cl).beginsLater(c.now())
+	} else {
+		a.via = ViaReentry
 	}
 	return c.restLocked(o, h)
 }
@@ -210,7 +213,8 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 			return
 		}
 		c.dequeueLocked(a)
-		c.handLocked(a, c.joinReadersLocked(o, cl, a.party))
+		a.via = ViaJoined
+		c.handLocked(a, c.joinReadersLocked(o, cl, a))
 		q = o.queue
 	}
 }
@@ -227,6 +231,7 @@ func (cl *claim) retain() *hold {
 // endSharedLocked ends a shared claim on which nothing rests: its number is dead.
 func (c *Client) endSharedLocked(cl *claim) {
 	cl.dead = true
+	delete(c.troubles, cl)
 	c.unscheduleLocked(&cl.alarm)
 	c.unscheduleLocked(&cl.more.lent)
 	cl.object.retire(cl)
@@ -234,7 +239,7 @@ func (c *Client) endSharedLocked(cl *claim) {
 }
 
 // loseReadersLocked ends whatever rests on a shared claim that is lost.
-func (c *Client) loseReadersLocked(cl *claim, cause error) {
+func (c *Client) loseReadersLocked(cl *claim, w why) {
 	o := cl.object
 	o.retire(cl)
 	if cl.more != nil {
@@ -242,7 +247,7 @@ func (c *Client) loseReadersLocked(cl *claim, cause error) {
 	}
 	for _, h := range o.readers() {
 		if h.claim == cl {
-			c.loseHoldLocked(h, cause)
+			c.loseHoldLocked(h, w)
 		}
 	}
 	c.tidyLocked(o)
@@ -379,7 +384,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	defer c.unlock()
 	switch {
 	case err == nil && !res.Held:
-		c.loseLocked(h, ErrLost)
+		c.loseLocked(h, gone)
 	case err != nil && h.state == live:
 		return err
 	}
@@ -387,7 +392,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 		if h.state == released {
 			return errAgain // by another call of the same party, meanwhile
 		}
-		return h.state.overError()
+		return h.overError()
 	}
 	h.count++
 	if !a.o.fixed {
@@ -422,7 +427,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		}
 		return nil, err
 	case !res.Acquired:
-		c.loseLocked(w, ErrLost) // else the store would have granted it
+		c.loseLocked(w, gone) // else the store would have granted it
 		return nil, errAgain
 	case c.closed:
 		return nil, ErrClosed
@@ -437,7 +442,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	}
 	inner.began, inner.alarm.task = sent, inner
 	first := inner.more.holds == 0
-	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a.party)
+	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a)
 	switch {
 	case first:
 		inner.lease, inner.watched = a.o.lease, !a.o.fixed

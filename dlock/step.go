@@ -13,6 +13,16 @@ import (
 // is closed, whatever the store's client does. What it leaves behind has an unknown outcome. Where
 // steps never wait that is not needed.
 func step[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
+	if len(c.traces) == 0 {
+		return untraced(ctx, c, do, req)
+	}
+	began := c.now()
+	res, err := untraced(ctx, c, do, req)
+	c.stepDone(ctx, req, began, err)
+	return res, err
+}
+
+func untraced[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
 	if c.prompt {
 		return do(c.session, ctx, req)
 	}

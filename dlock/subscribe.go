@@ -32,6 +32,9 @@ func (c *Client) subscribeLocked(q *queue) {
 	if q.placed {
 		req.Kind, req.Granted = backend.Fair, func(g backend.Grant) { c.granted(q, g) }
 	}
+	if len(c.traces) > 0 {
+		req.Changed = func(broken error) { c.subscriptionChanged(q, broken) }
+	}
 	c.backgroundLocked(func() {
 		var b backoff
 		for {
@@ -75,6 +78,9 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 		c.laterLocked(sub.Close)
 		return
 	}
+	if q.subscribed == failing {
+		c.laterLocked(func() { c.subscriptionChanged(q, nil) })
+	}
 	q.sub, q.subscribed = sub, standing
 	c.laterLocked(q.cancel) // else the context stays for as long as somebody waits
 	q.cancel = nil
@@ -95,6 +101,7 @@ func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	}
 	retry := backend.KindOf(err) != backend.Refused
 	if q.subscribed == subscribing {
+		c.laterLocked(func() { c.subscriptionChanged(q, err) })
 		c.wakeQueueLocked(q) // it must poll from now on
 		if q.placed {
 			c.lookAtLineLocked(q)

@@ -3,6 +3,7 @@ package dlock
 import (
 	"container/heap"
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -102,6 +103,9 @@ func (c *Client) ring() {
 	}
 	c.armed = 0
 	now := c.now()
+	if due := c.alarms.nextLocked(now); now-due >= shortestStall {
+		c.stalled = stall{due, now}
+	}
 	for len(c.alarms.heap) > 0 && c.alarms.heap[0].at <= now {
 		heap.Pop(&c.alarms).(*alarm).task.ring(c, now)
 	}
@@ -118,7 +122,7 @@ func (cl *claim) ring(c *Client, now instant) {
 	case cl.dead:
 		c.forgetAllLocked(cl)
 	case now >= cl.until():
-		c.loseClaimLocked(cl, ErrLost)
+		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
 	case cl.watched || rules[cl.kind].asserted || cl.goal() > cl.until():
 		c.alarms.batch = append(c.alarms.batch, cl)
 		c.scheduleLocked(&cl.alarm, cl.next(now+cl.effective()/6)) // if it isn't answered by then
@@ -183,26 +187,58 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 		defer cancel()
 		var failed failures
 		c.renewAll(ctx, reqs, func(i int, res backend.RenewResult, err error) {
-			failed.add(err)
+			failed.add(batch[i], err)
 			c.renewed(batch[i], reqs[i].Kind, sent, leases[i], res, err)
 		})
-		if n, err := failed.get(); n > 0 && c.ctx.Err() == nil {
-			c.warn("renewals failed and will be repeated", "failed", n, "of", len(batch), "err", err)
-		}
+		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent, Err: failed.first})
+		c.reportRenewals(&failed, len(batch))
 	})
+}
+
+// reportRenewals logs which locks couldn't be renewed, and how long they last, but for those that are over.
+func (c *Client) reportRenewals(failed *failures, of int) {
+	if len(failed.claims) == 0 || c.ctx.Err() != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	const most = 10
+	var names []string
+	now, left, n := c.now(), time.Duration(math.MaxInt64), 0
+	for _, cl := range failed.claims {
+		if cl.dead {
+			continue
+		}
+		n++
+		left = min(left, cl.until()-now)
+		if len(names) < most {
+			names = append(names, cl.object.name)
+		}
+	}
+	if n > 0 {
+		c.warnLocked("renewals failed and will be repeated", "failed", n, "of", of, "names", names, "left", left, "err", failed.first)
+	}
 }
 
 // renewAll renews in one batch or, where the store has no batches, one by one. It calls answer once
 // for each request.
 func (c *Client) renewAll(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
 	if c.batches != nil {
+		began := c.now()
 		c.batches.RenewBatch(ctx, reqs, answer)
+		if len(c.traces) > 0 {
+			c.stepDone(ctx, reqs, began, nil)
+		}
 		return
 	}
 	var all sync.WaitGroup
 	for i, req := range reqs {
 		all.Go(func() {
+			began := c.now()
 			res, err := c.session.Renew(ctx, req)
+			if len(c.traces) > 0 {
+				c.stepDone(ctx, req, began, err)
+			}
 			answer(i, res, err)
 		})
 	}
@@ -220,37 +256,35 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 	case cl.kind != kind:
 		// It was downgraded meanwhile, and what was asked about is given back.
 	case err != nil:
+		c.troubledLocked(cl, why{err: err})
 		retry := now + cl.effective()/16
 		c.scheduleLocked(&cl.alarm, min(cl.alarm.at, cl.next(retry)))
-	case !res.Held, now >= cl.until():
-		c.loseClaimLocked(cl, ErrLost)
+	case !res.Held:
+		c.goneLocked(cl)
+	case now >= cl.until():
+		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
 	default:
+		delete(c.troubles, cl)
 		cl.extend(sent, lease)
 		c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
 	}
 }
 
-// failures counts errors and keeps the first.
+// failures are the claims that couldn't be renewed, and the first error.
 type failures struct {
-	mu    sync.Mutex
-	count int
-	first error
+	mu     sync.Mutex
+	claims []*claim
+	first  error
 }
 
-func (f *failures) add(err error) {
+func (f *failures) add(cl *claim, err error) {
 	if err == nil {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count++
+	f.claims = append(f.claims, cl)
 	if f.first == nil {
 		f.first = err
 	}
-}
-
-func (f *failures) get() (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.count, f.first
 }

@@ -56,6 +56,8 @@ func as(user, password string) func(*clientv3.Config) {
 type session interface {
 	wiretest.Session
 	backend.Liner
+	backend.Inspector
+	backend.Lister
 }
 
 func open(t testing.TB, cli *clientv3.Client, opts ...etcdbackend.Option) session {

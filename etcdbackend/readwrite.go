@@ -304,6 +304,11 @@ func (s *session) giveBackAll(ctx context.Context, name string, as role, holds [
 	each(len(holds), func(i int) {
 		errs[i] = s.giveBack(ctx, holdID{name, holds[i].owner, as}, holds[i].lease, 0)
 	})
+	return firstOf(errs)
+}
+
+// firstOf returns the first error of some that may be nil.
+func firstOf(errs []error) error {
 	for _, err := range errs {
 		if err != nil {
 			return err
@@ -364,10 +369,8 @@ func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft,
 			left[i].seconds, left[i].granted, errs[i] = s.store.remaining(ctx, leases[i])
 		}
 	})
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
-		}
+	if err := firstOf(errs); err != nil {
+		return nil, err
 	}
 	return left, nil
 }

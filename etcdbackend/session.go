@@ -37,6 +37,8 @@ var (
 	_ backend.BatchRenewer = (*session)(nil)
 	_ backend.Liner        = (*session)(nil)
 	_ backend.Leavable     = (*session)(nil)
+	_ backend.Inspector    = (*session)(nil)
+	_ backend.Lister       = (*session)(nil)
 )
 
 // check returns an error if a request must not be sent.

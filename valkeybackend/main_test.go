@@ -89,10 +89,8 @@ func dial(t testing.TB, addr string, change ...option) (valkey.Client, error) {
 	for _, c := range change {
 		c(&opts)
 	}
-	client, err := valkey.NewClient(opts)
-	if client != nil {
-		t.Cleanup(client.Close)
-	}
+	client, closeAll, err := wiretest.NewValkey(opts)
+	t.Cleanup(closeAll)
 	return client, err
 }
 

@@ -81,7 +81,7 @@ func checkHost(text string) error {
 	if err != nil || host == "" || strings.Trim(port, "0123456789") != "" || port == "" || len(port) > 5 {
 		return fmt.Errorf("%q isn't a host, nor host:port (of an IPv6 address: [::1]:6379)", text)
 	}
-	if strings.ContainsFunc(host, func(r rune) bool { return unsafe(r) || strings.ContainsRune(`%&"'<>\^{}|`, r) }) {
+	if strings.ContainsFunc(host, func(r rune) bool { return hidden(r) || strings.ContainsRune(`%&"'<>\^{}|`, r) }) {
 		return fmt.Errorf("%q isn't the name of a host", host)
 	}
 	return nil

@@ -55,6 +55,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit(exitUsage, err) })
 	g.define(root.PersistentFlags())
+	root.AddCommand(newList(g), newShow(g), newWatch(g), newUnlock(g), newDoctor(g), newManual(root))
 	root.AddCommand(newHelp()...)
 	return root
 }

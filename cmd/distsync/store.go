@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -133,26 +134,29 @@ func (s *store) openRedis(g *global) error {
 		if o.RouteByLatency || o.RouteRandomly || o.ReplicaOnly {
 			return wrong(errors.New("locks are on the master: no route_by_latency, route_randomly or replica_only"))
 		}
-		o.ContextTimeoutEnabled = true
+		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewFailoverClient(o)
 	case "cluster":
 		o, err := redis.ParseClusterURL(a.url(scheme, "6379"))
 		if err != nil {
 			return wrong(err)
 		}
-		o.ContextTimeoutEnabled = true
+		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewClusterClient(o)
 	default:
 		o, err := redis.ParseURL(a.url(scheme, "6379"))
 		if err != nil {
 			return wrong(err)
 		}
-		o.ContextTimeoutEnabled = true
+		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewClient(o)
 	}
 	s.Backend = redisbackend.New(s.redis, redisbackend.WithPrefix(g.prefix))
 	return nil
 }
+
+// orDefault returns what the URL says of a client's timeout or, if it says nothing, the one for all.
+func orDefault(d time.Duration, g *global) time.Duration { return cmp.Or(d, g.timeout) }
 
 // valkeyOptions are those that valkey-go's parser knows; others it doesn't mind.
 var valkeyOptions = []string{"db", "dial_timeout", "write_timeout", "addr", "skip_verify", "protocol", "client_cache", "max_retries",
@@ -170,9 +174,7 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 	if err != nil {
 		return wrong(err)
 	}
-	if o.Dialer.Timeout == 0 {
-		o.Dialer.Timeout = g.timeout
-	}
+	o.Dialer.Timeout, o.ConnWriteTimeout = orDefault(o.Dialer.Timeout, g), orDefault(o.ConnWriteTimeout, g)
 	client, err := dialValkey(ctx, o)
 	if err != nil {
 		return s.unavailable(ctx, g, err)

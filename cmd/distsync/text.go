@@ -3,27 +3,36 @@ package main
 import (
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/width"
 )
 
 // printable returns a name as people may see it: as it is, or in quotes and escaped if it has anything that a terminal might act
 // on, that can't be seen, or that looks like quotes of ours.
 func printable(name string) string {
-	if name == "" || strings.ContainsFunc(name, unsafe) || !utf8.ValidString(name) || strings.HasPrefix(name, `"`) {
-		return strconv.Quote(name)
+	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, hidden) || strings.HasPrefix(name, `"`) {
+		return quote(name)
 	}
 	return name
 }
 
-// escape returns a text in which what a terminal might act on is escaped: a single line.
+// quote is strconv.Quote, but for spaces other than the ordinary one, which it escapes, too.
+func quote(name string) string { return `"` + escapeText(strings.ReplaceAll(strings.ReplaceAll(name, `\`, `\\`), `"`, `\"`)) + `"` }
+
+// escape returns a text in one line, in which is escaped what a terminal might act on.
 func escape(text string) string {
+	return escapeText(strings.ReplaceAll(text, "\n", "; ")) // as in errors that are joined
+}
+
+func escapeText(text string) string {
 	var b strings.Builder
-	text = strings.ReplaceAll(text, "\n", "; ") // as errors that are joined
 	for len(text) > 0 {
 		r, size := utf8.DecodeRuneInString(text)
-		if r == utf8.RuneError && size == 1 || unsafe(r) && r != ' ' {
-			quoted := strconv.Quote(text[:size])
+		if r == utf8.RuneError && size == 1 || hidden(r) && r != ' ' {
+			quoted := strconv.QuoteToASCII(text[:size])
 			b.WriteString(quoted[1 : len(quoted)-1])
 		} else {
 			b.WriteString(text[:size])
@@ -33,5 +42,61 @@ func escape(text string) string {
 	return b.String()
 }
 
-// unsafe says whether a character isn't one that can be seen, as spaces and those that change the direction of writing.
-func unsafe(r rune) bool { return !strconv.IsGraphic(r) || unicode.IsSpace(r) }
+// hidden says whether a character can't be seen: a control, a space, one that changes the direction of writing.
+func hidden(r rune) bool { return !strconv.IsGraphic(r) || unicode.IsSpace(r) }
+
+// columns returns how many columns of a terminal a text takes.
+func columns(text string) (n int) {
+	for _, r := range text {
+		n += columnsOf(r)
+	}
+	return n
+}
+
+func columnsOf(r rune) int {
+	switch kind := width.LookupRune(r).Kind(); {
+	case unicode.In(r, unicode.Mn, unicode.Me):
+		return 0
+	case kind == width.EastAsianWide || kind == width.EastAsianFullwidth:
+		return 2
+	}
+	return 1
+}
+
+// shorten cuts so much out of the middle of a text that it takes no more than most columns: what it begins with and what it ends
+// with says most of a name.
+func shorten(text string, most int) string {
+	if columns(text) <= most {
+		return text
+	}
+	runes := []rune(text)
+	from, to, room := 0, len(runes), most-1 // for the ellipsis
+	for from < to {
+		end := from+(len(runes)-to) > 0 && columns(string(runes[:from])) > columns(string(runes[to:]))
+		next := runes[from]
+		if end {
+			next = runes[to-1]
+		}
+		if room -= columnsOf(next); room < 0 {
+			break
+		}
+		if end {
+			to--
+		} else {
+			from++
+		}
+	}
+	return string(runes[:from]) + "…" + string(runes[to:])
+}
+
+// lasts returns a time that is left as people read it.
+func lasts(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "for ever"
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	default:
+		return d.Round(time.Second).String()
+	}
+}

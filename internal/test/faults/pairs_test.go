@@ -241,7 +241,7 @@ func (u *pairUser) write(ctx context.Context) error {
 	n := u.first.Load() + 1
 	u.first.Store(n)
 	u.stay()
-	if ctx.Err() != nil && context.Cause(ctx) == dlock.ErrLost {
+	if ctx.Err() != nil && errors.Is(context.Cause(ctx), dlock.ErrLost) {
 		u.crowds[u.number].gone.Store(true) // it leaves things as they are
 		return nil
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/seed951563bd/distsync/etcdbackend"
 	"github.com/seed951563bd/distsync/internal/redisson"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
@@ -147,11 +148,16 @@ func connectRedis(addrs ...string) (backend.Backend, func(), error) {
 }
 
 func connectValkey(addrs ...string) (backend.Backend, func(), error) {
-	vk, err := valkey.NewClient(valkey.ClientOption{InitAddress: addrs, ForceSingleClient: len(addrs) == 1})
+	return openValkey(valkey.ClientOption{InitAddress: addrs, ForceSingleClient: len(addrs) == 1})
+}
+
+func openValkey(opts valkey.ClientOption) (backend.Backend, func(), error) {
+	vk, closeAll, err := wiretest.NewValkey(opts)
 	if err != nil {
+		closeAll()
 		return nil, nil, err
 	}
-	return valkeybackend.New(vk), vk.Close, nil
+	return valkeybackend.New(vk), closeAll, nil
 }
 
 func connectRedisSentinel(master string, sentinels []string) (backend.Backend, func(), error) {
@@ -160,11 +166,7 @@ func connectRedisSentinel(master string, sentinels []string) (backend.Backend, f
 }
 
 func connectValkeySentinel(master string, sentinels []string) (backend.Backend, func(), error) {
-	vk, err := valkey.NewClient(valkey.ClientOption{InitAddress: sentinels, Sentinel: valkey.SentinelOption{MasterSet: master}})
-	if err != nil {
-		return nil, nil, err
-	}
-	return valkeybackend.New(vk), vk.Close, nil
+	return openValkey(valkey.ClientOption{InitAddress: sentinels, Sentinel: valkey.SentinelOption{MasterSet: master}})
 }
 
 var etcdStore = &store{

@@ -19,6 +19,7 @@ import (
 	"github.com/seed951563bd/distsync/etcdbackend"
 	"github.com/seed951563bd/distsync/internal/test/history"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
@@ -57,10 +58,8 @@ func TestValkey(t *testing.T) {
 		opts.Dialer.Timeout = impatience
 		var vk valkey.Client
 		testservers.Until(t, "a client is connected", func() (ok bool) { // it wants that at once
-			c, err := valkey.NewClient(opts)
-			if c != nil {
-				t.Cleanup(c.Close)
-			}
+			c, closeAll, err := wiretest.NewValkey(opts)
+			t.Cleanup(closeAll)
 			vk = c
 			return err == nil
 		})

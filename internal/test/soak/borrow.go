@@ -92,7 +92,7 @@ func (b *borrowing) stayWith(ctx context.Context, how string) (lost bool) {
 		_, err := b.semaphore.Available(ctx)
 		b.expectPermits("Available", err, false)
 	})
-	lost = ctx.Err() != nil && context.Cause(ctx) == dlock.ErrLost
+	lost = ctx.Err() != nil && errors.Is(context.Cause(ctx), dlock.ErrLost)
 	b.hold.Lost = lost
 	b.report(0)
 	return lost

@@ -230,7 +230,7 @@ func (v *visit) take() {
 	v.enter("Acquire")
 	v.valid = func() bool { return h.Context().Err() == nil }
 	v.stayInside(h.Context())
-	lost := h.Context().Err() != nil && context.Cause(h.Context()) == dlock.ErrLost
+	lost := h.Context().Err() != nil && errors.Is(context.Cause(h.Context()), dlock.ErrLost)
 	v.hold.Lost = lost
 	v.report(0)
 	if err = h.Release(v.ctx); lost && !errors.Is(err, dlock.ErrLost) {
@@ -291,7 +291,7 @@ func (v *visit) run(ctx context.Context, how string) {
 			return !over
 		}
 		v.stayInside(inside)
-		lost = inside.Err() != nil && context.Cause(inside) == dlock.ErrLost
+		lost = inside.Err() != nil && errors.Is(context.Cause(inside), dlock.ErrLost)
 		v.hold.Lost = lost
 		v.report(0)
 		return nil

@@ -1,0 +1,298 @@
+package dlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// HoldInfo is a lock that a client holds, as it knows it itself.
+type HoldInfo struct {
+	Name     string
+	Kind     backend.Kind
+	HolderID string // see [Hold.HolderID]
+	By       string // whose calls hold it: "locker" for plain calls of a Locker, "owner N", "goroutine N", or "permits"
+
+	Since   time.Time // when the request was sent that acquired it, or it was handed on
+	Until   time.Time // until when it is held at least: see [Hold.Until]
+	Renewed bool      // it has no fixed lease
+
+	Count   int    // how often it is to be unlocked
+	Permits int    // of a Semaphore
+	Token   uint64 // of a fenced lock; else 0
+}
+
+// WaitInfo is a call of a client that waits.
+type WaitInfo struct {
+	Name string
+	Kind backend.Kind
+	By   string // as in HoldInfo
+
+	Since time.Time // when it was called
+	Until time.Time // when it gives up, if that is known; else zero
+	Place int       // among those of this client that wait for the lock, from 1
+
+	Permits int // of a Semaphore
+}
+
+// Holds returns what the client holds now, the oldest first. It asks nobody.
+func (c *Client) Holds() []HoldInfo {
+	c.mu.Lock()
+	var all []HoldInfo
+	now := c.now()
+	for h := range c.holdsLocked() {
+		if h.valid(now) && !h.offered {
+			all = append(all, c.infoLocked(h))
+		}
+	}
+	c.mu.Unlock()
+	slices.SortFunc(all, func(a, b HoldInfo) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name)) })
+	return all
+}
+
+func (c *Client) infoLocked(h *hold) HoldInfo {
+	cl := h.claim
+	permits, _ := cl.permits()
+	return HoldInfo{
+		Name: cl.object.name, Kind: h.kind, HolderID: cl.owner, By: called(h.party, h.kind),
+		Since: c.epoch.Add(h.since()), Until: c.epoch.Add(cl.until()), Renewed: cl.watched,
+		Count: int(h.count), Permits: permits, Token: cl.token(),
+	}
+}
+
+// Waits returns the calls of the client that wait in line for a lock, those that began first first. It asks nobody.
+func (c *Client) Waits() []WaitInfo {
+	c.mu.Lock()
+	var all []WaitInfo
+	for _, table := range c.objects {
+		for _, o := range table {
+			for q := range o.queues() {
+				place := 0
+				for a := q.first; a != nil; a = a.next {
+					place++
+					w := WaitInfo{Name: a.name, Kind: a.kind, By: called(a.party, a.kind), Since: c.epoch.Add(a.began), Place: place, Permits: a.o.permits}
+					if a.budget > 0 {
+						w.Until = c.epoch.Add(a.began + a.budget)
+					}
+					all = append(all, w)
+				}
+			}
+		}
+	}
+	c.mu.Unlock()
+	slices.SortFunc(all, func(a, b WaitInfo) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Place, b.Place))
+	})
+	return all
+}
+
+// called says who a party is.
+func called(p party, kind backend.Kind) string {
+	switch p := p.(type) {
+	case Owner:
+		if rules[kind].many {
+			return "permits"
+		}
+		return fmt.Sprintf("owner %d", p.id)
+	case goroutineOwner:
+		return fmt.Sprintf("goroutine %d", uint64(p))
+	default:
+		return "locker"
+	}
+}
+
+// Stats counts what a client has done since it was made.
+type Stats struct {
+	// Acquisitions, by how they came: see [Via].
+	FromStore, HandedOver, Reentered, Joined, Granted uint64
+
+	// Acquiring calls that came to nothing: see [Outcome].
+	NotAcquired, Canceled, Failed uint64
+
+	Released            uint64 // unlocks, however they went
+	Lost                uint64 // holds, those with a fixed lease among them
+	Renewed, NotRenewed uint64 // renewals of single locks that the store answered, and did not
+}
+
+type counter = atomic.Uint64
+
+// Stats returns the client's counters.
+func (c *Client) Stats() Stats {
+	n := &c.counts
+	return Stats{
+		FromStore: n.acquired[ViaStore].Load(), HandedOver: n.acquired[ViaHandover].Load(), Reentered: n.acquired[ViaReentry].Load(),
+		Joined: n.acquired[ViaJoined].Load(), Granted: n.acquired[ViaGranted].Load(),
+		NotAcquired: n.outcomes[NotAcquired].Load(), Canceled: n.outcomes[Canceled].Load(), Failed: n.outcomes[Failed].Load(),
+		Released: n.released.Load(), Lost: n.lost.Load(), Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(),
+	}
+}
+
+// Holder is one who has a lock, as the store knows it.
+type Holder struct {
+	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of Redisson, see [Hold.HolderID]. Of permits on Redis and Valkey
+	// it is twelve bytes in hexadecimal, which stand for that.
+	ID string
+
+	// Client is the id of its client: see [WithClientID]. Empty if ID doesn't say.
+	Client string
+
+	Kind      backend.Kind  // Exclusive for all three ways to a plain lock
+	Count     int           // how often it holds the lock, or how many permits it has
+	Remaining time.Duration // how long it lasts if nobody renews it; negative if it never ends
+}
+
+// LockInfo is a lock as the store knows it.
+type LockInfo struct {
+	Name    string
+	Kind    backend.Kind // Exclusive for all three ways to a plain lock, Write for a read-write lock, or Permits
+	Holders []Holder     // a writer before readers; the first thousand
+	More    int          // others that have it
+	Line    []string     // the ids of who stands in line for a fair lock, in order; the first thousand
+	Limit   int          // of a semaphore: how many permits there are, as the store was told last; 0 if it doesn't know
+}
+
+// Inspect asks the store who has the lock or the permits of that name, of whatever kind. Without holders nobody has. Errors are those of [Locker.IsLocked]; of a store that
+// can't say, one that wraps [errors.ErrUnsupported].
+func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
+	mustBeContext(ctx)
+	if name == "" {
+		return LockInfo{}, &Error{Op: "inspect", Err: errEmptyName}
+	}
+	info, err := c.inspect(ctx, name)
+	if err != nil {
+		return LockInfo{}, &Error{Op: "inspect", Name: name, Err: err}
+	}
+	return info, nil
+}
+
+func (c *Client) inspect(ctx context.Context, name string) (LockInfo, error) {
+	if err := c.over(ctx); err != nil {
+		return LockInfo{}, err
+	}
+	if c.inspector == nil {
+		return LockInfo{}, fmt.Errorf("%s can't say who has a lock: %w", c.store, errors.ErrUnsupported)
+	}
+	res, err := step(ctx, c, inspect, backend.InspectRequest{Name: name})
+	if err != nil {
+		return LockInfo{}, c.stepError(ctx, err)
+	}
+	return newLockInfo(res), nil
+}
+
+func inspect(s backend.Session, ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	return s.(backend.Inspector).Inspect(ctx, req)
+}
+
+func newLockInfo(i backend.Inspection) LockInfo {
+	info := LockInfo{Name: i.Name, Kind: i.Kind, More: i.More, Line: i.Line, Limit: i.Limit}
+	for _, h := range i.Holders {
+		info.Holders = append(info.Holders, Holder{h.Owner, clientOf(h.Owner), h.Kind, h.Count, h.Remaining})
+	}
+	return info
+}
+
+// clientOf returns the id of the client that an owner is of, or nothing.
+func clientOf(owner string) string {
+	i := strings.LastIndexByte(owner, ':')
+	if i < 0 || strings.Trim(owner[i+1:], "0123456789") != "" {
+		return ""
+	}
+	return owner[:i]
+}
+
+// Locks asks the store for its locks whose names begin with prefix, in any order, in pages. One that is held all the while is among them; others may be. It ends with
+// the first error: that of ctx, [ErrClosed], or what the store says; of one that can't list its locks, one that wraps [errors.ErrUnsupported].
+// To find all may take the store a while, but keeps it from nothing else: on Redis and Valkey it looks at every key (SCAN).
+func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
+	mustBeContext(ctx)
+	return func(yield func(LockInfo, error) bool) {
+		req := backend.ListRequest{Prefix: prefix, Limit: listPage}
+		for more := true; more; more = req.After != "" {
+			res, err := c.list(ctx, req)
+			if err != nil {
+				yield(LockInfo{}, &Error{Op: "list", Name: prefix, Err: err})
+				return
+			}
+			for _, i := range res.Locks {
+				if !yield(newLockInfo(i), nil) {
+					return
+				}
+			}
+			req.After = res.Next
+		}
+	}
+}
+
+// listPage is how many locks are asked for at a time.
+const listPage = 500
+
+func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+	if err := c.over(ctx); err != nil {
+		return backend.ListResult{}, err
+	}
+	if _, ok := c.session.(backend.Lister); !ok {
+		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store, errors.ErrUnsupported)
+	}
+	res, err := step(ctx, c, func(s backend.Session, ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+		return s.(backend.Lister).List(ctx, req)
+	}, req)
+	if err != nil {
+		return backend.ListResult{}, c.stepError(ctx, err)
+	}
+	return res, nil
+}
+
+// Holder asks the store who has the lock: the first of [Locker.Holders], or the zero Holder if it is free.
+func (l *Locker) Holder(ctx context.Context) (Holder, error) {
+	l.mustBeMade()
+	holders, err := l.holders(ctx)
+	if err != nil || len(holders) == 0 {
+		return Holder{}, l.wrap("holder", err)
+	}
+	return holders[0], nil
+}
+
+// Holders asks the store who has the lock, in one round trip: of the reading side of an [RWLocker] those who read, at most a thousand, and of the writing side
+// who writes. Errors are those of [Locker.IsLocked]; of a store that can't say, one that wraps [errors.ErrUnsupported].
+func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
+	l.mustBeMade()
+	holders, err := l.holders(ctx)
+	return holders, l.wrap("holder", err)
+}
+
+func (l *Locker) holders(ctx context.Context) ([]Holder, error) {
+	if err := l.usable(ctx); err != nil {
+		return nil, err
+	}
+	info, err := l.client.inspect(ctx, l.name)
+	if err != nil {
+		return nil, err
+	}
+	if len(info.Holders) > 0 && rules[info.Kind].family != rules[l.kind].family {
+		return nil, fmt.Errorf("%w: %s", ErrConflict, info.Kind)
+	}
+	return slices.DeleteFunc(info.Holders, func(h Holder) bool { return rules[h.Kind].shared != rules[l.kind].shared }), nil
+}
+
+// Holders asks the store who has permits, in one round trip: at most a thousand. Errors are those of [Locker.IsLocked]; of a store that can't say, one that wraps
+// [errors.ErrUnsupported].
+func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
+	l := s.mustBeMade()
+	holders, err := l.holders(ctx)
+	return holders, l.wrap("holder", err)
+}
+
+// ForceRelease gives back all permits that anybody has, and says whether anybody had any. It is for operators: see [Locker.ForceUnlock].
+func (s *Semaphore) ForceRelease(ctx context.Context) (bool, error) {
+	l := s.mustBeMade()
+	released, err := l.force(ctx)
+	return released, l.wrap("forcerelease", err)
+}

@@ -1,0 +1,350 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Trace is functions that are called when something happens in a client, in the manner of net/http/httptrace, for
+// metrics, spans and logs. Any of them may be nil. They are called in the goroutine in which it happened, at any time and concurrently, and keep
+// it waiting, those that renew locks among them: they must not block, and may not use the client. Nothing is called, or allocated, where no Trace
+// is set.
+//
+// A hold of which AcquireDone was told, with Acquired and not [ViaReentry], ends with exactly one of: Lost, or ReleaseDone with [Released],
+// [HandedOn] or [ReleaseFailed]. One that is never released, or forsaken at [Client.Close], doesn't end.
+type Trace struct {
+	// AcquireStart is called when a call begins to acquire, and returns its context or one that is derived from that, for a span: with
+	// it steps of the store are called, and AcquireDone. The context of the Hold isn't derived from it.
+	AcquireStart func(ctx context.Context, e AcquireStart) context.Context
+
+	// AcquireDone is called when such a call ends.
+	AcquireDone func(ctx context.Context, e AcquireDone)
+
+	// ReleaseDone is called when an unlock ends that had something to give back.
+	ReleaseDone func(ctx context.Context, e ReleaseDone)
+
+	// Lost is called when a hold is lost, after its context has ended. The Loss may be kept, and not changed.
+	Lost func(l *Loss)
+
+	// RenewDone is called when a round of renewals ends.
+	RenewDone func(e RenewDone)
+
+	// StepDone is called when the store, or its client, has answered a step, or the step was left.
+	StepDone func(ctx context.Context, e StepDone)
+
+	// Subscription is called when what tells the client of releases breaks or can't be had, and when it stands again. Stores tell as far as they know.
+	Subscription func(e SubscriptionChange)
+}
+
+// AcquireStart is the beginning of a call that acquires.
+type AcquireStart struct {
+	Name    string
+	Kind    backend.Kind
+	Permits int // of a Semaphore
+}
+
+// AcquireDone is the end of a call that acquires.
+type AcquireDone struct {
+	Name     string
+	Kind     backend.Kind
+	Permits  int    // of a Semaphore
+	HolderID string // see [Hold.HolderID]; empty unless it was acquired
+	Outcome  Outcome
+	Via      Via           // if it was acquired
+	Waited   time.Duration // from the call to its end
+	Err      error         // nil if it was acquired
+}
+
+// Outcome is what has become of a call that acquires.
+type Outcome uint8
+
+// Outcomes of calls that acquire.
+const (
+	Acquired    Outcome = iota
+	NotAcquired         // in time: another has it
+	Canceled            // the context ended
+	Failed              // the store, or this package, returned an error
+)
+
+// String returns the outcome in a word: "acquired", "timeout", "canceled" or "error".
+func (o Outcome) String() string { return [...]string{"acquired", "timeout", "canceled", "error"}[o] }
+
+// Via is how a lock came to a caller.
+type Via uint8
+
+// Ways to a lock.
+const (
+	ViaStore    Via = iota // the store was asked
+	ViaHandover            // another goroutine of this client has handed it on
+	ViaReentry             // the caller's party had it already
+	ViaJoined              // other readers of this client had it
+	ViaGranted             // the store gave it to whoever was first in line
+	vias
+)
+
+// String returns the way in a word: "store", "handover", "reentry", "joined" or "granted".
+func (v Via) String() string {
+	return [...]string{"store", "handover", "reentry", "joined", "granted"}[v]
+}
+
+// ReleaseDone is the end of an unlock.
+type ReleaseDone struct {
+	Name     string
+	Kind     backend.Kind
+	HolderID string
+	Outcome  ReleaseOutcome
+	Held     time.Duration // for how long it was held when the unlock began
+	Took     time.Duration // the unlock
+	Err      error
+}
+
+// ReleaseOutcome is what has become of an unlock.
+type ReleaseOutcome uint8
+
+// Outcomes of unlocks.
+const (
+	Released      ReleaseOutcome = iota
+	HandedOn                     // to another goroutine of this client
+	StillHeld                    // it was one of several holds
+	AlreadyLost                  // Lost has told of that
+	ReleaseFailed                // the store didn't confirm it, and it goes on in the background
+)
+
+// String returns the outcome in a word: "released", "handover", "held", "lost" or "error".
+func (o ReleaseOutcome) String() string {
+	return [...]string{"released", "handover", "held", "lost", "error"}[o]
+}
+
+// RenewDone is the end of a round of renewals.
+type RenewDone struct {
+	Locks, Failed int // how many were to be renewed, and how many of them the store didn't answer
+	Took          time.Duration
+	Err           error // the first
+}
+
+// StepDone is the end of a step of the store.
+type StepDone struct {
+	Op   string // acquire, release, renew, forcerelease, look, keepplaces, inspect or list
+	Name string // empty for a renewal of several locks
+	Kind backend.Kind
+	Took time.Duration
+	Err  error
+}
+
+// SubscriptionChange says that a subscription broke or stands again.
+type SubscriptionChange struct {
+	Name string
+	Kind backend.Kind
+	Up   bool
+	Err  error // why it broke
+}
+
+// WithTrace has the functions of t called. Several may be set; they are called in that order. What t is changed to later
+// makes no difference.
+func WithTrace(t *Trace) Option {
+	return func(c *Client) error {
+		if t == nil {
+			return errors.New("the trace is nil")
+		}
+		c.traces = append(c.traces, *t)
+		return nil
+	}
+}
+
+// counts are what [Client.Stats] says.
+type counts struct {
+	acquired        [vias]counter
+	outcomes        [Failed + 1]counter
+	released, lost  counter
+	renewed, failed counter
+}
+
+// begins tells that a call begins to acquire.
+func (c *Client) begins(ctx context.Context, a *acquisition) context.Context {
+	for i := range c.traces {
+		if f := c.traces[i].AcquireStart; f != nil {
+			ctx = f(ctx, AcquireStart{a.name, a.kind, a.o.permits})
+		}
+	}
+	return ctx
+}
+
+// acquired tells how a call that acquires has ended.
+func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err error) {
+	outcome := outcomeOf(err)
+	if c.counts.outcomes[outcome].Add(1); outcome == Acquired {
+		c.counts.acquired[a.via].Add(1)
+	}
+	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
+	if len(c.traces) == 0 && !debug {
+		return
+	}
+	e := AcquireDone{Name: a.name, Kind: a.kind, Permits: a.o.permits, Outcome: outcome, Via: a.via, Waited: c.now() - a.began, Err: err}
+	var l *Loss
+	if h != nil {
+		e.HolderID, l = h.claim.owner, c.tell(h, &e)
+	}
+	for i := range c.traces {
+		if f := c.traces[i].AcquireDone; f != nil {
+			f(ctx, e)
+		}
+	}
+	if l != nil {
+		c.traceLost(l)
+	}
+	if debug {
+		c.debug("lock", "name", e.Name, "kind", e.Kind, "holder", e.HolderID, "outcome", e.Outcome, "via", e.Via, "waited", e.Waited, "err", err)
+	}
+}
+
+// tell notes that others hear of a hold. It returns how it was lost, if that was before.
+func (c *Client) tell(h *hold, e *AcquireDone) *Loss {
+	c.mu.Lock()
+	defer c.unlock()
+	switch {
+	case e.Via == ViaReentry:
+	case h.state == lost:
+		return h.watchers.loss
+	case h.state == released:
+		e.Via = ViaReentry // other readers of the same Locker have given this back, and it has theirs
+	default:
+		h.told = true
+	}
+	return nil
+}
+
+// outcomeOf returns what an error of a call that acquires says.
+func outcomeOf(err error) Outcome {
+	switch {
+	case err == nil:
+		return Acquired
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrNotAcquired):
+		return Canceled
+	case errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnavailable):
+		return NotAcquired
+	default:
+		return Failed
+	}
+}
+
+// giveUpHold gives back one hold for a caller.
+func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
+	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
+	if len(c.traces) == 0 && !debug {
+		err := c.explained(h, c.release(ctx, h))
+		if err != errAgain {
+			c.counts.released.Add(1)
+		}
+		return err
+	}
+	e := ReleaseDone{Name: h.claim.object.name, Kind: h.kind, HolderID: h.claim.owner}
+	began := c.now()
+	handed := !rules[h.kind].shared && c.handOn(h)
+	if !handed {
+		e.Err = c.explained(h, c.release(ctx, h))
+	}
+	if e.Err == errAgain {
+		return e.Err
+	}
+	c.counts.released.Add(1)
+	e.Held, e.Took = began-h.since(), c.now()-began
+	c.ended(h, &e, handed)
+	for i := range c.traces {
+		if f := c.traces[i].ReleaseDone; f != nil {
+			f(ctx, e)
+		}
+	}
+	if debug {
+		c.debug("unlock", "name", e.Name, "kind", e.Kind, "holder", e.HolderID, "outcome", e.Outcome, "held", e.Held, "err", e.Err)
+	}
+	return e.Err
+}
+
+// ended says how a release of a hold went. Of those that race only one is the last.
+func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) {
+	c.mu.Lock()
+	defer c.unlock()
+	switch {
+	case errors.Is(e.Err, ErrLost):
+		e.Outcome = AlreadyLost
+		return
+	case !h.told, e.Err == nil && h.state != released:
+		e.Outcome = StillHeld
+		return
+	case e.Err != nil:
+		e.Outcome = ReleaseFailed
+	case handed:
+		e.Outcome = HandedOn
+	}
+	h.told = false
+}
+
+// traceLost tells of a loss.
+func (c *Client) traceLost(l *Loss) {
+	for i := range c.traces {
+		if f := c.traces[i].Lost; f != nil {
+			f(l)
+		}
+	}
+}
+
+// roundDone tells of a round of renewals.
+func (c *Client) roundDone(e RenewDone) {
+	c.counts.renewed.Add(uint64(e.Locks - e.Failed))
+	c.counts.failed.Add(uint64(e.Failed))
+	for i := range c.traces {
+		if f := c.traces[i].RenewDone; f != nil {
+			f(e)
+		}
+	}
+}
+
+// stepDone tells of a step that began at that instant.
+func (c *Client) stepDone(ctx context.Context, req any, began instant, err error) {
+	e := StepDone{Took: c.now() - began, Err: err}
+	switch r := req.(type) {
+	case backend.AcquireRequest:
+		e.Op, e.Name, e.Kind = "acquire", r.Name, r.Kind
+	case backend.ReleaseRequest:
+		e.Op, e.Name, e.Kind = "release", r.Name, r.Kind
+	case backend.RenewRequest:
+		e.Op, e.Name, e.Kind = "renew", r.Name, r.Kind
+	case []backend.RenewRequest:
+		e.Op = "renew"
+	case backend.ForceReleaseRequest:
+		e.Op, e.Name, e.Kind = "forcerelease", r.Name, r.Kind
+	case backend.LookRequest:
+		e.Op, e.Name, e.Kind = "look", r.Name, r.Kind
+	case backend.PlacesRequest:
+		e.Op, e.Name, e.Kind = "keepplaces", r.Name, r.Kind
+	case backend.InspectRequest:
+		e.Op, e.Name = "inspect", r.Name
+	case backend.ListRequest:
+		e.Op = "list"
+	}
+	for i := range c.traces {
+		if f := c.traces[i].StepDone; f != nil {
+			f(ctx, e)
+		}
+	}
+}
+
+// subscriptionChanged tells that the subscription of a queue broke, or stands again.
+func (c *Client) subscriptionChanged(q *queue, broken error) {
+	if len(c.traces) == 0 {
+		return
+	}
+	kind := q.object.family.representative()
+	if q.placed {
+		kind = backend.Fair
+	}
+	for i := range c.traces {
+		if f := c.traces[i].Subscription; f != nil {
+			f(SubscriptionChange{Name: q.object.name, Kind: kind, Up: broken == nil, Err: broken})
+		}
+	}
+}

@@ -1,0 +1,331 @@
+package etcdbackend
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Who has a lock is read from its keys, and for how long is asked for each of their leases. Nothing of that is written, or
+// goes through the log.
+
+// A finding is what was found under a name.
+type finding struct {
+	name                 string
+	lock, write          record // the lock's own key is one of them
+	line, permits, reads []record
+
+	more    int              // holders whose keys weren't read
+	strange *mvccpb.KeyValue // is where the lock's keys are, and none of them
+}
+
+// add notes a key of a hold, or of who waits for one.
+func (f *finding) add(as role, r record) {
+	switch as {
+	case lockRole:
+		f.lock = r
+	case writeRole:
+		f.write = r
+	case lineRole:
+		f.line = append(f.line, r)
+	case permitRole:
+		f.permits = append(f.permits, r)
+	case readRole:
+		f.reads = append(f.reads, r)
+	}
+}
+
+// whose returns what a key is there for, and for which lock: its value says that, and so of whom its name is a part.
+func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
+	var v struct{ Kind role }
+	name, ours := bytes.CutPrefix(kv.Key, []byte(st.options.prefix))
+	if !ours || json.Unmarshal(kv.Value, &v) != nil {
+		return holdID{}, record{}, false
+	}
+	switch v.Kind {
+	case lockRole, writeRole, lineRole, permitRole, readRole:
+	default:
+		return holdID{}, record{}, false
+	}
+	r, err := decode(v.Kind, kv)
+	if ours = err == nil; ours && v.Kind.beside() {
+		name, ours = bytes.CutSuffix(name, []byte("\x01"+string(v.Kind)+"/"+r.owner))
+	}
+	return holdID{string(name), r.owner, v.Kind}, r, ours && len(name) > 0
+}
+
+// inspect looks at all that there is of a lock, at one moment.
+func (s *session) inspect(ctx context.Context, name string) (*finding, error) {
+	own, st := s.store.key(name), s.store
+	// The permits that were given last are read, and say how many there are. The line is read as a whole, as by all who
+	// stand in it: who has come back is the last by any order that etcd knows, and may be the first.
+	permits, reads := st.all(name, permitRole).findOp(backend.MostHolders), st.all(name, readRole).findOp(backend.MostHolders)
+	order := permits.GetRequestRange()
+	order.SortTarget, order.SortOrder = pb.RangeRequest_MOD, pb.RangeRequest_DESCEND
+	res, err := st.look(ctx, 0, rangeOp(own), st.all(name, lineRole).findOp(0), permits, reads)
+	if err != nil {
+		return nil, mayNotRead(err, span{own, st.all(name, readRole).end})
+	}
+	f := &finding{name: name}
+	for i := range 4 {
+		if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
+			return nil, notDone(errShape)
+		}
+		found := res.Responses[i].GetResponseRange()
+		for _, kv := range found.Kvs {
+			if id, r, ok := st.whose(kv); ok && id.name == name {
+				f.add(id.role, r)
+			} else {
+				f.strange = kv
+			}
+		}
+		f.more += max(int(found.Count)-len(found.Kvs), 0)
+	}
+	return f, nil
+}
+
+// mayNotRead says what it takes to be allowed to, if that is what an error is about.
+func mayNotRead(err error, sp span) error {
+	if !is(err, rpctypes.ErrPermissionDenied) {
+		return err
+	}
+	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("etcd: reading the keys from %q to %q: %w", sp.key, sp.end, err)}
+}
+
+// A holding is what is reported of one who has a lock.
+type holding struct {
+	record
+	kind backend.Kind
+	heir bool // has the lock as the first in line
+}
+
+// holders returns who has the lock. Of several kinds, of which there can't be more than one unless somebody wrote what dlock doesn't,
+// it is the first.
+func (f *finding) holders() (all []holding) {
+	add := func(kind backend.Kind, some ...record) {
+		slices.SortFunc(some, func(a, b record) int { return cmp.Compare(a.created, b.created) })
+		for _, r := range some {
+			all = append(all, holding{record: r, kind: kind})
+		}
+	}
+	switch inOrder(f.line); {
+	case !f.lock.free():
+		add(backend.Exclusive, f.lock)
+	case !f.write.free():
+		add(backend.Write, f.write)
+		add(backend.Read, f.reads...)
+	case len(f.reads) > 0:
+		add(backend.Read, f.reads...)
+	case len(f.permits) > 0:
+		add(backend.Permits, f.permits...)
+	case len(f.line) > 0:
+		heir := f.line[0]
+		heir.count = 1
+		all = append(all, holding{heir, backend.Exclusive, true})
+	}
+	return all
+}
+
+// kinds returns how many kinds of lock it looks like.
+func (f *finding) kinds() (n int) {
+	for _, is := range []bool{!f.lock.free() || len(f.line) > 0, !f.write.free() || len(f.reads) > 0, len(f.permits) > 0} {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
+// A report is an inspection. It is stale if a lease was over when it was asked for: what was attached to it may be by now to another.
+type report struct {
+	backend.Inspection
+	stale bool
+}
+
+// reports finds out how long everything lasts that was found.
+func (s *session) reports(ctx context.Context, found []*finding) ([]report, error) {
+	holders := make([][]holding, len(found))
+	var leases []int64
+	for i, f := range found {
+		holders[i] = f.holders()
+		if over := len(holders[i]) - backend.MostHolders; over > 0 {
+			holders[i] = holders[i][:backend.MostHolders]
+			f.more += over
+		}
+		for _, h := range holders[i] {
+			leases = append(leases, h.lease)
+		}
+	}
+	left, err := s.remainingAll(ctx, leases)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]report, len(found))
+	for i, f := range found {
+		n := len(holders[i])
+		all[i] = s.report(f, holders[i], left[:n])
+		left = left[n:]
+	}
+	return all, nil
+}
+
+func (s *session) report(f *finding, holders []holding, left []timeLeft) (r report) {
+	r.Name, r.More = f.name, f.more
+	line := f.line
+	for i, h := range holders {
+		remaining := lasts(left[i].seconds)
+		switch {
+		case h.heir:
+			remaining, line = max(min(remaining, s.queues.inherits(f.name, h.record)), 0), line[1:]
+		case h.lease == 0:
+			remaining = -1
+		}
+		r.stale = r.stale || left[i].seconds < 0
+		r.Holders = append(r.Holders, backend.Holder{Owner: h.owner, Kind: h.kind, Count: h.count, Remaining: remaining})
+		if r.Kind = h.kind; h.kind == backend.Read {
+			r.Kind = backend.Write
+		}
+	}
+	if r.Kind == backend.Exclusive {
+		for _, p := range line[:min(len(line), backend.MostHolders)] {
+			r.Line = append(r.Line, p.owner)
+		}
+	}
+	if r.Kind == backend.Permits {
+		r.Limit = stock{holds: f.permits}.last().limit
+	}
+	return r
+}
+
+func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	f, r, err := s.inspectFresh(ctx, req.Name)
+	switch {
+	case err != nil:
+		return backend.Inspection{}, err
+	case f.strange != nil:
+		return backend.Inspection{}, conflict(f.strange)
+	case f.kinds() > 1:
+		return backend.Inspection{}, refused(fmt.Errorf("%w: the keys of %q are of several kinds", backend.ErrConflict, req.Name))
+	}
+	return r, nil
+}
+
+// inspectFresh inspects a lock once more if something was over meanwhile. It is enough to do so once: of a lock with many holders
+// some always are.
+func (s *session) inspectFresh(ctx context.Context, name string) (*finding, backend.Inspection, error) {
+	for again := false; ; again = true {
+		if err := ended(ctx); err != nil {
+			return nil, backend.Inspection{}, err
+		}
+		f, err := s.inspect(ctx, name)
+		if err != nil {
+			return nil, backend.Inspection{}, err
+		}
+		r, err := s.reports(ctx, []*finding{f})
+		if err != nil {
+			return nil, backend.Inspection{}, err
+		}
+		if again || !r[0].stale {
+			return f, r[0].Inspection, nil
+		}
+	}
+}
+
+// List reads keys page by page, in their order. A lock may have keys on several pages, and keys of others in between whose names go on as
+// its keys do. So a lock that the end of a page cuts is looked at apart, as a whole, when that page is read, and left out
+// of the pages that follow: the end of a page says which these are.
+func (s *session) List(ctx context.Context, req backend.ListRequest) (res backend.ListResult, err error) {
+	if err := ended(ctx); err != nil {
+		return res, err
+	}
+	kvs, more, err := s.page(ctx, req)
+	if err != nil {
+		return res, err
+	}
+	var apart []string
+	if more {
+		res.Next = strings.TrimPrefix(string(kvs[len(kvs)-1].Key), s.store.options.prefix)
+		for i := range len(res.Next) {
+			if name := res.Next[:i+1]; strings.HasPrefix(name, req.Prefix) && cuts(res.Next, name) && !cuts(req.After, name) {
+				apart = append(apart, name)
+			}
+		}
+	}
+	var found []*finding
+	byName := make(map[string]*finding)
+	for _, kv := range kvs {
+		id, r, ok := s.store.whose(kv)
+		if !ok || !strings.HasPrefix(id.name, req.Prefix) || cuts(req.After, id.name) || cuts(res.Next, id.name) {
+			continue
+		}
+		f := byName[id.name]
+		if f == nil {
+			f = &finding{name: id.name}
+			byName[id.name] = f
+			found = append(found, f)
+		}
+		f.add(id.role, r)
+	}
+	reports, err := s.reports(ctx, found)
+	if err != nil {
+		return backend.ListResult{}, err
+	}
+	for _, r := range reports {
+		if r.stale {
+			apart = append(apart, r.Name)
+		} else {
+			res.Locks = append(res.Locks, r.Inspection)
+		}
+	}
+	whole, errs := make([]backend.Inspection, len(apart)), make([]error, len(apart))
+	each(len(apart), func(i int) { _, whole[i], errs[i] = s.inspectFresh(ctx, apart[i]) })
+	if err := firstOf(errs); err != nil {
+		return backend.ListResult{}, err
+	}
+	for _, r := range whole {
+		if !r.Free() {
+			res.Locks = append(res.Locks, r)
+		}
+	}
+	return res, nil
+}
+
+// cuts says whether a page that ends with a key, given without the prefix, may end in the midst of a lock's keys.
+func cuts(end, name string) bool {
+	rest, ok := strings.CutPrefix(end, name)
+	return ok && name != "" && (rest == "" || rest[0] <= 1)
+}
+
+// page reads the keys that come next, of which there is at least one if there are more.
+func (s *session) page(ctx context.Context, req backend.ListRequest) (kvs []*mvccpb.KeyValue, more bool, err error) {
+	prefix := s.store.options.prefix
+	sp := span{[]byte(prefix + max(req.Prefix, req.After+"\x00")), []byte(clientv3.GetPrefixRangeEnd(prefix + req.Prefix))}
+	for limit := min(max(req.Limit, 1), backend.MostHolders); ; limit /= 2 {
+		res, err := insist(ctx, longestPatience, s.store.kv.Range, sp.find(int64(limit)))
+		switch {
+		case err == nil:
+			return res.Kvs, res.More && len(res.Kvs) > 0, nil
+		case limit > 1 && tooLong(err):
+		default:
+			return nil, false, notDone(mayNotRead(err, sp))
+		}
+	}
+}
+
+// tooLong says whether an answer was longer than a client takes. Values of locks are short, but there may be others.
+func tooLong(err error) bool {
+	return status.Code(err) == codes.ResourceExhausted && !is(err, rpctypes.ErrTooManyRequests)
+}
