@@ -10,9 +10,12 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
+
+	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
 )
 
 func main() {
+	child.Guard()
 	logging.Disable() // what go-redis has to say it also returns
 	os.Exit(execute(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
@@ -55,7 +58,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit(exitUsage, err) })
 	g.define(root.PersistentFlags())
-	root.AddCommand(newList(g), newShow(g), newWatch(g), newUnlock(g), newDoctor(g), newManual(root))
+	root.AddCommand(newList(g), newShow(g), newWatch(g), newUnlock(g), newRun(g), newDoctor(g), newManual(root))
 	root.AddCommand(newHelp()...)
 	return root
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strconv"
 	"sync"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 
 // A Child is a command that runs. Its methods may be called at any time, by several goroutines.
 type Child struct {
+	PID    int           // the command's
 	Status Status        // once Ended is closed
 	Ended  chan struct{} // closed when the command has ended, and what is to end with it
 
@@ -42,12 +44,14 @@ func Start(path string, args, env []string, until time.Time) (*Child, error) {
 	if err := c.startGuard(path, args, env); err != nil {
 		return nil, err
 	}
-	c.terminal = openTerminal()
+	if c.terminal = openTerminal(); c.terminal != nil {
+		signal.Ignore(syscall.SIGTTOU) // which is for those who take the terminal back, or write, when it isn't theirs; the command isn't started by us
+	}
 	c.terminal.give(c.group)
 	c.Until(until)
 	what, number, err := c.hear()
 	if err == nil && what == reportStarted {
-		c.command = number
+		c.PID, c.command = number, number
 		go c.follow()
 		return c, nil
 	}
@@ -72,7 +76,7 @@ func (c *Child) startGuard(path string, args, env []string) error {
 	}
 	theirs := pair[1]
 	defer unix.Close(theirs)
-	_ = unix.SetNonblock(pair[0], true)
+	_ = unix.SetNonblock(pair[0], true) // or a write, or a read, would keep a thread
 	c.link = os.NewFile(uintptr(pair[0]), "link")
 	argv := append([]string{guardName, strconv.Itoa(theirs), path}, args...)
 	c.group, err = syscall.ForkExec(self, argv, &syscall.ProcAttr{

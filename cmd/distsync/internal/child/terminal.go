@@ -4,7 +4,6 @@ package child
 
 import (
 	"os"
-	"os/signal"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +40,6 @@ func (t *terminal) takeBack() {
 		return
 	}
 	t.given = false
-	signal.Ignore(syscall.SIGTTOU) // which is for those who aren't, and do that
 	_ = unix.IoctlSetPointerInt(t.fd(), unix.TIOCSPGRP, unix.Getpgrp())
 }
 
