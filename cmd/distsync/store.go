@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -60,7 +61,7 @@ func (g *global) connect(ctx context.Context) (*store, error) {
 	case "valkey", "valkeys":
 		err = s.openValkey(ctx, g)
 	case "etcd", "etcds":
-		err = s.openEtcd(g)
+		err = s.openEtcd(ctx, g)
 	}
 	if err != nil {
 		return nil, err
@@ -211,7 +212,7 @@ func dialValkey(ctx context.Context, o valkey.ClientOption) (valkey.Client, erro
 // etcdOptions are those of an etcd URL, named as etcdctl names them.
 var etcdOptions = []string{"cacert", "cert", "key", "server_name", "skip_verify"}
 
-func (s *store) openEtcd(g *global) error {
+func (s *store) openEtcd(ctx context.Context, g *global) error {
 	a := s.address
 	if strings.Trim(a.path, "/") != "" {
 		return wrong(errors.New("an etcd URL has no path; for the prefix there is --prefix"))
@@ -238,9 +239,12 @@ func (s *store) openEtcd(g *global) error {
 		o.Username = a.user.Username()
 		o.Password, _ = a.user.Password()
 	}
+	if err := dialAny(ctx, a.hosts); err != nil {
+		return s.unavailable(ctx, g, err)
+	}
 	client, err := clientv3.New(o)
 	if err != nil {
-		return exitf(exitUnavailable, "%s can't be reached: %w", a, err)
+		return s.unavailable(ctx, g, err)
 	}
 	s.etcd = client
 	var opts []etcdbackend.Option
@@ -249,6 +253,31 @@ func (s *store) openEtcd(g *global) error {
 	}
 	s.Backend = etcdbackend.New(client, opts...)
 	return nil
+}
+
+// dialAny returns nil if one of the hosts accepts a connection: etcd's client only says that it has waited for long enough.
+func dialAny(ctx context.Context, hosts []string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan error, len(hosts))
+	for _, h := range hosts {
+		go func() {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", withPort(h, "2379"))
+			if err == nil {
+				err = conn.Close()
+			}
+			results <- err
+		}()
+	}
+	var errs []error
+	for range hosts {
+		err := <-results
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // etcdTLS returns how to speak TLS, or nil where the URL is without.
