@@ -1,6 +1,7 @@
 package dlock
 
 import (
+	"context"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -363,6 +364,11 @@ func (c *Client) loseHoldLocked(h *hold, w why) {
 func (c *Client) forsakeLocked(h *hold) {
 	h.state = forsaken
 	c.tellLocked(h, ErrClosed)
+	if h.told {
+		h.told = false
+		e := ReleaseDone{h.claim.object.name, h.kind, h.claim.owner, Forsaken, c.now() - h.since(), 0, ErrClosed}
+		c.laterLocked(func() { c.traceRelease(context.Background(), e) })
+	}
 	c.unscheduleLocked(&h.claim.alarm)
 }
 

@@ -21,9 +21,10 @@ type HoldInfo struct {
 	HolderID string // see [Hold.HolderID]
 	By       string // whose calls hold it: "locker" for plain calls of a Locker, "owner N", "goroutine N", or "permits"
 
-	Since   time.Time // when the request was sent that acquired it, or it was handed on
-	Until   time.Time // until when it is held at least: see [Hold.Until]
-	Renewed bool      // it has no fixed lease
+	Since   time.Time     // when the request was sent that acquired it, or it was handed on
+	Until   time.Time     // until when it is held at least: see [Hold.Until]
+	Renewed bool          // it has no fixed lease
+	Lease   time.Duration // for how long the store is asked to keep it; what is renewed has always two thirds of that, or the store doesn't answer
 
 	Count   int    // how often it is to be unlocked
 	Permits int    // of a Semaphore
@@ -63,7 +64,7 @@ func (c *Client) infoLocked(h *hold) HoldInfo {
 	permits, _ := cl.permits()
 	return HoldInfo{
 		Name: cl.object.name, Kind: h.kind, HolderID: cl.owner, By: called(h.party, h.kind),
-		Since: c.epoch.Add(h.since()), Until: c.epoch.Add(cl.until()), Renewed: cl.watched,
+		Since: c.epoch.Add(h.since()), Until: c.epoch.Add(cl.until()), Renewed: cl.watched, Lease: cl.lease,
 		Count: int(h.count), Permits: permits, Token: cl.token(),
 	}
 }
@@ -120,6 +121,8 @@ type Stats struct {
 	Released            uint64 // unlocks, however they went
 	Lost                uint64 // holds, those with a fixed lease among them
 	Renewed, NotRenewed uint64 // renewals of single locks that the store answered, and did not
+
+	Closed bool // the client
 }
 
 type counter = atomic.Uint64
@@ -131,7 +134,7 @@ func (c *Client) Stats() Stats {
 		FromStore: n.acquired[ViaStore].Load(), HandedOver: n.acquired[ViaHandover].Load(), Reentered: n.acquired[ViaReentry].Load(),
 		Joined: n.acquired[ViaJoined].Load(), Granted: n.acquired[ViaGranted].Load(),
 		NotAcquired: n.outcomes[NotAcquired].Load(), Canceled: n.outcomes[Canceled].Load(), Failed: n.outcomes[Failed].Load(),
-		Released: n.released.Load(), Lost: n.lost.Load(), Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(),
+		Released: n.released.Load(), Lost: n.lost.Load(), Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(), Closed: c.ctx.Err() != nil,
 	}
 }
 

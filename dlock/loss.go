@@ -1,6 +1,7 @@
 package dlock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -90,6 +91,7 @@ func (l *Loss) Unwrap() error { return ErrLost }
 // why is what is known about a claim that is lost, or in danger.
 type why struct {
 	reason LossReason
+	had    instant // when the store had it last, if that can't be told from the claim any more
 	by     string
 	paused time.Duration
 	err    error
@@ -156,10 +158,12 @@ func (c *Client) goneLocked(cl *claim) {
 		c.loseClaimLocked(cl, gone)
 		return
 	}
+	had := cl.confirmed()
 	cl.deadline.Store(min(cl.deadline.Load(), int64(c.now())))
-	c.troubledLocked(cl, gone)
+	c.troubledLocked(cl, why{reason: LossGone, had: had})
 	c.backgroundLocked(func() {
 		w := c.whoHas(cl)
+		w.had = had
 		c.mu.Lock()
 		defer c.unlock()
 		c.loseClaimLocked(cl, w)
@@ -195,7 +199,7 @@ func (c *Client) lossLocked(h *hold, w why) *Loss {
 		Name: cl.object.name, Kind: h.kind, Holder: cl.owner, Reason: w.reason, By: w.by, Paused: w.paused, Err: w.err,
 		At:      c.epoch.Add(now),
 		Held:    max(min(now, max(cl.until(), h.since()))-h.since(), 0),
-		Renewed: max(now-cl.confirmed(), 0),
+		Renewed: now - cmp.Or(w.had, cl.confirmed()),
 	}
 }
 

@@ -153,6 +153,7 @@ type history struct {
 	*testing.T
 	store   *moody
 	clients []*Client
+	ledgers []*ledger   // of these
 	shared  []*RWLocker // one a client, for plain calls
 	fairs   []*Locker   // the same
 	forces  bool        // somebody forces the lock now and then: then it excludes nobody for a while
@@ -626,6 +627,7 @@ func (h *history) run(r *rand.Rand) {
 	for i, c := range h.clients {
 		if !h.closes || i > 0 {
 			empty(h.T, c)
+			h.ledgers[i].balance(h.T)
 		}
 	}
 	h.nothingIsLeft()
@@ -690,9 +692,11 @@ func TestRandomHistories(t *testing.T) {
 						h := &history{T: t, forces: sort.forces, closes: sort.closes, idle: make(map[lockKey]time.Time)}
 						h.store = &moody{Backend: membackend.New(), random: rand.New(rand.NewPCG(seed, 4))}
 						for range 3 {
-							c := New(h.store, append(sort.opts, quiet(), WithLease([]time.Duration{3 * time.Second, time.Minute}[seed%2]))...)
+							l := new(ledger)
+							c := New(h.store, append(sort.opts, quiet(), l.trace(), WithLease([]time.Duration{3 * time.Second, time.Minute}[seed%2]))...)
 							defer c.Close()
 							h.clients = append(h.clients, c)
+							h.ledgers = append(h.ledgers, l)
 							h.shared = append(h.shared, c.RWLocker("x"))
 							h.fairs = append(h.fairs, c.FairLocker("q"))
 						}

@@ -15,7 +15,7 @@ import (
 // is set.
 //
 // A hold of which AcquireDone was told, with Acquired and not [ViaReentry], ends with exactly one of: Lost, or ReleaseDone with [Released],
-// [HandedOn] or [ReleaseFailed]. One that is never released, or forsaken at [Client.Close], doesn't end.
+// [HandedOn], [ReleaseFailed] or [Forsaken].
 type Trace struct {
 	// AcquireStart is called when a call begins to acquire, and returns its context or one that is derived from that, for a span: with
 	// it steps of the store are called, and AcquireDone. The context of the Hold isn't derived from it.
@@ -24,7 +24,7 @@ type Trace struct {
 	// AcquireDone is called when such a call ends.
 	AcquireDone func(ctx context.Context, e AcquireDone)
 
-	// ReleaseDone is called when an unlock ends that had something to give back.
+	// ReleaseDone is called when an unlock ends that had something to give back, and at [Client.Close] for what is held.
 	ReleaseDone func(ctx context.Context, e ReleaseDone)
 
 	// Lost is called when a hold is lost, after its context has ended. The Loss may be kept, and not changed.
@@ -112,11 +112,12 @@ const (
 	StillHeld                    // it was one of several holds
 	AlreadyLost                  // Lost has told of that
 	ReleaseFailed                // the store didn't confirm it, and it goes on in the background
+	Forsaken                     // it was not released when the client was closed, and ends with its lease or a later unlock
 )
 
-// String returns the outcome in a word: "released", "handover", "held", "lost" or "error".
+// String returns the outcome in a word: "released", "handover", "held", "lost", "error" or "closed".
 func (o ReleaseOutcome) String() string {
-	return [...]string{"released", "handover", "held", "lost", "error"}[o]
+	return [...]string{"released", "handover", "held", "lost", "error", "closed"}[o]
 }
 
 // RenewDone is the end of a round of renewals.
@@ -253,15 +254,21 @@ func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	c.counts.released.Add(1)
 	e.Held, e.Took = began-h.since(), c.now()-began
 	c.ended(h, &e, handed)
-	for i := range c.traces {
-		if f := c.traces[i].ReleaseDone; f != nil {
-			f(ctx, e)
-		}
+	if c.ctx.Err() == nil { // else Close has told of it
+		c.traceRelease(ctx, e)
 	}
 	if debug {
 		c.debug("unlock", "name", e.Name, "kind", e.Kind, "holder", e.HolderID, "outcome", e.Outcome, "held", e.Held, "err", e.Err)
 	}
 	return e.Err
+}
+
+func (c *Client) traceRelease(ctx context.Context, e ReleaseDone) {
+	for i := range c.traces {
+		if f := c.traces[i].ReleaseDone; f != nil {
+			f(ctx, e)
+		}
+	}
 }
 
 // ended says how a release of a hold went. Of those that race only one is the last.

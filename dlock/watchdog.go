@@ -190,6 +190,9 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 			failed.add(batch[i], err)
 			c.renewed(batch[i], reqs[i].Kind, sent, leases[i], res, err)
 		})
+		if c.batches != nil && len(c.traces) > 0 {
+			c.stepDone(ctx, reqs, sent, failed.first)
+		}
 		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent, Err: failed.first})
 		c.reportRenewals(&failed, len(batch))
 	})
@@ -224,11 +227,7 @@ func (c *Client) reportRenewals(failed *failures, of int) {
 // for each request.
 func (c *Client) renewAll(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
 	if c.batches != nil {
-		began := c.now()
 		c.batches.RenewBatch(ctx, reqs, answer)
-		if len(c.traces) > 0 {
-			c.stepDone(ctx, reqs, began, nil)
-		}
 		return
 	}
 	var all sync.WaitGroup

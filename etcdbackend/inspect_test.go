@@ -107,8 +107,8 @@ func TestInspectMany(t *testing.T) {
 		all[key(fmt.Sprintf("fair\x01line/%d", i))] = fmt.Sprintf(`{"owner":"%d","kind":"line"}`, i)
 	}
 	put(t, cli, all)
-	// The last that is written is neither the first nor the last by name.
-	put(t, cli, map[string]string{key("calls\x01permits/777"): `{"owner":"777","count":2,"kind":"permits","limit":9999}`})
+	// The last that is written is none of the first by name.
+	put(t, cli, map[string]string{key("calls\x01permits/999"): `{"owner":"999","count":2,"kind":"permits","limit":9999}`})
 	check := func(calls, read, fair backend.Inspection) {
 		t.Helper()
 		if len(calls.Holders) != backend.MostHolders || calls.More != many-backend.MostHolders || calls.Kind != backend.Permits || calls.Limit != 9999 || calls.Line != nil {

@@ -36,6 +36,7 @@ func (s *session) subscribeFair(ctx context.Context, req backend.SubscribeReques
 	l := &lineup{session: s, name: req.Name, key: key, keys: s.store.keysOf(req.Name, lineRole), granted: req.Granted}
 	sub := &subscription{
 		watcher: s.watcher, name: req.Name, key: key, end: after(append(s.store.key(req.Name), 1)), line: l, answer: make(chan error, 1),
+		changed: req.Changed,
 		wake: func(w backend.Wakeup) {
 			s.others.remove(req.Name)
 			req.Wake(w)

@@ -58,10 +58,12 @@ type subscription struct {
 	permits *permits // of a semaphore
 	line    *lineup  // of a fair lock
 	wake    func(backend.Wakeup)
+	changed func(broken error) // nil if nobody looks on
 
 	// Guarded by the watcher's mutex.
 	watch  int64 // on the present stream; 0: none
 	stands bool  // Subscribe has its answer
+	broken bool  // since then, as was told
 	closed bool
 	answer chan error  // what Subscribe returns
 	later  *time.Timer // wakes when those ahead have had their turns; nil if it never did
@@ -110,7 +112,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if req.Kind == backend.Fair {
 		return s.subscribeFair(ctx, req)
 	}
-	sub := &subscription{watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), answer: make(chan error, 1)}
+	sub := &subscription{watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), changed: req.Changed, answer: make(chan error, 1)}
 	sub.wake = func(w backend.Wakeup) {
 		s.others.remove(req.Name)
 		req.Wake(w)
@@ -216,7 +218,9 @@ func (w *watcher) wakeRun() {
 func (w *watcher) run() {
 	for w.needed() {
 		served, err := w.serve()
-		w.lost(err, served)
+		for _, tell := range w.lost(err, served) {
+			tell(backend.WakeAll)
+		}
 	}
 }
 
@@ -371,7 +375,7 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 		}
 		if sub.stands {
 			w.line.unknown(sub.name)
-			return sub.wake, backend.WakeAll, nil // it has missed what happened meanwhile
+			return sub.tells(nil, sub.wake), backend.WakeAll, nil // it has missed what happened meanwhile
 		}
 		sub.stands = true
 		sub.answer <- nil
@@ -480,6 +484,7 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 		// It was too slow: what it should have been told next is compacted. It begins anew, from now.
 		w.create(sub)
 		w.wakeRun()
+		return sub.tells(refused, nil), nil
 	default:
 		// It may not watch any more. The next stream tries again; until then waiters look by themselves.
 		return sub.wake, nil
@@ -487,10 +492,28 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 	return nil, nil
 }
 
+// tells returns what tells whoever looks on that a subscription has broken, or stands again, and then wakes, if wake isn't nil. It is
+// nil if there is nothing to be done. The watcher's mutex is held.
+func (sub *subscription) tells(broken error, wake func(backend.Wakeup)) func(backend.Wakeup) {
+	if sub.changed == nil || sub.broken == (broken != nil) {
+		return wake
+	}
+	sub.broken = broken != nil
+	return func(w backend.Wakeup) {
+		sub.changed(broken)
+		if wake != nil {
+			wake(w)
+		}
+	}
+}
+
 var staleToken = []error{rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision}
 
-// reason returns why a watch was canceled. The server says it in the words of an error of gRPC's.
+// reason returns why a watch was canceled. The server says it in the words of an error of gRPC's, unless it is that it was too slow.
 func reason(res *pb.WatchResponse) error {
+	if res.CompactRevision != 0 {
+		return rpctypes.ErrCompacted
+	}
 	text := res.CancelReason
 	if _, desc, ok := strings.Cut(text, " desc = "); ok {
 		text = desc
@@ -499,8 +522,8 @@ func reason(res *pb.WatchResponse) error {
 }
 
 // lost notes that a stream, and with it all the server knew, is gone. Those who are subscribed stay so,
-// and will be when there is another; those who wait are told, so that they need not.
-func (w *watcher) lost(err error, served bool) {
+// and will be when there is another; those who wait are told, so that they need not. It returns what tells those who look on.
+func (w *watcher) lost(err error, served bool) (tell []func(backend.Wakeup)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil {
@@ -525,7 +548,11 @@ func (w *watcher) lost(err error, served bool) {
 			continue
 		}
 		w.create(sub)
+		if t := sub.tells(w.failed, nil); t != nil && w.ctx.Err() == nil {
+			tell = append(tell, t)
+		}
 	}
+	return tell
 }
 
 // backoff is how long to wait after so many failures, jittered so that the clients of a server that

@@ -2,11 +2,13 @@ package etcdbackend
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -71,6 +73,8 @@ func TestCompactedWatchBeginsAnew(t *testing.T) {
 		woken := make(chan backend.Wakeup, 10)
 		sub := &subscription{watcher: w, name: "n", key: []byte("n"), answer: make(chan error, 1)}
 		sub.wake = func(w backend.Wakeup) { woken <- w }
+		told := make(chan error, 10)
+		sub.changed = func(broken error) { told <- broken }
 		if err := w.add(sub); err != nil {
 			t.Fatal(err)
 		}
@@ -88,6 +92,17 @@ func TestCompactedWatchBeginsAnew(t *testing.T) {
 		synctest.Wait()
 		if again == id || len(woken) != 1 {
 			t.Errorf("watch %d follows %d; woken %d times", again, id, len(woken))
+		}
+		if broken := <-told; !errors.Is(broken, rpctypes.ErrCompacted) {
+			t.Errorf("told %v", broken)
+		}
+		if again := <-told; again != nil || len(told) != 0 {
+			t.Errorf("told %v, and %d more", again, len(told))
+		}
+		w.close()
+		synctest.Wait()
+		if len(told) != 0 {
+			t.Errorf("told %v when it was closed", <-told)
 		}
 	})
 }

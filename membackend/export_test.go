@@ -2,6 +2,8 @@ package membackend
 
 import (
 	"time"
+
+	"github.com/seed951563bd/distsync/backend"
 )
 
 // Wipe loses all locks, as a server restarted without persistence does.
@@ -29,4 +31,15 @@ func (b *Backend) Holds(name string) int {
 		n++
 	}
 	return n
+}
+
+// Listed returns how many names a session keeps for the next page of a list.
+func Listed(s backend.Session) int {
+	m := s.(*session)
+	m.b.mu.Lock()
+	defer m.b.mu.Unlock()
+	if m.list == nil {
+		return 0
+	}
+	return len(m.list.names)
 }

@@ -149,6 +149,7 @@ func (b *Backend) waiters(name string) []*subscription {
 type session struct {
 	b      *Backend
 	subs   map[*subscription]struct{}
+	list   *listing // of a List that isn't at its end; nil if there is none
 	closed bool
 }
 
@@ -397,7 +398,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 func (s *session) Close() error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	s.closed = true
+	s.closed, s.list = true, nil
 	for sub := range s.subs {
 		sub.drop()
 	}

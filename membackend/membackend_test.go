@@ -19,6 +19,8 @@ type session interface {
 	backend.Notifier
 	backend.BatchRenewer
 	backend.Liner
+	backend.Inspector
+	backend.Lister
 }
 
 var _ backend.Backend = (*membackend.Backend)(nil)
@@ -117,6 +119,8 @@ func TestContextOver(t *testing.T) {
 	_, errs["Look"] = s.Look(ctx, backend.LookRequest{Name: "held"})
 	_, errs["Subscribe"] = s.Subscribe(ctx, backend.SubscribeRequest{Name: "held"})
 	_, errs["KeepPlaces"] = s.KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "held", Owners: []string{"b"}, Place: lease})
+	_, errs["Inspect"] = s.Inspect(ctx, backend.InspectRequest{Name: "held"})
+	_, errs["List"] = s.List(ctx, backend.ListRequest{Limit: 1})
 	for step, err := range errs {
 		if !errors.Is(err, context.Canceled) || backend.KindOf(err) != backend.Retry {
 			t.Errorf("%s with a context that is over: %v, kind %d; want context.Canceled, kind Retry", step, err, backend.KindOf(err))
@@ -146,6 +150,10 @@ func TestRefused(t *testing.T) {
 		_, errs["Look"] = c.s.Look(ctx, backend.LookRequest{Kind: c.kind, Name: "lock"})
 		_, errs["Subscribe"] = c.s.Subscribe(ctx, backend.SubscribeRequest{Kind: c.kind, Name: "lock"})
 		_, errs["KeepPlaces"] = c.s.KeepPlaces(ctx, backend.PlacesRequest{Kind: c.kind, Name: "lock", Owners: []string{"b"}, Place: lease})
+		if c.s == closed {
+			_, errs["Inspect"] = c.s.Inspect(ctx, backend.InspectRequest{Name: "lock"})
+			_, errs["List"] = c.s.List(ctx, backend.ListRequest{Limit: 1})
+		}
 		if c.kind == otherKind {
 			_, errs["Release"] = c.s.Release(ctx, backend.ReleaseRequest{Kind: c.kind, Name: "lock", Owner: "a", Lease: lease})
 		}

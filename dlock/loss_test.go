@@ -1,0 +1,236 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// severed is a store that can be cut off.
+type severed struct {
+	*membackend.Backend
+	cut atomic.Bool
+}
+
+func (b *severed) Open() backend.Session { return &severedSession{b.Backend.Open(), b} }
+
+var errSevered = &backend.Error{Kind: backend.Unknown, Err: errors.New("connection refused")}
+
+type severedSession struct {
+	backend.Session
+	b *severed
+}
+
+func (s *severedSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if s.b.cut.Load() {
+		return backend.RenewResult{}, errSevered
+	}
+	return s.Session.Renew(ctx, req)
+}
+
+func (s *severedSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	if s.b.cut.Load() {
+		return backend.Inspection{}, errSevered
+	}
+	return s.Session.(backend.Inspector).Inspect(ctx, req)
+}
+
+// A loss has a reason, and whoever asks hears the same of it.
+func TestLossReasons(t *testing.T) {
+	for name, test := range map[string]struct {
+		lose func(t *testing.T, store *severed, c, other *Client)
+		want Loss
+		text string
+		opts []AcquireOption
+	}{
+		"expired": {
+			lose: func(t *testing.T, store *severed, c, other *Client) { store.cut.Store(true) },
+			want: Loss{Reason: LossExpired, Held: 40 * time.Second, Renewed: promised(DefaultLease), Err: errSevered},
+			text: `connection refused`,
+		},
+		"gone": {
+			lose: func(t *testing.T, store *severed, c, other *Client) { other.Locker("x").ForceUnlock(t.Context()) },
+			want: Loss{Reason: LossGone, Held: 20 * time.Second, Renewed: 10 * time.Second},
+			text: `the store has it no more, and had it 9.375s ago`,
+		},
+		"taken": {
+			lose: func(t *testing.T, store *severed, c, other *Client) {
+				other.Locker("x").ForceUnlock(t.Context())
+				other.Locker("x").Lock()
+			},
+			want: Loss{Reason: LossTaken, Held: 20 * time.Second, Renewed: 10 * time.Second, By: "other:1"},
+			text: `another has it: "other:1"`,
+		},
+		"forced": {
+			lose: func(t *testing.T, store *severed, c, other *Client) { c.Locker("x").ForceUnlock(t.Context()) },
+			want: Loss{Reason: LossForced, Held: 15 * time.Second, Renewed: 5 * time.Second},
+			text: `this client has forced it`,
+		},
+		"paused": {
+			lose: func(t *testing.T, store *severed, c, other *Client) {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.timer.Stop() // nothing runs until the end of the pause
+				time.AfterFunc(time.Minute, c.ring)
+			},
+			want: Loss{Reason: LossPaused, Held: 40 * time.Second, Renewed: time.Minute + 5*time.Second, Paused: 55 * time.Second},
+			text: `the lease ran out while this process stood still for 55s`,
+		},
+		"lease": {
+			lose: func(t *testing.T, store *severed, c, other *Client) {},
+			want: Loss{Reason: LossLease, Held: promised(20 * time.Second), Renewed: promised(20 * time.Second)},
+			text: `its fixed lease ran out`,
+			opts: []AcquireOption{Lease(20 * time.Second)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var l ledger
+				var log logs
+				store := &severed{Backend: membackend.New()}
+				c := New(store, WithLogger(log.logger()), WithClientID("mine"), l.trace())
+				defer c.Close()
+				other := New(store, quiet(), WithClientID("other"))
+				defer other.Close()
+				other.mu.Lock()
+				other.number = 0
+				other.mu.Unlock()
+				h, err := c.Locker("x").Acquire(t.Context(), test.opts...)
+				must(t, err)
+				ctx := h.Context()
+				if h.Err() != nil {
+					t.Errorf("Err, held: %v", h.Err())
+				}
+				until := h.Until()
+				time.Sleep(15 * time.Second)
+				if renewed := h.Until().Sub(until); test.opts == nil && (renewed <= 9*time.Second || renewed > 10*time.Second) {
+					t.Errorf("Until is %v later after a renewal", renewed)
+				}
+				test.lose(t, store, c, other)
+				<-ctx.Done()
+				got, ok := errors.AsType[*Loss](context.Cause(ctx))
+				if !ok {
+					t.Fatalf("the cause is %v", context.Cause(ctx))
+				}
+				want := test.want
+				want.Name, want.Holder, want.At = "x", h.HolderID(), got.At
+				// Renewals are made a little early, so that they are made together.
+				if late := 2 * time.Second; (got.Held-want.Held).Abs() < late && (got.Renewed-want.Renewed).Abs() < late && (got.Paused-want.Paused).Abs() < 6*time.Second {
+					want.Held, want.Renewed, want.Paused = got.Held, got.Renewed, got.Paused
+				}
+				if *got != want {
+					t.Errorf("lost: %+v, want %+v", *got, want)
+				}
+				for what, err := range map[string]error{"Cause": context.Cause(ctx), "Err": h.Err(), "Release": h.Release(t.Context())} {
+					if e, ok := errors.AsType[*Loss](err); !ok || e != got || !errors.Is(err, ErrLost) {
+						t.Errorf("%s: %v, want %v", what, err, got)
+					}
+					if part, _, _ := strings.Cut(test.text, " for 55s"); !strings.Contains(err.Error(), part) {
+						t.Errorf("%s says %q, want %q", what, err, test.text)
+					}
+				}
+				if all := c.Losses(); len(all) != 1 || all[0] != *got {
+					t.Errorf("Losses = %+v", all)
+				}
+				l.want(t, "lock exclusive acquired store", "lost exclusive "+name, "unlock exclusive lost")
+				level := slog.LevelWarn
+				if name == "lease" {
+					level = slog.LevelInfo
+				}
+				if n := log.count("level="+level.String()+` msg="dlock: lock lost"`, "x"); n != 1 {
+					t.Errorf("logged %d times at %v: %s", n, level, log.lines.String())
+				}
+			})
+		})
+	}
+}
+
+// A release that finds nothing in the store says who has it.
+func TestReleaseFindsALoss(t *testing.T) {
+	traced(t, func(t *testing.T, l *ledger, c, other *Client) {
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		other.Locker("x").ForceUnlock(t.Context())
+		theirs, err := other.Locker("x").Acquire(t.Context())
+		must(t, err)
+		err = h.Release(t.Context())
+		if got, ok := errors.AsType[*Loss](err); !ok || got.Reason != LossTaken || got.By != theirs.HolderID() {
+			t.Errorf("Release = %v", err)
+		}
+		l.want(t, "lock exclusive acquired store", "lost exclusive taken", "unlock exclusive lost")
+		if len(c.Losses()) != 1 {
+			t.Errorf("Losses = %v", c.Losses())
+		}
+	})
+}
+
+// Nobody relies on a lock that the store has given away while the store is asked to whom.
+func TestNothingIsHeldWhileTheStoreIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowInspect{membackend.New(), make(chan struct{})}
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		ctx := h.Context()
+		other.Locker("x").ForceUnlock(t.Context())
+		<-store.asked
+		if ctx.Err() == nil || h.Err() == nil || len(c.Holds()) > 0 {
+			t.Error("the lock is believed in")
+		}
+		<-ctx.Done()
+		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone {
+			t.Errorf("the cause is %v", context.Cause(ctx))
+		}
+	})
+}
+
+// slowInspect is a store that never says who has a lock.
+type slowInspect struct {
+	*membackend.Backend
+	asked chan struct{} // closed when it is asked
+}
+
+func (b *slowInspect) Open() backend.Session { return &slowInspectSession{b.Backend.Open(), b} }
+
+type slowInspectSession struct {
+	backend.Session
+	b *slowInspect
+}
+
+func (s *slowInspectSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	close(s.b.asked)
+	<-ctx.Done()
+	return backend.Inspection{}, ctx.Err()
+}
+
+// Renewals that fail are logged with the names of the locks and what is left of them, but for those that are over.
+func TestFailedRenewalsAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logs
+		store := &severed{Backend: membackend.New()}
+		c := New(store, WithLogger(log.logger()))
+		defer c.Close()
+		c.Locker("x").Lock()
+		h, err := c.Locker("y").Acquire(t.Context())
+		must(t, err)
+		must(t, h.Release(t.Context()))
+		store.cut.Store(true)
+		time.Sleep(DefaultLease / 2)
+		synctest.Wait()
+		c.log.mu.Lock()
+		defer c.log.mu.Unlock()
+		if text := log.lines.String(); !strings.Contains(text, "names=[x] left=") || !strings.Contains(text, "connection refused") {
+			t.Errorf("logged %s", text)
+		}
+	})
+}

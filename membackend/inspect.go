@@ -1,0 +1,147 @@
+package membackend
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Inspect implements [backend.Inspector].
+func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if err := s.check(ctx, backend.Exclusive); err != nil {
+		return backend.Inspection{}, err
+	}
+	return s.b.inspect(req.Name), nil
+}
+
+// inspect reports what a name holds. The caller has b.mu.
+func (b *Backend) inspect(name string) backend.Inspection {
+	now := time.Now()
+	o := b.objects[name]
+	o.prune(now)
+	return o.inspect(name, now)
+}
+
+// inspect reports what is in an object that was pruned.
+func (o *object) inspect(name string, now time.Time) backend.Inspection {
+	i := backend.Inspection{Name: name}
+	switch {
+	case len(o.readers) > 0 || o.alone.kind == backend.Write:
+		i.Kind = backend.Write
+	case len(o.permits) > 0:
+		i.Kind, i.Limit = backend.Permits, o.limit
+	}
+	if h := o.alone; h.count > 0 {
+		i.Holders = []backend.Holder{{Owner: h.owner, Kind: i.Kind, Count: h.count, Remaining: h.expires.Sub(now)}}
+	}
+	i.Holders = append(i.Holders, o.sharers(backend.MostHolders-len(i.Holders), now)...)
+	i.More = min(o.alone.count, 1) + len(o.readers) + len(o.permits) - len(i.Holders)
+	for _, p := range o.line[:min(len(o.line), backend.MostHolders)] {
+		i.Line = append(i.Line, p.owner)
+	}
+	return i
+}
+
+// sharers returns those who read or have permits, at most so many, sorted by owner.
+func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
+	for owner, expires := range o.readers {
+		if len(sharers) == most {
+			break
+		}
+		sharers = append(sharers, backend.Holder{Owner: owner, Kind: backend.Read, Count: 1, Remaining: expires.Sub(now)})
+	}
+	for owner, p := range o.permits {
+		if len(sharers) == most {
+			break
+		}
+		sharers = append(sharers, backend.Holder{Owner: owner, Kind: backend.Permits, Count: p.n, Remaining: p.expires.Sub(now)})
+	}
+	slices.SortFunc(sharers, func(a, b backend.Holder) int { return cmp.Compare(a.Owner, b.Owner) })
+	return sharers
+}
+
+// listing is the names of a prefix as a session has found them for the first page of a list, so that the others
+// needn't look at every lock again. It is never changed.
+type listing struct {
+	prefix string
+	names  []string // sorted
+}
+
+// List implements [backend.Lister]. The first page of a list, and one that another list came before, looks at all locks of
+// the store, a few at a time; the session keeps their names until the last page, the next list or Close.
+// They come sorted by name, and Next is the last of them.
+func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+	l, err := s.listing(ctx, req)
+	if err != nil {
+		return backend.ListResult{}, err
+	}
+	from, after := slices.BinarySearch(l.names, req.After)
+	if after {
+		from++
+	}
+	var res backend.ListResult
+	for n, name := range l.names[from:] {
+		s.b.mu.Lock()
+		err := s.check(ctx, backend.Exclusive)
+		i := s.b.inspect(name)
+		s.b.mu.Unlock()
+		if err != nil {
+			return backend.ListResult{}, err
+		}
+		if i.Free() {
+			continue
+		}
+		res.Locks = append(res.Locks, i)
+		if len(res.Locks) >= req.Limit && from+n+1 < len(l.names) {
+			res.Next = name
+			return res, nil
+		}
+	}
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if s.list == l {
+		s.list = nil
+	}
+	return res, nil
+}
+
+// listing returns the names that a page is of, and keeps them for the next.
+func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listing, error) {
+	b := s.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := s.check(ctx, backend.Exclusive)
+	if l := s.list; err != nil || l != nil && req.After != "" && l.prefix == req.Prefix {
+		return l, err
+	}
+	l, seen := &listing{prefix: req.Prefix}, 0
+	for name, o := range b.objects {
+		if seen++; seen%listStep == 0 { // what is in the map all the time is found nevertheless, and once
+			b.mu.Unlock()
+			b.mu.Lock()
+			if err := s.check(ctx, backend.Exclusive); err != nil {
+				return nil, err
+			}
+		}
+		if strings.HasPrefix(name, req.Prefix) && !o.free() {
+			l.names = append(l.names, name)
+		}
+	}
+	b.mu.Unlock()
+	slices.Sort(l.names)
+	b.mu.Lock()
+	if err := s.check(ctx, backend.Exclusive); err != nil {
+		return nil, err
+	}
+	s.list = l
+	return l, nil
+}
+
+// listStep is how many locks a list looks at before others have their turn: some 50 µs.
+const listStep = 1000
