@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each ends a second late
 	dir, err := os.MkdirTemp("", "distsync")
 	if err == nil {
 		binary = filepath.Join(dir, "distsync")
@@ -110,7 +112,7 @@ func client(t *testing.T, url string, opts ...dlock.Option) *dlock.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(closeStore)
-	c := dlock.New(b, opts...)
+	c := dlock.New(b, append(opts, dlock.WithLogger(slog.New(slog.DiscardHandler)))...)
 	t.Cleanup(func() { c.Close() })
 	return c
 }

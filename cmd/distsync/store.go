@@ -75,7 +75,7 @@ func (g *global) connect(ctx context.Context) (*store, error) {
 
 // unavailable returns the error for a store that didn't answer, or didn't let us in.
 func (s *store) unavailable(ctx context.Context, g *global, err error) error {
-	if ctx.Err() != nil {
+	if timeout, ok := errors.AsType[net.Error](err); ctx.Err() != nil || ok && timeout.Timeout() {
 		err = fmt.Errorf("no answer within %v", g.timeout)
 	}
 	return exitf(exitUnavailable, "%s can't be reached: %w", s.address, err)
@@ -120,12 +120,9 @@ func wrong(err error) error {
 func (s *store) openRedis(g *global) error {
 	a := s.address
 	scheme, way, _ := strings.Cut(a.scheme, "+")
-	if a.option("master_name") != "" {
-		way = "sentinel"
-	}
-	switch way {
-	case "sentinel":
-		o, err := redis.ParseFailoverURL(a.url(scheme, "26379"))
+	switch {
+	case a.sentinels():
+		o, err := redis.ParseFailoverURL(a.url(scheme))
 		if err == nil && o.MasterName == "" {
 			err = errors.New("with Sentinel it must say ?master_name=NAME")
 		}
@@ -137,15 +134,15 @@ func (s *store) openRedis(g *global) error {
 		}
 		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewFailoverClient(o)
-	case "cluster":
-		o, err := redis.ParseClusterURL(a.url(scheme, "6379"))
+	case way == "cluster":
+		o, err := redis.ParseClusterURL(a.url(scheme))
 		if err != nil {
 			return wrong(err)
 		}
 		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewClusterClient(o)
 	default:
-		o, err := redis.ParseURL(a.url(scheme, "6379"))
+		o, err := redis.ParseURL(a.url(scheme))
 		if err != nil {
 			return wrong(err)
 		}
@@ -167,16 +164,12 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 	if err := s.address.only(valkeyOptions); err != nil {
 		return wrong(err)
 	}
-	port := "6379"
-	if s.address.option("master_set") != "" {
-		port = "26379"
-	}
-	o, err := valkey.ParseURL(s.address.url(s.address.scheme, port))
+	o, err := valkey.ParseURL(s.address.url(s.address.scheme))
 	if err != nil {
 		return wrong(err)
 	}
 	o.Dialer.Timeout, o.ConnWriteTimeout = orDefault(o.Dialer.Timeout, g), orDefault(o.ConnWriteTimeout, g)
-	client, err := dialValkey(ctx, o)
+	client, err := dialValkey(ctx, s.address, o)
 	if err != nil {
 		return s.unavailable(ctx, g, err)
 	}
@@ -186,7 +179,10 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 }
 
 // dialValkey makes a client, which connects at once. One that comes when the context has ended is closed.
-func dialValkey(ctx context.Context, o valkey.ClientOption) (valkey.Client, error) {
+func dialValkey(ctx context.Context, a *address, o valkey.ClientOption) (valkey.Client, error) {
+	if err := a.dial(ctx); err != nil {
+		return nil, err
+	}
 	type result struct {
 		client valkey.Client
 		err    error
@@ -233,13 +229,13 @@ func (s *store) openEtcd(ctx context.Context, g *global) error {
 		if tlsConfig != nil {
 			scheme = "https://"
 		}
-		o.Endpoints = append(o.Endpoints, scheme+withPort(h, "2379"))
+		o.Endpoints = append(o.Endpoints, scheme+withPort(h, a.port()))
 	}
 	if a.user != nil {
 		o.Username = a.user.Username()
 		o.Password, _ = a.user.Password()
 	}
-	if err := dialAny(ctx, a.hosts); err != nil {
+	if err := a.dial(ctx); err != nil {
 		return s.unavailable(ctx, g, err)
 	}
 	client, err := clientv3.New(o)
@@ -253,31 +249,6 @@ func (s *store) openEtcd(ctx context.Context, g *global) error {
 	}
 	s.Backend = etcdbackend.New(client, opts...)
 	return nil
-}
-
-// dialAny returns nil if one of the hosts accepts a connection: etcd's client only says that it has waited for long enough.
-func dialAny(ctx context.Context, hosts []string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	results := make(chan error, len(hosts))
-	for _, h := range hosts {
-		go func() {
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", withPort(h, "2379"))
-			if err == nil {
-				err = conn.Close()
-			}
-			results <- err
-		}()
-	}
-	var errs []error
-	for range hosts {
-		err := <-results
-		if err == nil {
-			return nil
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // etcdTLS returns how to speak TLS, or nil where the URL is without.
@@ -325,6 +296,9 @@ func (s *store) ping(ctx context.Context) error {
 	var err error
 	switch {
 	case s.redis != nil:
+		if err := s.address.dial(ctx); err != nil {
+			return err
+		}
 		err = s.redis.Ping(ctx).Err()
 	case s.valkey != nil:
 		err = s.valkey.Do(ctx, s.valkey.B().Ping().Build()).Error()
