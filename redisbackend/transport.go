@@ -2,7 +2,10 @@ package redisbackend
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -64,6 +67,42 @@ func (t *transport) Node(ctx context.Context, key string) (string, error) {
 		return "", err
 	}
 	return node.Options().Addr, nil
+}
+
+// Masters asks the cluster. go-redis tells nothing of those that it knows without that.
+func (t *transport) Masters(ctx context.Context) ([]string, error) {
+	var mu sync.Mutex
+	var addrs []string
+	err := t.cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		addrs = append(addrs, node.Options().Addr)
+		return nil
+	})
+	if err == nil && len(addrs) == 0 {
+		err = errors.New("redis: no master is known")
+	}
+	if err != nil {
+		return nil, notSent(err)
+	}
+	slices.Sort(addrs)
+	return addrs, nil
+}
+
+func (t *transport) SendTo(ctx context.Context, master string, cmd redisson.Command) redisson.Reply {
+	r := redisson.Reply{Err: notSent(fmt.Errorf("redis: %s is no master any more", master))}
+	err := t.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		if node.Options().Addr == master {
+			c := t.command(ctx, cmd)
+			_ = node.Process(ctx, c) // returns the command's own error
+			r = c.reply()
+		}
+		return nil
+	})
+	if err != nil {
+		return redisson.Reply{Err: notSent(err)}
+	}
+	return r
 }
 
 // Refresh does nothing: go-redis does it by itself.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,21 @@ func (s *slots) locate(ctx context.Context, slot uint16) (addr string, node valk
 		return "", nil, &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("valkey: no node is known that has slot %d", slot)}
 	}
 	return addr, node, nil
+}
+
+// masters returns the nodes that have slots, in ascending order. It asks: they may be others now.
+func (s *slots) masters(ctx context.Context) ([]string, error) {
+	all, err := s.ask(ctx)
+	if err != nil {
+		return nil, &backend.Error{Kind: backend.Retry, Err: err}
+	}
+	s.known.Store(all)
+	addrs := slices.Sorted(slices.Values(all.bySlot[:]))
+	addrs = slices.DeleteFunc(slices.Compact(addrs), func(addr string) bool { return addr == "" })
+	if len(addrs) == 0 {
+		return nil, &backend.Error{Kind: backend.Retry, Err: errors.New("valkey: no master is known")}
+	}
+	return addrs, nil
 }
 
 // forget is called when what is known may be out of date.

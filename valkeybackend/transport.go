@@ -3,6 +3,7 @@ package valkeybackend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -91,6 +92,19 @@ func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []r
 // slot has moved the client still follows.
 func (t *transport) Node(_ context.Context, key string) (string, error) {
 	return t.slots.near(redisson.Slot(key)), nil
+}
+
+func (t *transport) Masters(ctx context.Context) ([]string, error) { return t.slots.masters(ctx) }
+
+func (t *transport) SendTo(ctx context.Context, master string, cmd redisson.Command) redisson.Reply {
+	node := t.client.Nodes()[master]
+	if node == nil {
+		t.slots.forget()
+		return redisson.Reply{Err: &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("valkey: no node %s is known any more", master)}}
+	}
+	shared, done := share(ctx)
+	defer done()
+	return answers(ctx, node.Do(shared, t.command(cmd)))[0].Reply
 }
 
 // Refresh asks which node has which slot, if that is long ago.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -95,22 +96,39 @@ func withPort(host, port string) string {
 	return host
 }
 
+// port returns the port of hosts that are given without one.
+func (a *address) port() string {
+	switch {
+	case strings.HasPrefix(a.scheme, "etcd"):
+		return "2379"
+	case a.sentinels():
+		return "26379"
+	default:
+		return "6379"
+	}
+}
+
+// sentinels says whether the hosts are sentinels, who know where the master is.
+func (a *address) sentinels() bool {
+	return strings.HasSuffix(a.scheme, "+sentinel") || a.option("master_name") != "" || a.option("master_set") != ""
+}
+
 // url returns the address in the form that the clients' own parsers take: with another scheme, one host, and the others as
 // options.
-func (a *address) url(scheme, port string) string {
+func (a *address) url(scheme string) string {
 	u := url.URL{Scheme: scheme, User: a.user, Path: a.path, RawPath: a.path, RawQuery: a.query}
 	if path, err := url.PathUnescape(a.path); err == nil {
 		u.Path = path
 	}
 	for i, h := range a.hosts {
 		if i == 0 {
-			u.Host = withPort(h, port)
+			u.Host = withPort(h, a.port())
 			continue
 		}
 		if u.RawQuery != "" {
 			u.RawQuery += "&"
 		}
-		u.RawQuery += "addr=" + url.QueryEscape(withPort(h, port))
+		u.RawQuery += "addr=" + url.QueryEscape(withPort(h, a.port()))
 	}
 	return u.String()
 }
@@ -122,6 +140,40 @@ func (a *address) option(name string) string {
 		return v[len(v)-1]
 	}
 	return ""
+}
+
+// dial returns nil if one of the hosts accepts a connection. The clients would try for longer, and some only say that they
+// have waited for long enough.
+func (a *address) dial(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	network, addrs := "tcp", make([]string, len(a.hosts))
+	for i, h := range a.hosts {
+		addrs[i] = withPort(h, a.port())
+	}
+	if a.scheme == "unix" {
+		path, _ := url.PathUnescape(a.path) // the parser says what is wrong with it
+		network, addrs = "unix", []string{path}
+	}
+	results := make(chan error, len(addrs))
+	for _, addr := range addrs {
+		go func() {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err == nil {
+				err = conn.Close()
+			}
+			results <- err
+		}()
+	}
+	var errs []error
+	for range addrs {
+		err := <-results
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // only returns an error if there is an option that isn't one of those.

@@ -157,20 +157,26 @@ func (d *doctor) checkLocks(ctx context.Context) {
 func (d *doctor) checkKinds(ctx context.Context, kinds []backend.Kind) {
 	name := "distsync-doctor-" + strings.ToLower(rand.Text())
 	defer d.remove(context.WithoutCancel(ctx), name)
-	var words []string
 	for _, k := range kinds {
-		words = append(words, k.String())
 		p := probe{doctor: d, name: name, kind: k}
 		if err := p.run(ctx); err != nil {
-			d.troubled(k, err)
+			d.troubled(label(kinds[0]), k, err)
 			return
 		}
 	}
-	d.ok(words[0], "%s: taken, renewed and released", strings.Join(words, " and "))
+	d.ok(label(kinds[0]), "taken, renewed and released")
+}
+
+// label returns the name of the check of a kind of lock.
+func label(k backend.Kind) string {
+	if k == backend.Write {
+		return "read-write"
+	}
+	return k.String()
 }
 
 // troubled tells that a lock couldn't be had. Who needs no other kinds than the plain one can do without them.
-func (d *doctor) troubled(k backend.Kind, err error) {
+func (d *doctor) troubled(name string, k backend.Kind, err error) {
 	todo := "the documentation of the backend's package says what the user needs"
 	switch {
 	case strings.Contains(err.Error(), "NOPERM") && d.prefix == "":
@@ -182,7 +188,7 @@ func (d *doctor) troubled(k backend.Kind, err error) {
 	if k == backend.Exclusive {
 		tell = d.fail
 	}
-	tell(k.String(), todo, "%v", err)
+	tell(name, todo, "%v", err)
 }
 
 // A probe is a lock that is taken to see whether that works.
@@ -244,7 +250,7 @@ func (p *probe) look(ctx context.Context) error {
 	case err != nil:
 		p.warn("show", "allow it if people shall see who has a lock", "can't be looked at: %v", err)
 	case len(found.Holders) != 1 || found.Holders[0].Owner != probing:
-		return fmt.Errorf("it was taken, and the store says who has it is %q", found.Holders)
+		return fmt.Errorf("it was taken, and the store says it is had by %d others", len(found.Holders))
 	}
 	return nil
 }

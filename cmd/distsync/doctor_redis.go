@@ -14,10 +14,10 @@ import (
 	"github.com/valkey-io/valkey-go"
 )
 
-// A node is a server of Redis or Valkey that takes writes.
+// A node is a server of Redis or Valkey.
 type node struct {
-	name string
-	do   func(ctx context.Context, args ...string) ([]string, error)
+	which string // what to begin with where there are several
+	do    func(ctx context.Context, args ...string) ([]string, error)
 }
 
 // nodes returns all servers, or the one.
@@ -29,10 +29,10 @@ func (s *store) nodes(ctx context.Context) ([]node, error) {
 		err := client.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, node{c.Options().Addr, redisDo(c)})
+			all = append(all, node{c.Options().Addr + ": ", redisDo(c)})
 			return nil
 		})
-		slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.name, b.name) })
+		slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.which, b.which) })
 		return all, err
 	case *redis.Client:
 		return []node{{s.address.String(), redisDo(client)}}, nil
@@ -41,9 +41,9 @@ func (s *store) nodes(ctx context.Context) ([]node, error) {
 		return []node{{s.address.String(), valkeyDo(s.valkey)}}, nil
 	}
 	for addr, c := range s.valkey.Nodes() {
-		all = append(all, node{addr, valkeyDo(c)})
+		all = append(all, node{addr + ": ", valkeyDo(c)})
 	}
-	slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.which, b.which) })
 	return all, nil
 }
 
@@ -106,11 +106,11 @@ func (d *doctor) checkRedis(ctx context.Context) {
 	}
 }
 
-// checkNode checks one server: all of a cluster's replicas but their names are its masters' affair.
+// checkNode checks one server. A replica in a cluster is its master's affair.
 func (d *doctor) checkNode(ctx context.Context, n node) {
 	fields, err := info(ctx, n, "INFO")
 	if err != nil {
-		d.warn("server", "allow +info, to the user or for this check", "%s: version, replicas and eviction aren't known: %v", n.name, err)
+		d.warn("server", "allow +info, to the user or for this check", "%sversion, replicas and eviction aren't known: %v", n.which, err)
 	} else if d.clustered() && fields["role"] == "slave" {
 		return
 	} else {
@@ -142,7 +142,7 @@ func (d *doctor) checkVersion(n node, fields map[string]string) {
 	if v := fields["redis_mode"]; v != "" {
 		mode = v
 	}
-	what := fmt.Sprintf("%s: %s %s, %s", n.name, product, version, mode)
+	what := fmt.Sprintf("%s%s %s, %s", n.which, product, version, mode)
 	major, _ := strconv.Atoi(strings.SplitN(version, ".", 2)[0])
 	switch {
 	case mode == "sentinel":
@@ -166,31 +166,31 @@ func (d *doctor) checkScripts(ctx context.Context, n node) {
 		_, err = n.do(ctx, "EVALSHA", digest, "0")
 	}
 	if err != nil {
-		d.fail("scripts", "allow +eval and +evalsha: each step of a lock is a script", "%s: %v", n.name, err)
+		d.fail("scripts", "allow +eval and +evalsha: each step of a lock is a script", "%s%v", n.which, err)
 		return
 	}
-	d.ok("scripts", "%s: EVAL and EVALSHA work", n.name)
+	d.ok("scripts", "%sEVAL and EVALSHA work", n.which)
 }
 
 // checkReplicas checks whether a lock can be lost in a failover.
 func (d *doctor) checkReplicas(ctx context.Context, n node, fields map[string]string) {
 	count, _ := strconv.Atoi(fields["connected_slaves"])
 	if count == 0 {
-		d.ok("replicas", "%s: none", n.name)
+		d.ok("replicas", "%snone", n.which)
 		return
 	}
 	_, minimum := fields["min_slaves_good_slaves"]
 	acked, err := n.do(ctx, "WAIT", strconv.Itoa(count), "500")
 	switch {
 	case err != nil:
-		d.warn("replicas", "WithReplicas needs +wait; nothing else does", "%s: %d replicas; WAIT: %v", n.name, count, err)
+		d.warn("replicas", "WithReplicas needs +wait; nothing else does", "%s%d replicas; WAIT: %v", n.which, count, err)
 	case acked[0] != strconv.Itoa(count):
-		d.warn("replicas", "look at their lag: a failover now loses locks", "%s: %s of %d replicas have what was written within 500 ms", n.name, acked[0], count)
+		d.warn("replicas", "look at their lag: a failover now loses locks", "%s%s of %d replicas have what was written within 500 ms", n.which, acked[0], count)
 	case !minimum:
 		d.warn("replicas", "set min-replicas-to-write, or use WithReplicas; and fenced locks where two must never be inside",
-			"%s: %d replicas, and the server takes writes without them: a failover may lose locks that were just taken", n.name, count)
+			"%s%d replicas, and the server takes writes without them: a failover may lose locks that were just taken", n.which, count)
 	default:
-		d.ok("replicas", "%s: %d, and min-replicas-to-write is set", n.name, count)
+		d.ok("replicas", "%s%d, and min-replicas-to-write is set", n.which, count)
 	}
 }
 
@@ -202,15 +202,15 @@ func (d *doctor) checkMemory(n node, fields map[string]string) {
 	const todo = "set maxmemory-policy noeviction: a lock that is evicted is free, and a second one gets in"
 	switch {
 	case policy == "":
-		d.warn("eviction", "set maxmemory-policy noeviction", "%s: the server doesn't say its maxmemory-policy", n.name)
+		d.warn("eviction", "set maxmemory-policy noeviction", "%sthe server doesn't say its maxmemory-policy", n.which)
 	case policy != "noeviction" && limit > 0:
-		d.fail("eviction", todo, "%s: maxmemory-policy is %s", n.name, policy)
+		d.fail("eviction", todo, "%smaxmemory-policy is %s", n.which, policy)
 	case policy != "noeviction":
-		d.warn("eviction", todo, "%s: maxmemory-policy is %s, though maxmemory isn't set", n.name, policy)
+		d.warn("eviction", todo, "%smaxmemory-policy is %s, though maxmemory isn't set", n.which, policy)
 	case limit > 0 && used > 0.9*limit:
-		d.warn("eviction", "make room: a server that is full gives no locks", "%s: nothing is evicted, and %.0f %% of the memory are used", n.name, 100*used/limit)
+		d.warn("eviction", "make room: a server that is full gives no locks", "%snothing is evicted, and %.0f %% of the memory are used", n.which, 100*used/limit)
 	default:
-		d.ok("eviction", "%s: noeviction", n.name)
+		d.ok("eviction", "%snoeviction", n.which)
 	}
 }
 
@@ -226,7 +226,7 @@ func (d *doctor) checkClock(ctx context.Context, n node) {
 		err = errors.New("TIME: not a time")
 	}
 	if err != nil {
-		d.warn("clock", "allow +time: all but plain locks need it", "%s: %v", n.name, err)
+		d.warn("clock", "allow +time: all but plain locks need it", "%s%v", n.which, err)
 		return
 	}
 	sec, _ := strconv.ParseInt(reply[0], 10, 64)
@@ -234,10 +234,10 @@ func (d *doctor) checkClock(ctx context.Context, n node) {
 	off := time.Unix(sec, usec*1000).Sub(begun.Add(took / 2))
 	if off.Abs() > farOff+took/2 {
 		d.warn("clock", "set the clocks (NTP), slowly: one that jumps ends leases early, and the new master's counts after a failover",
-			"%s: differs from this machine's by %v", n.name, off.Round(time.Millisecond))
+			"%sdiffers from this machine's by %v", n.which, off.Round(time.Millisecond))
 		return
 	}
-	d.ok("clock", "%s: %v from this machine's", n.name, off.Round(time.Millisecond))
+	d.ok("clock", "%s%v from this machine's", n.which, off.Round(time.Millisecond))
 }
 
 // checkSlots checks that there is a server for every lock.
@@ -245,11 +245,11 @@ func (d *doctor) checkSlots(ctx context.Context, n node) {
 	fields, err := info(ctx, n, "CLUSTER", "INFO")
 	switch state, slots := fields["cluster_state"], fields["cluster_slots_ok"]; {
 	case err != nil:
-		d.warn("cluster", "allow +cluster|info", "%s: whether all slots are served isn't known: %v", n.name, err)
+		d.warn("cluster", "allow +cluster|info", "%swhether all slots are served isn't known: %v", n.which, err)
 	case state != "ok" || slots != "16384":
-		d.fail("cluster", "redis-cli --cluster check", "%s: the cluster's state is %s, %s of 16384 slots are served", n.name, state, slots)
+		d.fail("cluster", "redis-cli --cluster check", "%sthe cluster's state is %s, %s of 16384 slots are served", n.which, state, slots)
 	default:
-		d.ok("cluster", "%s: all slots are served", n.name)
+		d.ok("cluster", "%sall slots are served", n.which)
 	}
 }
 

@@ -16,12 +16,12 @@ import (
 
 func main() {
 	child.Guard()
-	logging.Disable() // what go-redis has to say it also returns
 	os.Exit(execute(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
 // execute carries out a command line and returns the status to exit with.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	logging.Disable() // what go-redis has to say it also returns
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetIn(stdin)

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -60,7 +61,7 @@ func (g *global) connect(ctx context.Context) (*store, error) {
 	case "valkey", "valkeys":
 		err = s.openValkey(ctx, g)
 	case "etcd", "etcds":
-		err = s.openEtcd(g)
+		err = s.openEtcd(ctx, g)
 	}
 	if err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func (g *global) connect(ctx context.Context) (*store, error) {
 
 // unavailable returns the error for a store that didn't answer, or didn't let us in.
 func (s *store) unavailable(ctx context.Context, g *global, err error) error {
-	if ctx.Err() != nil {
+	if timeout, ok := errors.AsType[net.Error](err); ctx.Err() != nil || ok && timeout.Timeout() {
 		err = fmt.Errorf("no answer within %v", g.timeout)
 	}
 	return exitf(exitUnavailable, "%s can't be reached: %w", s.address, err)
@@ -119,12 +120,9 @@ func wrong(err error) error {
 func (s *store) openRedis(g *global) error {
 	a := s.address
 	scheme, way, _ := strings.Cut(a.scheme, "+")
-	if a.option("master_name") != "" {
-		way = "sentinel"
-	}
-	switch way {
-	case "sentinel":
-		o, err := redis.ParseFailoverURL(a.url(scheme, "26379"))
+	switch {
+	case a.sentinels():
+		o, err := redis.ParseFailoverURL(a.url(scheme))
 		if err == nil && o.MasterName == "" {
 			err = errors.New("with Sentinel it must say ?master_name=NAME")
 		}
@@ -136,15 +134,15 @@ func (s *store) openRedis(g *global) error {
 		}
 		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewFailoverClient(o)
-	case "cluster":
-		o, err := redis.ParseClusterURL(a.url(scheme, "6379"))
+	case way == "cluster":
+		o, err := redis.ParseClusterURL(a.url(scheme))
 		if err != nil {
 			return wrong(err)
 		}
 		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewClusterClient(o)
 	default:
-		o, err := redis.ParseURL(a.url(scheme, "6379"))
+		o, err := redis.ParseURL(a.url(scheme))
 		if err != nil {
 			return wrong(err)
 		}
@@ -166,16 +164,12 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 	if err := s.address.only(valkeyOptions); err != nil {
 		return wrong(err)
 	}
-	port := "6379"
-	if s.address.option("master_set") != "" {
-		port = "26379"
-	}
-	o, err := valkey.ParseURL(s.address.url(s.address.scheme, port))
+	o, err := valkey.ParseURL(s.address.url(s.address.scheme))
 	if err != nil {
 		return wrong(err)
 	}
 	o.Dialer.Timeout, o.ConnWriteTimeout = orDefault(o.Dialer.Timeout, g), orDefault(o.ConnWriteTimeout, g)
-	client, err := dialValkey(ctx, o)
+	client, err := dialValkey(ctx, s.address, o)
 	if err != nil {
 		return s.unavailable(ctx, g, err)
 	}
@@ -185,7 +179,10 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 }
 
 // dialValkey makes a client, which connects at once. One that comes when the context has ended is closed.
-func dialValkey(ctx context.Context, o valkey.ClientOption) (valkey.Client, error) {
+func dialValkey(ctx context.Context, a *address, o valkey.ClientOption) (valkey.Client, error) {
+	if err := a.dial(ctx); err != nil {
+		return nil, err
+	}
 	type result struct {
 		client valkey.Client
 		err    error
@@ -211,7 +208,7 @@ func dialValkey(ctx context.Context, o valkey.ClientOption) (valkey.Client, erro
 // etcdOptions are those of an etcd URL, named as etcdctl names them.
 var etcdOptions = []string{"cacert", "cert", "key", "server_name", "skip_verify"}
 
-func (s *store) openEtcd(g *global) error {
+func (s *store) openEtcd(ctx context.Context, g *global) error {
 	a := s.address
 	if strings.Trim(a.path, "/") != "" {
 		return wrong(errors.New("an etcd URL has no path; for the prefix there is --prefix"))
@@ -232,15 +229,18 @@ func (s *store) openEtcd(g *global) error {
 		if tlsConfig != nil {
 			scheme = "https://"
 		}
-		o.Endpoints = append(o.Endpoints, scheme+withPort(h, "2379"))
+		o.Endpoints = append(o.Endpoints, scheme+withPort(h, a.port()))
 	}
 	if a.user != nil {
 		o.Username = a.user.Username()
 		o.Password, _ = a.user.Password()
 	}
+	if err := a.dial(ctx); err != nil {
+		return s.unavailable(ctx, g, err)
+	}
 	client, err := clientv3.New(o)
 	if err != nil {
-		return exitf(exitUnavailable, "%s can't be reached: %w", a, err)
+		return s.unavailable(ctx, g, err)
 	}
 	s.etcd = client
 	var opts []etcdbackend.Option
@@ -296,6 +296,9 @@ func (s *store) ping(ctx context.Context) error {
 	var err error
 	switch {
 	case s.redis != nil:
+		if err := s.address.dial(ctx); err != nil {
+			return err
+		}
 		err = s.redis.Ping(ctx).Err()
 	case s.valkey != nil:
 		err = s.valkey.Do(ctx, s.valkey.B().Ping().Build()).Error()

@@ -20,7 +20,9 @@ func printable(name string) string {
 }
 
 // quote is strconv.Quote, but for spaces other than the ordinary one, which it escapes, too.
-func quote(name string) string { return `"` + escapeText(strings.ReplaceAll(strings.ReplaceAll(name, `\`, `\\`), `"`, `\"`)) + `"` }
+func quote(name string) string {
+	return `"` + escapeText(strings.ReplaceAll(strings.ReplaceAll(name, `\`, `\\`), `"`, `\"`)) + `"`
+}
 
 // escape returns a text in one line, in which is escaped what a terminal might act on.
 func escape(text string) string {

@@ -73,10 +73,16 @@ func (d Dialect) grants(name string) string {
 // turnChannel is where Redisson tells an owner that it is his turn.
 func turnChannel(name, owner string) string { return Channel(name) + ":" + owner }
 
+// What the keys of the sorted sets of fair locks begin with.
+const (
+	timeoutsPrefix = "redisson_lock_timeout:"
+	placesPrefix   = "distsync_fair_places:"
+)
+
 // fairKeys are the keys of a fair lock, and the channel that those for Redisson's owners begin with.
 func fairKeys(name string) []string {
-	return []string{name, tagged("redisson_lock_queue:", name, ""), tagged("redisson_lock_timeout:", name, ""),
-		tagged("distsync_fair_places:", name, ""), Channel(name)}
+	return []string{name, tagged("redisson_lock_queue:", name, ""), tagged(timeoutsPrefix, name, ""),
+		tagged(placesPrefix, name, ""), Channel(name)}
 }
 
 // AcquireFair is one attempt to lock. [ParseTurn] reads its reply.

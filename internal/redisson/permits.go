@@ -3,6 +3,8 @@ package redisson
 import (
 	"crypto/sha256"
 	_ "embed"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"strconv"
@@ -58,7 +60,9 @@ const (
 func PermitsChannel(name string) string { return tagged("redisson_sc:", name, "") }
 
 // ids is the key of the permits that are out.
-func ids(name string) string { return tagged("", name, ":timeout") }
+func ids(name string) string { return tagged("", name, idsSuffix) }
+
+const idsSuffix = ":timeout"
 
 // refuseBraces returns an error for a name that is another in braces: both would have their ids under one key.
 func refuseBraces(name string) error {
@@ -69,10 +73,23 @@ func refuseBraces(name string) error {
 	return nil
 }
 
+const (
+	holderLen = 12
+	idLen     = 16
+)
+
 // holder is what an owner's ids begin with.
 func holder(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
-	return string(sum[:12])
+	return string(sum[:holderLen])
+}
+
+// holderOf is what is known of the owner of an id, in hex: where it ends as ours do, what it begins with. Redisson's are random.
+func holderOf(id string) string {
+	if len(id) == idLen && binary.BigEndian.Uint32([]byte(id[holderLen:])) > math.MaxUint32-maxPermits {
+		id = id[:holderLen]
+	}
+	return hex.EncodeToString([]byte(id))
 }
 
 func permitsKeys(name string) []string { return []string{name, ids(name), PermitsChannel(name)} }

@@ -46,6 +46,8 @@ var (
 	_ backend.Notifier     = (*session)(nil)
 	_ backend.BatchRenewer = (*session)(nil)
 	_ backend.Liner        = (*session)(nil)
+	_ backend.Inspector    = (*session)(nil)
+	_ backend.Lister       = (*session)(nil)
 	_ backend.Leavable     = leavable{}
 )
 

@@ -28,6 +28,11 @@ type Transport interface {
 	// Node names the node of a cluster that has a key, so that what is for one can be sent in one batch.
 	Node(ctx context.Context, key string) (string, error)
 
+	// Masters names the nodes of a cluster that have slots, at least one, in ascending order. SendTo sends one of them a command
+	// that has no key.
+	Masters(ctx context.Context) ([]string, error)
+	SendTo(ctx context.Context, master string, cmd Command) Reply
+
 	// Refresh brings up to date what Node says, for the next time. It is called while batches are under way.
 	Refresh(ctx context.Context)
 }

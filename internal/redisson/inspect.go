@@ -1,0 +1,370 @@
+package redisson
+
+import (
+	"context"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+//go:embed inspect.lua
+var inspectText string
+
+var inspectScript = newScript(inspectText)
+
+// Inspect asks who has what is under a name, whatever kind of lock that is. [ParseInspect] reads its reply.
+func Inspect(name string) Call {
+	keys := fairKeys(name)[:4]
+	if refuseBraces(name) == nil {
+		keys = append(keys, ids(name))
+	}
+	return Call{inspectScript, keys, []string{strconv.Itoa(backend.MostHolders)}}
+}
+
+// What there is under a name, in the words of the script; or reading, or writing.
+const (
+	nothing    = ""
+	plainLock  = "lock"
+	permitsOut = "permits"
+)
+
+// Found is what was found under a name, as it is in the store.
+type Found struct {
+	what    string
+	limit   int
+	rest    int // how many holders, or permits, are not among these
+	holders []held
+	line    []string
+}
+
+// held is a field of a lock, or a permit.
+type held struct {
+	owner string
+	count int
+	left  time.Duration
+}
+
+// ParseInspect reads the reply to [Inspect].
+func ParseInspect(reply any) (Found, error) {
+	if reply == foreign {
+		return Found{}, errForeign
+	}
+	words, _ := reply.([]any)
+	if len(words) != 5 {
+		return Found{}, unexpected("inspect", reply)
+	}
+	what, ok1 := words[0].(string)
+	limit, ok2 := words[1].(int64)
+	rest, ok3 := words[2].(int64)
+	holders, ok4 := words[3].([]any)
+	line, ok5 := words[4].([]any)
+	known := slices.Contains([]string{nothing, plainLock, reading, writing, permitsOut}, what)
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !known || limit < 0 || rest < 0 || len(holders)%3 != 0 {
+		return Found{}, unexpected("inspect", reply)
+	}
+	f := Found{what: what, limit: int(limit), rest: int(rest)}
+	for words := range slices.Chunk(holders, 3) {
+		owner, ok1 := words[0].(string)
+		count, ok2 := words[1].(int64)
+		left, ok3 := words[2].(int64)
+		if !ok1 || !ok2 || !ok3 || count < 1 || left < -1 {
+			return Found{}, unexpected("inspect", reply)
+		}
+		f.holders = append(f.holders, held{owner, int(count), duration(left)})
+	}
+	for _, word := range line {
+		owner, ok := word.(string)
+		if !ok {
+			return Found{}, unexpected("inspect", reply)
+		}
+		f.line = append(f.line, owner)
+	}
+	return f, nil
+}
+
+// Inspection says it in the words of package backend.
+func (f Found) Inspection(name string) backend.Inspection {
+	i := backend.Inspection{Name: name, More: f.rest, Limit: f.limit}
+	switch f.what {
+	case reading, writing:
+		i.Kind = backend.Write
+		i.Holders = f.shared()
+	case permitsOut:
+		i.Kind = backend.Permits
+		i.Holders = f.permits()
+	default:
+		for _, h := range f.holders {
+			i.Holders = append(i.Holders, backend.Holder{Owner: outOfLine(h.owner), Count: h.count, Remaining: h.left})
+		}
+	}
+	if over := len(i.Holders) - backend.MostHolders; over > 0 {
+		i.Holders, i.More = i.Holders[:backend.MostHolders], i.More+over
+	}
+	for _, owner := range f.line {
+		i.Line = append(i.Line, outOfLine(owner))
+	}
+	return i
+}
+
+// shared returns who has a read-write lock, the writer first.
+func (f Found) shared() (all []backend.Holder) {
+	for _, h := range f.holders {
+		owner, writes := strings.CutSuffix(h.owner, writerSuffix)
+		if writes && f.what == writing {
+			all = slices.Insert(all, 0, backend.Holder{Owner: outside(owner), Kind: backend.Write, Count: h.count, Remaining: h.left})
+		} else {
+			all = append(all, backend.Holder{Owner: outside(h.owner), Kind: backend.Read, Count: h.count, Remaining: h.left})
+		}
+	}
+	return all
+}
+
+// permits returns who has permits, those first of whom one ends first: with it ends the hold.
+func (f Found) permits() (all []backend.Holder) {
+	index := make(map[string]int)
+	for _, h := range f.holders {
+		owner := holderOf(h.owner)
+		i, known := index[owner]
+		if !known {
+			i = len(all)
+			index[owner] = i
+			all = append(all, backend.Holder{Owner: owner, Kind: backend.Permits, Remaining: h.left})
+		}
+		all[i].Count++
+	}
+	return all
+}
+
+// certain says whether what was found is surely a lock that somebody has, and not data that looks alike: that doesn't expire, or has
+// no ids.
+func (f Found) certain() bool {
+	for _, h := range f.holders {
+		if f.what == permitsOut && len(h.owner) != idLen && len(h.owner) != hex.EncodedLen(idLen) || f.what != permitsOut && h.left < 0 {
+			return false
+		}
+	}
+	return len(f.holders) > 0
+}
+
+// outside is what an owner is called outside of a read-write lock: see inside. Those of Redisson's are called alike.
+func outside(field string) string {
+	colon := strings.LastIndexByte(field, ':')
+	number := field[colon+1:]
+	switch {
+	case colon < 0 || !strings.HasPrefix(number, "0") || strings.Trim(number, "0123456789") != "":
+		return field
+	case number == "0":
+		return field[:colon]
+	default:
+		return field[:colon+1] + number[1:]
+	}
+}
+
+// Inspect is one script.
+func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	name := s.Prefix + req.Name
+	if _, err := s.begin(ctx, backend.Exclusive, name, ""); err != nil { // which says what is true for any kind
+		return backend.Inspection{}, err
+	}
+	found, err := parse(readOnly(s.run(ctx, Inspect(name))), ParseInspect)
+	if err != nil {
+		return backend.Inspection{}, err
+	}
+	return found.Inspection(req.Name), nil
+}
+
+// readOnly is the reply of a server to what only reads. If it has refused a part of it nothing was done: nobody need ask whether it was.
+func readOnly(r Reply) Reply {
+	if r.Refusal != "" && backend.KindOf(r.Err) == backend.Unknown {
+		r.Err = &backend.Error{Kind: backend.Refused, Err: r.Err}
+	}
+	return r
+}
+
+const (
+	minPage = 10  // keys that a server looks at, at least, for one page of a list
+	maxPage = 500 // at most: it does nothing else meanwhile
+)
+
+// A position is how far a list has come.
+type position struct {
+	kind   string // of keys: hashes come before sorted sets
+	cursor string // of SCAN
+	master string // the node of a cluster, one after the other in the order of their names
+}
+
+// The kinds of keys that can be locks.
+const (
+	hashes     = "hash"
+	sortedSets = "zset"
+)
+
+func (p position) String() string { return strings.Join([]string{p.kind, p.cursor, p.master}, " ") }
+
+func parsePosition(after string) (position, error) {
+	words := strings.SplitN(after, " ", 3)
+	if len(words) == 3 && (words[0] == hashes || words[0] == sortedSets) {
+		if _, err := strconv.ParseUint(words[1], 10, 64); err == nil {
+			return position{words[0], words[1], words[2]}, nil
+		}
+	}
+	return position{}, &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%.100q is not where a list of locks has ended", after)}
+}
+
+// List looks at some keys with SCAN and inspects, in one pipeline, those that can be locks. It looks for hashes, and then for the ids of permits,
+// on one master after the other. A list that goes on while another server becomes master, or a slot moves, may miss locks.
+func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+	at, err := s.position(ctx, req.After)
+	if err != nil {
+		return backend.ListResult{}, err
+	}
+	prefix := s.Prefix + req.Prefix
+	keys, cursor, err := s.scan(ctx, at, prefix, min(max(req.Limit, minPage), maxPage))
+	if err != nil {
+		return backend.ListResult{}, err
+	}
+	names := make([]string, 0, len(keys))
+	for _, key := range keys {
+		name, ok := lockOf(at.kind, key)
+		if ok && strings.HasPrefix(name, prefix) && (!s.Cluster || checkSlots(name, ids(name)) == nil) {
+			names = append(names, name)
+		}
+	}
+	locks, err := s.inspectAll(ctx, names)
+	if err != nil {
+		return backend.ListResult{}, err
+	}
+	next, err := s.after(ctx, at, cursor)
+	if err != nil {
+		return backend.ListResult{}, err
+	}
+	return backend.ListResult{Locks: locks, Next: next}, nil
+}
+
+// position returns where a list goes on, or begins.
+func (s *session) position(ctx context.Context, after string) (position, error) {
+	if after != "" {
+		return parsePosition(after)
+	}
+	p := position{hashes, "0", ""}
+	if !s.Cluster {
+		return p, nil
+	}
+	masters, err := s.Transport.Masters(ctx)
+	if err != nil {
+		return position{}, err
+	}
+	p.master = masters[0]
+	return p, nil
+}
+
+// after returns where a list goes on behind a position whose SCAN has returned a cursor, or nothing if that was the last.
+func (s *session) after(ctx context.Context, p position, cursor string) (string, error) {
+	if p.cursor = cursor; cursor != "0" {
+		return p.String(), nil
+	}
+	if p.kind == hashes {
+		p.kind = sortedSets
+		return p.String(), nil
+	}
+	if !s.Cluster {
+		return "", nil
+	}
+	masters, err := s.Transport.Masters(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, master := range masters {
+		if master > p.master {
+			return position{hashes, "0", master}.String(), nil
+		}
+	}
+	return "", nil
+}
+
+// scan returns keys and the cursor with which to go on.
+func (s *session) scan(ctx context.Context, at position, prefix string, count int) (keys []string, cursor string, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, "", &backend.Error{Kind: backend.Retry, Err: err}
+	}
+	cmd := Command{Verb: "SCAN", Args: []string{at.cursor, "MATCH", pattern(at.kind, prefix), "COUNT", strconv.Itoa(count), "TYPE", at.kind}}
+	var r Reply
+	if s.Cluster {
+		r = s.Transport.SendTo(ctx, at.master, cmd)
+	} else if err := s.Transport.Reach(ctx, prefix); err != nil {
+		return nil, "", err
+	} else {
+		r = s.Transport.Send(ctx, cmd)
+	}
+	if r = readOnly(r); r.Err != nil {
+		return nil, "", r.Err
+	}
+	return parseScan(r.Value)
+}
+
+func parseScan(reply any) (keys []string, cursor string, err error) {
+	if words, _ := reply.([]any); len(words) == 2 {
+		cursor, _ = words[0].(string)
+		all, ok := words[1].([]any)
+		for _, word := range all {
+			key, isText := word.(string)
+			ok = ok && isText
+			keys = append(keys, key)
+		}
+		if ok && cursor != "" {
+			return keys, cursor, nil
+		}
+	}
+	return nil, "", unexpected("SCAN", reply)
+}
+
+// pattern matches the keys of all locks whose names begin with a prefix, and of some others.
+func pattern(kind, prefix string) string {
+	prefix = globs.Replace(prefix)
+	if kind == sortedSets {
+		return "*" + prefix + "*" + idsSuffix // the name may be in braces
+	}
+	return prefix + "*"
+}
+
+var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
+
+// lockOf returns the name of the lock of which a key of a kind may be.
+func lockOf(kind, key string) (name string, ok bool) {
+	if kind == hashes {
+		return key, true
+	}
+	name, _ = strings.CutSuffix(key, idsSuffix)
+	if inside, braced := strings.CutPrefix(name, "{"); braced {
+		if inside, braced = strings.CutSuffix(inside, "}"); braced && !strings.Contains(inside, "{") {
+			name = inside
+		}
+	}
+	return name, ids(name) == key && refuseBraces(name) == nil && !strings.HasPrefix(name, timeoutsPrefix) && !strings.HasPrefix(name, placesPrefix)
+}
+
+// inspectAll returns what locks there are under names.
+func (s *session) inspectAll(ctx context.Context, names []string) (locks []backend.Inspection, err error) {
+	calls := make([]Call, len(names))
+	for i, name := range names {
+		calls[i] = Inspect(name)
+	}
+	for i, r := range s.runBatch(ctx, calls) {
+		found, err := parse(readOnly(r), ParseInspect)
+		switch {
+		case errors.Is(err, backend.ErrConflict):
+		case err != nil:
+			return nil, err
+		case found.certain():
+			locks = append(locks, found.Inspection(strings.TrimPrefix(names[i], s.Prefix)))
+		}
+	}
+	return locks, nil
+}

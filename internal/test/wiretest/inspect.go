@@ -1,0 +1,323 @@
+package wiretest
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+// held are locks of all kinds, each with what is said of it.
+var held = map[string]struct {
+	hold []backend.AcquireRequest
+	want string
+}{
+	"plain":  {[]backend.AcquireRequest{{Owner: Alice}, {Owner: Alice}}, "exclusive: exclusive " + Alice + " 2"},
+	"fenced": {[]backend.AcquireRequest{{Kind: backend.Fenced, Owner: Alice}}, "exclusive: exclusive " + Alice + " 1"},
+	"fair": {[]backend.AcquireRequest{{Kind: backend.Fair, Owner: Alice}, {Kind: backend.Fair, Owner: Bob, Place: Lease}, {Kind: backend.Fair, Owner: "c", Place: Lease}},
+		"exclusive: exclusive " + Alice + " 1 before " + Bob + " c"},
+	"read":  {[]backend.AcquireRequest{{Kind: backend.Read, Owner: Alice}}, "write: read " + Alice + " 1"},
+	"reads": {[]backend.AcquireRequest{{Kind: backend.Read, Owner: "a"}, {Kind: backend.Read, Owner: "b"}}, "write: read a 1, read b 1"},
+	"write": {[]backend.AcquireRequest{{Kind: backend.Write, Owner: Alice}, {Kind: backend.Write, Owner: Bob, Place: Lease}}, "write: write " + Alice + " 1"},
+	"write and read": {[]backend.AcquireRequest{{Kind: backend.Write, Owner: Alice}, {Kind: backend.Write, Owner: Alice}, {Kind: backend.Read, Owner: Alice}},
+		"write: write " + Alice + " 2, read " + Alice + " 1"},
+	"permits": {[]backend.AcquireRequest{{Kind: backend.Permits, Owner: Alice, Permits: 3, Limit: 5}, {Kind: backend.Permits, Owner: Bob, Permits: 1, Limit: 5}},
+		"permits: " + strings.Join(slices.Sorted(slices.Values([]string{
+			"permits " + hex.EncodeToString([]byte(alicesPermits)) + " 3", "permits " + hex.EncodeToString([]byte(bobsPermits)) + " 1"})), ", ") + " of 5"},
+}
+
+// hold acquires those of a kind of held under a name.
+func hold(t testing.TB, s backend.Session, what, name string) {
+	t.Helper()
+	for _, req := range held[what].hold {
+		req.Name, req.Lease = name, Lease
+		Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
+	}
+}
+
+// wordInspection says what was found in words, and checks what can't be told exactly.
+func wordInspection(t testing.TB, i backend.Inspection) string {
+	t.Helper()
+	var holders []string
+	for n, h := range i.Holders {
+		if h.Remaining <= 0 || h.Remaining > Lease {
+			t.Errorf("%q: %s has it for %v", i.Name, h.Owner, h.Remaining)
+		}
+		holders = append(holders, fmt.Sprint(h.Kind, " ", h.Owner, " ", h.Count))
+		if h.Kind == backend.Write && n > 0 {
+			t.Errorf("%q: a writer comes after readers", i.Name)
+		}
+	}
+	if len(holders) > 0 && i.Holders[0].Kind != backend.Write {
+		slices.Sort(holders) // they come in any order
+	}
+	text := fmt.Sprint(i.Kind, ": ", strings.Join(holders, ", "))
+	if len(i.Line) > 0 {
+		text += " before " + strings.Join(i.Line, " ")
+	}
+	if i.Limit > 0 {
+		text += fmt.Sprint(" of ", i.Limit)
+	}
+	if i.More > 0 {
+		text += fmt.Sprint(" and ", i.More)
+	}
+	return text
+}
+
+func inspect(t testing.TB, s backend.Session, name string) backend.Inspection {
+	t.Helper()
+	i := Must[backend.Inspection](t)(s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: name}))
+	if i.Name != name {
+		t.Errorf("%q is said of %q", i.Name, name)
+	}
+	return i
+}
+
+// odd are names, and beginnings of names, that mean something to somebody on the way.
+var odd = []string{"", "orders:42", "a*b", "a?b", "[ab]", `a\b`, `\`, "*", "[", "{tag}rest", "some{tag}", "\x00\r\n\x1b[31m\xff", "<b>&", "timeout", ":timeout", "hash 0 "}
+
+// Inspect tests what a session says of a name, on one server.
+func Inspect(t *testing.T, p Package, server *testservers.Server) {
+	client := connect(t, server.Addr)
+	for _, prefix := range []string{"", "lock:", "{all}*:"} {
+		t.Run("prefix "+prefix, func(t *testing.T) {
+			client.FlushAll(t.Context())
+			s := open(t, p.Server(t, server.Addr, Options{Prefix: prefix}))
+			for what, h := range held {
+				for _, name := range odd {
+					name += "/" + what
+					hold(t, s, what, name)
+					if got := wordInspection(t, inspect(t, s, name)); got != h.want {
+						t.Errorf("%q: %s\nwant %s", name, got, h.want)
+					}
+				}
+			}
+			if i := inspect(t, s, "nothing"); !i.Free() {
+				t.Errorf("nothing: %+v", i)
+			}
+			client.HSet(t.Context(), prefix+"user", "name", "bob")
+			_, err := s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: "user"})
+			if WantKind(t, err, backend.Refused); !errors.Is(err, backend.ErrConflict) {
+				t.Errorf("somebody's data: %v", err)
+			}
+		})
+	}
+
+	t.Run("on the wire", func(t *testing.T) {
+		client.FlushAll(t.Context())
+		s := open(t, p.Server(t, server.Addr, Options{}))
+		hold(t, s, "read", "n")
+		keys := []any{5, "n", "redisson_lock_queue:{n}", "redisson_lock_timeout:{n}", "distsync_fair_places:{n}", permitsKey, backend.MostHolders}
+		server.Do("SCRIPT", "FLUSH")
+		m := Watch(t, server.Addr)
+		inspect(t, s, "n")
+		wantScriptCall(t, m.Commands(), keys...)
+		inspect(t, s, "n")
+		wantCommands(t, m, `"EVALSHA" "SHA" `+Quoted(keys...))
+	})
+
+	t.Run("a context that has ended", func(t *testing.T) {
+		s := open(t, p.Server(t, server.Addr, Options{}))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := s.(backend.Inspector).Inspect(ctx, backend.InspectRequest{Name: "n"})
+		WantKind(t, err, backend.Retry)
+		_, err = s.(backend.Lister).List(ctx, backend.ListRequest{Limit: 10})
+		WantKind(t, err, backend.Retry)
+	})
+}
+
+// list returns all locks, in words.
+func list(t testing.TB, s backend.Session, prefix string, limit int) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	req := backend.ListRequest{Prefix: prefix, Limit: limit}
+	for range 10_000 {
+		res := Must[backend.ListResult](t)(s.(backend.Lister).List(t.Context(), req))
+		for _, i := range res.Locks {
+			if i.Free() {
+				t.Errorf("%q is free", i.Name)
+			}
+			all[i.Name] = wordInspection(t, i)
+		}
+		if res.Next == "" {
+			return all
+		}
+		req.After = res.Next
+	}
+	t.Fatal("the list has no end")
+	return nil
+}
+
+// List tests which locks a session lists, on one server.
+func List(t *testing.T, p Package, server *testservers.Server) {
+	lists(t, connect(t, server.Addr), func(o Options) backend.Backend { return p.Server(t, server.Addr, o) })
+	t.Run("where none has ended", func(t *testing.T) {
+		s := open(t, p.Server(t, server.Addr, Options{}))
+		for _, after := range []string{"x", "hash x ", "set 0 "} {
+			_, err := s.(backend.Lister).List(t.Context(), backend.ListRequest{After: after, Limit: 10})
+			WantKind(t, err, backend.Refused)
+		}
+	})
+}
+
+// ListInCluster is List for the masters of a cluster.
+func ListInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: Addrs(nodes)})
+	t.Cleanup(func() { client.Close() })
+	connectBackend := func(o Options) backend.Backend { return p.Cluster(t, nodes, o) }
+	lists(t, client, connectBackend)
+	s := open(t, connectBackend(Options{}))
+
+	t.Run("inspect", func(t *testing.T) {
+		for what, h := range held {
+			hold(t, s, what, "one "+what)
+			if got := wordInspection(t, inspect(t, s, "one "+what)); got != h.want {
+				t.Errorf("%s: %s\nwant %s", what, got, h.want)
+			}
+		}
+		_, err := s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: "a}b"}) // no lock can be called that there
+		WantKind(t, err, backend.Refused)
+	})
+
+	t.Run("a master that is none", func(t *testing.T) {
+		_, err := s.(backend.Lister).List(t.Context(), backend.ListRequest{After: "hash 0 127.0.0.1:1", Limit: 10})
+		WantKind(t, err, backend.Retry)
+		if err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// lists tests lists on servers that a client empties.
+func lists(t *testing.T, client redis.UniversalClient, connectBackend func(Options) backend.Backend) {
+	ctx := t.Context()
+	wipe := func() {
+		if cluster, ok := client.(*redis.ClusterClient); ok {
+			if err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return node.FlushAll(ctx).Err() }); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		client.FlushAll(ctx)
+	}
+	// data is what others have on the server, some of it with an expiry, under names that begin alike.
+	data := func(prefix string) {
+		pipe := client.Pipeline()
+		for i := range 500 {
+			name := fmt.Sprint(prefix, "data", i)
+			pipe.HSet(ctx, name+"hash", "name", "bob")
+			pipe.HSet(ctx, name+"ends", "name", "bob")
+			pipe.PExpire(ctx, name+"ends", time.Hour)
+			pipe.HSet(ctx, name+"counter", "visits", "12")
+			pipe.HSet(ctx, name+"counters", "visits", "12", "errors", "1")
+			pipe.PExpire(ctx, name+"counters", time.Hour)
+			pipe.Set(ctx, name+"text", "1", time.Hour)
+			pipe.ZAdd(ctx, name+":timeouts", redis.Z{Score: 9e12, Member: "0123456789abcdef"})
+			pipe.ZAdd(ctx, "{"+name+"}:timeout", redis.Z{Score: 9e12, Member: "some job"})
+			pipe.ZAdd(ctx, "{"+name+"over}:timeout", redis.Z{Score: 9e8, Member: "0123456789abcdef"})
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, prefix := range []string{"", "lock:", "{all}*:"} {
+		t.Run("prefix "+prefix, func(t *testing.T) {
+			wipe()
+			s, want := open(t, connectBackend(Options{Prefix: prefix})), make(map[string]string)
+			data(prefix)
+			if prefix != "" {
+				hold(t, open(t, connectBackend(Options{})), "plain", "another's") // that is not under the prefix
+			}
+			for what, h := range held {
+				for _, name := range append(odd, "some more") {
+					name += "/" + what
+					hold(t, s, what, name)
+					want[name] = h.want
+				}
+			}
+			Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Permits, Name: "free", Owner: Alice, Lease: Lease, Permits: 1, Limit: 2}))
+			Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{Kind: backend.Permits, Name: "free", Owner: Alice, Lease: Lease, Permits: 1}))
+			for _, limit := range []int{1, 100, 100_000} {
+				if got := list(t, s, "", limit); !maps.Equal(got, want) {
+					t.Errorf("limit %d: %v\nwant %v", limit, got, want)
+				}
+			}
+			for _, beginning := range append(odd, "nobody's", "o", "orders:42/plain") {
+				some := maps.Clone(want)
+				maps.DeleteFunc(some, func(name, _ string) bool { return !strings.HasPrefix(name, beginning) })
+				if got := list(t, s, beginning, 1000); !maps.Equal(got, some) {
+					t.Errorf("beginning with %q: %v\nwant %v", beginning, got, some)
+				}
+			}
+		})
+	}
+}
+
+// refusal is how servers say that somebody lacks a permission.
+var refusal = regexp.MustCompile("permission|can't run this command")
+
+// InspectPermitted tests users who may do what the documentation says, and less.
+func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
+	hold(t, open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})), "plain", "n")
+	look := func(user string) (inspected, listed error) {
+		s := open(t, p.Server(t, server.Addr, Options{Prefix: "lock:", User: user}))
+		_, inspected = s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: "n"})
+		_, listed = s.(backend.Lister).List(t.Context(), backend.ListRequest{Limit: 10})
+		return inspected, listed
+	}
+
+	t.Run("the least", func(t *testing.T) {
+		server.Do("ACL", "SETUSER", "least", "on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping",
+			"~lock:*", "~{lock:*", "~redisson_lock_queue:*", "~redisson_lock_timeout:*", "~distsync_fair_places:*",
+			"+eval", "+evalsha", "+get", "+hget", "+hlen", "+hscan", "+lrange", "+pttl", "+scan", "+strlen", "+time", "+type",
+			"+zcard", "+zcount", "+zrangebyscore", "+zscore")
+		all := open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"}))
+		s := open(t, p.Server(t, server.Addr, Options{Prefix: "lock:", User: "least"}))
+		want := make(map[string]string)
+		for what, h := range held {
+			hold(t, all, what, what)
+			want[what] = h.want
+			if got := wordInspection(t, inspect(t, s, what)); got != h.want {
+				t.Errorf("%s: %s", what, got)
+			}
+			all.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "n"})
+		}
+		if got := list(t, s, "", 1000); !maps.Equal(got, want) {
+			t.Errorf("%v\nwant %v", got, want)
+		}
+	})
+
+	for user, c := range map[string]struct {
+		lacks           string
+		inspects, lists bool
+	}{"noscan": {"-scan", true, false}, "noscripts": {"-eval -evalsha", false, false}, "notype": {"-type", false, false}, "nokeys": {"resetkeys ~lock:*", false, false}} {
+		t.Run("without "+c.lacks, func(t *testing.T) {
+			server.Do(append([]string{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all"}, strings.Fields(c.lacks)...)...)
+			hold(t, open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})), "plain", "n")
+			inspected, listed := look(user)
+			for what, step := range map[string]struct {
+				err error
+				can bool
+			}{"inspect": {inspected, c.inspects}, "list": {listed, c.lists}} {
+				switch {
+				case step.can && step.err != nil:
+					t.Errorf("%s: %v", what, step.err)
+				case !step.can && (!IsKind(step.err, backend.Refused) || errors.Is(step.err, backend.ErrConflict) || !refusal.MatchString(step.err.Error())):
+					t.Errorf("%s: %v; want it refused", what, step.err)
+				}
+			}
+		})
+	}
+}
