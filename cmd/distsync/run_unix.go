@@ -49,16 +49,12 @@ type running struct {
 }
 
 func (r *runner) run(ctx context.Context, stderr io.Writer, name string, command []string) error {
-	path, err := lookUp(command[0])
-	if err != nil {
-		return err
-	}
-	s := &running{runner: r, name: name, path: path, command: command, stderr: stderr,
+	s := &running{runner: r, name: name, command: command, stderr: stderr,
 		signals: make(chan os.Signal, 64), renewals: make(chan dlock.RenewDone, 16)}
 	s.listen(ending)
 	defer signal.Stop(s.signals)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // whoever reads our messages may go: that ends nothing
-	err = s.run(ctx)
+	err := s.run(ctx)
 	if text := message(err); text != "" && r.json {
 		s.tell("failed", func(p *progress) { p.Error = text })
 		return exit(statusOf(err), nil)
@@ -89,7 +85,10 @@ func (s *running) listen(signals []os.Signal) {
 }
 
 // run waits for the lock, and runs the command under it.
-func (s *running) run(ctx context.Context) error {
+func (s *running) run(ctx context.Context) (err error) {
+	if s.path, err = lookUp(s.command[0]); err != nil {
+		return err
+	}
 	ctx, interrupt := context.WithCancelCause(ctx)
 	defer interrupt(nil)
 	waited := s.interruptible(interrupt)
@@ -290,17 +289,18 @@ func (s *running) last() time.Time { return s.hold.Until().Add(-s.margin()) }
 
 // lookAtTime asks the command to end, and kills it, when it has run for as long as it may: that is left.
 func (s *running) lookAtTime(left time.Duration) time.Duration {
-	switch {
-	case left > 0:
+	if left > 0 {
 		return left
-	case left+s.grace <= 0:
-		s.kill("timeout")
-		return never
-	case !s.overdue:
+	}
+	if !s.overdue {
 		s.overdue = true
 		s.terminate("timeout")
 	}
-	return left + s.grace
+	if left+s.grace > 0 {
+		return left + s.grace
+	}
+	s.kill("timeout")
+	return never
 }
 
 var errNotRenewed = errors.New("the command was ended, since the lock was about to be lost: it couldn't be renewed")
