@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
+	wiretest.SideBySide()
 	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each ends a second late
 	dir, err := os.MkdirTemp("", "distsync")
 	if err == nil {

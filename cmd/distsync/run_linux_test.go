@@ -286,9 +286,9 @@ var (
 
 // Whatever happens to a run, what it has started is dead before another gets the lock.
 func TestRunEndsBeforeTheLockIsAnothers(t *testing.T) {
-	anywhere(t, func(t *testing.T, url string) {
-		scheme, addr, _ := strings.Cut(url, "://")
-		protocol := faults.RESP
+	t.Parallel()
+	for scheme, addr := range map[string]string{"redis": testservers.Redis(t).Addr, "etcd": testservers.Etcd(t).Addr} {
+		url, protocol := scheme+"://"+addr, faults.RESP
 		if scheme == "etcd" {
 			protocol = faults.HTTP2
 		}
@@ -298,7 +298,7 @@ func TestRunEndsBeforeTheLockIsAnothers(t *testing.T) {
 			"silent":  func(_ *trial, p *faults.Proxy) { p.Block(faults.ToServer | faults.ToClient) },
 			"cut":     func(_ *trial, p *faults.Proxy) { p.Refuse(true); p.Cut() },
 		} {
-			t.Run(name, func(t *testing.T) {
+			t.Run(scheme+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				proxy, err := faults.NewProxy(addr, protocol)
 				if err != nil {
@@ -335,7 +335,7 @@ func TestRunEndsBeforeTheLockIsAnothers(t *testing.T) {
 				}
 			})
 		}
-	})
+	}
 }
 
 // A command that obeys is asked in time, and needn't be killed.
