@@ -97,6 +97,18 @@ func TestAllEndWithAGuardThatIsKilled(t *testing.T) {
 	r.mustBeGone(pids...)
 }
 
+// Where nobody is left to do it, the kernel kills the command.
+func TestTheCommandEndsWithTheGuardWhileTheProgramIsStopped(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, forever, "/bin/sh", "-c", deaf("command"))
+	command := r.pid("command")
+	r.cmd.Process.Signal(syscall.SIGSTOP)
+	syscall.Kill(r.group, syscall.SIGKILL)
+	r.mustBeGone(command)
+	r.cmd.Process.Signal(syscall.SIGCONT)
+	r.mustEnd(137)
+}
+
 func TestAllEndWithAStoppedGuard(t *testing.T) {
 	t.Parallel()
 	r, pids := startFamily(t, forever)
