@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("CHILD_TEST_PROGRAM") == "1" {
 		program()
 	}
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each program ends a second late
 	os.Exit(m.Run())
 }
 
@@ -47,7 +48,7 @@ func program() {
 		fmt.Fprintf(answers, "failed %v\n", err)
 		os.Exit(0)
 	}
-	fmt.Fprintf(answers, "started %d %d\n", c.group, c.command)
+	fmt.Fprintf(answers, "started %d %d\n", c.group, c.PID)
 	go func() {
 		<-c.Ended
 		fmt.Fprintf(answers, "ended %d\n", c.Status.Exit())
