@@ -98,11 +98,11 @@ func TestLookingAround(t *testing.T) {
 			t.Errorf("what is dangerous is printed: %q", list.stdout)
 		}
 		for name, want := range map[string][]string{
-			"orders:42":                   {"exclusive", "web-1/77/abc:", "1", "s"},
+			"orders:42":                   {"exclusive", "web-1/77/abc", "1", "s"},
 			"prices":                      {"read", "-1/", "+1", "2"},
-			"stock":                       {"write", "cron-1/5/def:"},
+			"stock":                       {"write", "cron-1/5/def"},
 			"gpu":                         {"permits", "3/5"},
-			"report":                      {"exclusive", "web-1/77/abc:", "1"},
+			"report":                      {"exclusive", "web-1/77/abc", "1"},
 			`"\x1b[31m\u202ered\u009b\n"`: {"exclusive"},
 			`"bad\xff"`:                   {"exclusive"},
 		} {

@@ -84,7 +84,8 @@ func info(ctx context.Context, n node, command ...string) (map[string]string, er
 		return nil, err
 	}
 	fields := make(map[string]string)
-	for line := range strings.Lines(reply[0]) {
+	text := strings.TrimPrefix(reply[0], "txt:") // the format, which valkey-go leaves there
+	for line := range strings.Lines(text) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			fields[key] = value
 		}

@@ -74,8 +74,9 @@ The store goes on serving others meanwhile, however much is in it. In Redis and
 Valkey all keys have to be looked at, so it may take a while; --prefix or PREFIX
 don't make that shorter. What isn't a lock, but looks like one, is listed, too.
 
-A holder is CLIENT:NUMBER, where a client of this library is, unless told
-otherwise, HOST/PROCESS/RANDOM.`,
+A holder is shown by the id of its client, which in this library is, unless told
+otherwise, HOST/PROCESS/RANDOM. Of permits Redis and Valkey have no more than a
+digest of that.`,
 		Example: `  distsync ls
   distsync ls orders:
   distsync ls --json | jq -r 'select(.holders[].client | startswith("web-1/")) | .name'`,
@@ -132,7 +133,7 @@ func firstHolder(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""
 	}
-	text := printable(l.Holders[0].ID)
+	text := printable(cmp.Or(l.Holders[0].Client, l.Holders[0].ID))
 	if more := len(l.Holders) - 1 + l.More; more > 0 {
 		text += " +" + strconv.Itoa(more)
 	}

@@ -79,7 +79,7 @@ func TestShorten(t *testing.T) {
 		want string
 	}{
 		{"orders:42", 9, "orders:42"},
-		{"orders:42", 8, "orde…:42"},
+		{"orders:42", 8, "order…42"},
 		{"orders:42", 2, "o…"},
 		{"orders:42", 1, "…"},
 		{"锁锁锁锁", 8, "锁锁锁锁"},
