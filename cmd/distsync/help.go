@@ -35,6 +35,10 @@ DISTSYNC_TIMEOUT, --json as DISTSYNC_JSON=true, and so on; but not --force and
 --yes. The command line goes first.
 
 With Redis and Valkey a lock's name is its key, after --prefix. In etcd all locks
-are below --prefix, by default distsync/locks/.`,
+are below --prefix, by default distsync/locks/.
+
+Where the programs use sharded channels (WithShardedPubSub; Redisson does with a
+cluster of version 7 or later), say --sharded: else who waits doesn't hear of what is
+unlocked here.`,
 	}}
 }
