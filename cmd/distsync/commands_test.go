@@ -91,7 +91,7 @@ func TestLookingAround(t *testing.T) {
 			return err == nil && len(l.Line) == 1
 		})
 
-		list := distsync(t, []string{"DISTSYNC_STORE=" + url}, "ls")
+		list := distsync(t, "ls", "--store", url)
 		if list.status != 0 || list.stderr != "" {
 			t.Fatalf("ls: %+v", list)
 		}
@@ -340,7 +340,7 @@ func TestUnlockRefuses(t *testing.T) {
 		"arg":         {"unlock", "--force", "--yes"},
 		"empty":       {"unlock", "--force", "--yes", ""},
 	} {
-		got := distsync(t, []string{"DISTSYNC_STORE=" + url, "DISTSYNC_FORCE=true", "DISTSYNC_YES=true"}, args...)
+		got := distsyncWith(t, []string{"DISTSYNC_STORE=" + url, "DISTSYNC_FORCE=true", "DISTSYNC_YES=true"}, args...)
 		if got.status != exitUsage || !strings.Contains(got.stderr, want) || got.stdout != "" {
 			t.Errorf("%q: %+v, want status %d and %q", args, got, exitUsage, want)
 		}

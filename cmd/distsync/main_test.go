@@ -74,8 +74,14 @@ type result struct {
 	status         int
 }
 
-// distsync runs the binary with arguments, and more environment variables, to its end.
-func distsync(t *testing.T, env []string, args ...string) result {
+// distsync runs the binary with arguments, to its end.
+func distsync(t *testing.T, args ...string) result {
+	t.Helper()
+	return distsyncWith(t, nil, args...)
+}
+
+// distsyncWith is distsync with more environment variables.
+func distsyncWith(t *testing.T, env []string, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()

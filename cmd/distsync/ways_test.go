@@ -53,7 +53,7 @@ func TestWays(t *testing.T) {
 			if c.status != 0 {
 				timeout = "1s" // etcd's client goes on until then
 			}
-			got := distsync(t, []string{c.env}, "ls", "--timeout", timeout, "--store", c.url)
+			got := distsyncWith(t, []string{c.env}, "ls", "--timeout", timeout, "--store", c.url)
 			if got.status != c.status || !strings.Contains(got.stderr, c.says) {
 				t.Errorf("%+v, want status %d and %q", got, c.status, c.says)
 			}
