@@ -34,7 +34,9 @@ func (l *lab) as(k backend.Kind) *lab {
 }
 
 // as returns the process for another kind of lock.
-func (p *process) as(k backend.Kind) *process { return &process{p.Client, p.faultyBackend, k} }
+func (p *process) as(k backend.Kind) *process {
+	return &process{p.Client, p.faultyBackend, k, p.ledger}
+}
 
 var fencedLockerCases = []testCase{
 	{"tokens grow", "with every acquisition, whoever's, also after a loss; in a Do, of a Hold, and as dlock.Token", ofKind(backend.Fenced, tokensGrow)},

@@ -31,7 +31,8 @@ func locker(run func(*lab)) func(*env) {
 type process struct {
 	*dlock.Client
 	*faultyBackend
-	kind backend.Kind
+	kind   backend.Kind
+	ledger *ledger
 }
 
 // Locker returns a Locker for the kind of lock that the case is run for.
@@ -61,9 +62,10 @@ func (l *lab) process(opts ...dlock.Option) *process {
 
 func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	l.Helper()
-	own := []dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler))}
+	told := &ledger{holds: make(map[string]int)}
+	own := []dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler)), told.trace()}
 	opts = slices.Concat(own, l.h.clientOptions, opts)
-	p := &process{dlock.New(f, opts...), f, l.kind}
+	p := &process{dlock.New(f, opts...), f, l.kind, told}
 	l.Cleanup(func() {
 		f.end()
 		if err := p.Client.Close(); err != nil {
@@ -72,6 +74,9 @@ func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 		f.late.Wait()
 		for _, b := range f.broken() {
 			l.Errorf("the client broke the contract: %s", b)
+		}
+		for _, w := range told.settles() {
+			l.Errorf("what the client tells doesn't add up: %s", w)
 		}
 	})
 	return p

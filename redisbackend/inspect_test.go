@@ -13,7 +13,17 @@ func TestList(t *testing.T) { wiretest.List(t, this, testservers.Redis(t)) }
 
 func TestInspectPermitted(t *testing.T) { wiretest.InspectPermitted(t, this, testservers.Redis(t)) }
 
-func TestListInCluster(t *testing.T) {
+func TestChanged(t *testing.T) {
+	server := testservers.Redis(t)
+	wiretest.Changed(t, []*testservers.Server{server}, this.Server(t, server.Addr, wiretest.Options{}))
+}
+
+func TestInspectInCluster(t *testing.T) {
 	t.Parallel()
-	wiretest.ListInCluster(t, this, testservers.RedisCluster(t, 3))
+	nodes := testservers.RedisCluster(t, 3)
+	wiretest.ListInCluster(t, this, nodes)
+	t.Run("changed", func(t *testing.T) { wiretest.Changed(t, nodes, this.Cluster(t, nodes, wiretest.Options{})) })
+	t.Run("changed, sharded", func(t *testing.T) {
+		wiretest.Changed(t, nodes, this.Cluster(t, nodes, wiretest.Options{Sharded: true}))
+	})
 }
