@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -71,6 +72,7 @@ func cluttered(t *testing.T, url string) (web *dlock.Client) {
 }
 
 func TestLookingAround(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
 		web := cluttered(t, url)
 		const nasty = "\x1b[31m\u202ered\u009b\n"
@@ -202,6 +204,7 @@ func (s *sink) String() string {
 
 // Who comes and goes is told in order, and at once where the store tells of releases.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
 		ctx := t.Context()
 		web, cron := client(t, url, dlock.WithClientID("web-1")), client(t, url, dlock.WithClientID("cron-1"))
@@ -256,8 +259,39 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// Releases of each kind are told of without a look: the next one would be an hour later.
+func TestWatchHears(t *testing.T) {
+	t.Parallel()
+	anywhere(t, func(t *testing.T, url string) {
+		ctx := t.Context()
+		web := client(t, url)
+		holds := map[string]*dlock.Hold{
+			"lock":  must(t)(web.Locker("lock").Acquire(ctx)),
+			"write": must(t)(web.RWLocker("write").Writer().Acquire(ctx)),
+			"read":  must(t)(web.RWLocker("read").Reader().Acquire(ctx)),
+			"gpu":   must(t)(web.Semaphore("gpu", 3).Acquire(ctx, 2)),
+		}
+		watching, stop := context.WithCancel(ctx)
+		out, ended := new(sink), make(chan int, 1)
+		args := append([]string{"watch", "--store", url, "--every", "1h"}, slices.Collect(maps.Keys(holds))...)
+		go func() { ended <- execute(watching, args, strings.NewReader(""), out, out) }()
+		for name, h := range holds {
+			testservers.Until(t, name+" is watched", func() bool { return strings.Contains(out.String(), "  "+name+"  holds  ") })
+			if err := h.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+			testservers.Until(t, name+" is gone", func() bool { return strings.Contains(out.String(), "  "+name+"  gone  ") })
+		}
+		stop()
+		if status := <-ended; status != 0 {
+			t.Errorf("status %d: %s", status, out)
+		}
+	})
+}
+
 // Who stands in line is told, too; and a store that doesn't answer, and answers again.
 func TestWatchLineAndStore(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
 	ctx := t.Context()
@@ -297,6 +331,7 @@ func TestWatchLineAndStore(t *testing.T) {
 
 // Locks of all kinds can be taken away.
 func TestUnlock(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
 		web := cluttered(t, url)
 		for _, c := range []struct {
@@ -330,6 +365,7 @@ func TestUnlock(t *testing.T) {
 
 // A lock isn't taken away by mistake.
 func TestUnlockRefuses(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
 	hold := must(t)(client(t, url).Locker("n").Acquire(t.Context()))

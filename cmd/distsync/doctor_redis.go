@@ -35,10 +35,10 @@ func (s *store) nodes(ctx context.Context) ([]node, error) {
 		slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.which, b.which) })
 		return all, err
 	case *redis.Client:
-		return []node{{s.address.String(), redisDo(client)}}, nil
+		return []node{{"", redisDo(client)}}, nil
 	}
 	if s.valkey.Mode() != valkey.ClientModeCluster {
-		return []node{{s.address.String(), valkeyDo(s.valkey)}}, nil
+		return []node{{"", valkeyDo(s.valkey)}}, nil
 	}
 	for addr, c := range s.valkey.Nodes() {
 		all = append(all, node{addr + ": ", valkeyDo(c)})

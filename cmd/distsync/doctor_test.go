@@ -38,13 +38,14 @@ func want(t *testing.T, checks map[string]check, name, status, text string) {
 
 // On a store that is in order all is well, and nothing is left there.
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
 		checks, status := diagnose(t, "--store", url)
 		if status != 0 {
 			t.Errorf("status %d", status)
 		}
 		for name, c := range checks {
-			if c.Status != statusOK {
+			if c.Status != statusOK || strings.Contains(c.Text, "://") != (name == "connect" || name == "member") {
 				t.Errorf("%s: %+v", name, c)
 			}
 		}
@@ -94,6 +95,7 @@ func empty(t *testing.T, s *store) bool {
 
 // A user who may do less than the library needs, and a server that isn't good for locks.
 func TestDoctorFinds(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(testservers.TB, ...string) *testservers.Server{"redis": testservers.Redis, "valkey": testservers.Valkey} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -160,6 +162,7 @@ func TestDoctorFinds(t *testing.T) {
 
 // What is given as one server but is a part of more.
 func TestDoctorTopologies(t *testing.T) {
+	t.Parallel()
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
 		s := testservers.ValkeySentinel(t, 1, time.Minute)
@@ -213,6 +216,7 @@ func TestDoctorTopologies(t *testing.T) {
 
 // An etcd that is full, and users.
 func TestDoctorFindsInEtcd(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	cli, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr}, Logger: zap.NewNop()})
 	if err != nil {

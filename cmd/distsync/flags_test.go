@@ -10,6 +10,7 @@ import (
 )
 
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	for want, args := range map[string][]string{
 		"Usage:":                     {},
 		"there is no command frob":   {"frob"},
@@ -66,6 +67,7 @@ func TestEnvironment(t *testing.T) {
 }
 
 func TestManual(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if got := inside(t.Context(), "man", dir); got.status != 0 {
 		t.Fatalf("%+v", got)

@@ -47,6 +47,7 @@ func onTerminal(t *testing.T, answer string, args ...string) (seen string, statu
 
 // On a terminal tables fit, and are in colours; and nobody is robbed of a lock without a yes.
 func TestTerminal(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
 	web := client(t, url, dlock.WithClientID("a-host-with-a-long-name.example.com/4711/abcdefghijklmnop"))
@@ -80,6 +81,7 @@ func TestTerminal(t *testing.T) {
 
 // A lock that goes to somebody else while the person thinks is left alone.
 func TestUnlockSomebodyElse(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
 	first, second := client(t, url, dlock.WithClientID("first")), client(t, url, dlock.WithClientID("second"))
@@ -115,6 +117,7 @@ func TestUnlockSomebodyElse(t *testing.T) {
 
 // watch ends cleanly when it is told to.
 func TestWatchSignals(t *testing.T) {
+	t.Parallel()
 	url := "redis://" + testservers.Redis(t).Addr
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		cmd := exec.Command(binary, "watch", "n", "--store", url)
