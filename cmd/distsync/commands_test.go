@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -390,3 +391,33 @@ func TestUnlockRefuses(t *testing.T) {
 		t.Errorf("the lock is gone: %v", err)
 	}
 }
+
+// Who may not look is told so; and what can't be written isn't taken for written.
+func TestNotAllowed(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	server.Do("ACL", "SETUSER", "blind", "on", ">secret", "~lock:*", "&*", "+@all", "-scan")
+	url := "redis://blind:secret@" + server.Addr
+	for _, args := range [][]string{{"ls"}, {"show", "n"}, {"unlock", "--force", "--yes", "n"}} {
+		got := inside(t.Context(), append(args, "--store", url)...)
+		if got.status != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "permission") || strings.Contains(got.stderr, "secret") {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+	server.Do("HSET", "lock:n", "a:1", "1")
+	server.Do("PEXPIRE", "lock:n", "60000")
+	for _, args := range [][]string{
+		{"ls", "lock:"}, {"ls", "--json"}, {"show", "lock:n"}, {"watch", "lock:n"}, {"doctor"}, {"unlock", "--force", "--yes", "lock:n"},
+	} {
+		var stderr bytes.Buffer
+		status := execute(t.Context(), append(args, "--store", "redis://"+server.Addr), strings.NewReader(""), full{}, &stderr)
+		if status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%q: status %d, %s", args, status, &stderr)
+		}
+	}
+}
+
+// full is a disk that is.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }

@@ -181,12 +181,13 @@ func (d *doctor) checkReplicas(ctx context.Context, n node, fields map[string]st
 		return
 	}
 	_, minimum := fields["min_slaves_good_slaves"]
-	acked, err := n.do(ctx, "WAIT", strconv.Itoa(count), "500")
+	wait := min(500*time.Millisecond, d.timeout/2)
+	acked, err := n.do(ctx, "WAIT", strconv.Itoa(count), strconv.FormatInt(wait.Milliseconds(), 10))
 	switch {
 	case err != nil:
 		d.warn("replicas", "WithReplicas needs +wait; nothing else does", "%s%d replicas; WAIT: %v", n.which, count, err)
 	case acked[0] != strconv.Itoa(count):
-		d.warn("replicas", "look at their lag: a failover now loses locks", "%s%s of %d replicas have what was written within 500 ms", n.which, acked[0], count)
+		d.warn("replicas", "look at their lag: a failover now loses locks", "%s%s of %d replicas have what was written within %v", n.which, acked[0], count, wait)
 	case !minimum:
 		d.warn("replicas", "set min-replicas-to-write, or use WithReplicas; and fenced locks where two must never be inside",
 			"%s%d replicas, and the server takes writes without them: a failover may lose locks that were just taken", n.which, count)
