@@ -364,6 +364,31 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
+// The first in line for a fair lock has it when its holder is robbed of it, not when he next looks.
+func TestUnlockFair(t *testing.T) {
+	t.Parallel()
+	anywhere(t, func(t *testing.T, url string) {
+		ctx := t.Context()
+		web := client(t, url)
+		must(t)(web.FairLocker("report").Acquire(ctx, dlock.Lease(time.Minute)))
+		late := client(t, url, dlock.WithClientID("late"))
+		waited := make(chan error, 1)
+		go func() { waited <- late.FairLocker("report").LockContext(ctx) }()
+		testservers.Until(t, "one stands in line", func() bool {
+			l, err := web.Inspect(ctx, "report")
+			return err == nil && len(l.Line) == 1
+		})
+		got := inside(ctx, "unlock", "--force", "--yes", "--store", url, "report")
+		now, err := web.Inspect(ctx, "report")
+		if got.status != 0 || err != nil || len(now.Holders) != 1 || now.Holders[0].Client != "late" {
+			t.Errorf("%+v; then %+v, %v", got, now, err)
+		}
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A lock isn't taken away by mistake.
 func TestUnlockRefuses(t *testing.T) {
 	t.Parallel()

@@ -133,9 +133,11 @@ func forceUnlock(ctx context.Context, c *dlock.Client, l *dlock.LockInfo) (bool,
 		}
 		read, err := rw.Reader().ForceUnlock(ctx)
 		return wrote || read, err
-	default:
-		return c.Locker(l.Name).ForceUnlock(ctx)
 	}
+	if len(l.Line) > 0 { // the first of them gets it at once
+		return c.FairLocker(l.Name).ForceUnlock(ctx)
+	}
+	return c.Locker(l.Name).ForceUnlock(ctx)
 }
 
 // told returns what unlock did, for people.
