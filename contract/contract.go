@@ -63,6 +63,7 @@ type Harness struct {
 	Virtual bool
 
 	clientOptions []dlock.Option // of the clients in the cases for Lockers, beside their own
+	untraced      bool           // they tell nobody what they do: otherwise it is looked whether that adds up
 	kind          backend.Kind   // of the locks in cases that run for several
 	lacking       *bool          // set if the store doesn't have that kind
 }
@@ -135,7 +136,7 @@ const (
 // runWithoutHandover runs again the cases for Lockers in which a lock may be handed on inside a client,
 // for clients that don't do that: all of them where time costs nothing.
 func runWithoutHandover(t *testing.T, h Harness) {
-	h.clientOptions = []dlock.Option{dlock.WithHandover(0)}
+	h.clientOptions, h.untraced = []dlock.Option{dlock.WithHandover(0)}, true
 	if h.Virtual {
 		runCases(t, h, lockerCases)
 		runCases(t, h, kindLockerCases)

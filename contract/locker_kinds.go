@@ -12,7 +12,7 @@ import (
 )
 
 // kindLockerCases are the cases for Lockers about what sets kinds apart.
-var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases, fairLockerCases, fragileLineCases, semaphoreCases)
+var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases, fairLockerCases, fragileLineCases, semaphoreCases, sideCases)
 
 // ofKind makes a case of what it does in a lab for one kind of lock.
 func ofKind(k backend.Kind, run func(*lab)) func(*env) {
@@ -34,9 +34,7 @@ func (l *lab) as(k backend.Kind) *lab {
 }
 
 // as returns the process for another kind of lock.
-func (p *process) as(k backend.Kind) *process {
-	return &process{p.Client, p.faultyBackend, k, p.ledger}
-}
+func (p *process) as(k backend.Kind) *process { return &process{p.Client, p.faultyBackend, k} }
 
 var fencedLockerCases = []testCase{
 	{"tokens grow", "with every acquisition, whoever's, also after a loss; in a Do, of a Hold, and as dlock.Token", ofKind(backend.Fenced, tokensGrow)},

@@ -31,8 +31,7 @@ func locker(run func(*lab)) func(*env) {
 type process struct {
 	*dlock.Client
 	*faultyBackend
-	kind   backend.Kind
-	ledger *ledger
+	kind backend.Kind
 }
 
 // Locker returns a Locker for the kind of lock that the case is run for.
@@ -62,10 +61,13 @@ func (l *lab) process(opts ...dlock.Option) *process {
 
 func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	l.Helper()
-	told := &ledger{holds: make(map[string]int)}
-	own := []dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler)), told.trace()}
+	told := newLedger()
+	own := []dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler))}
+	if !l.h.untraced {
+		own = append(own, told.trace())
+	}
 	opts = slices.Concat(own, l.h.clientOptions, opts)
-	p := &process{dlock.New(f, opts...), f, l.kind, told}
+	p := &process{dlock.New(f, opts...), f, l.kind}
 	l.Cleanup(func() {
 		f.end()
 		if err := p.Client.Close(); err != nil {

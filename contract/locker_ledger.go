@@ -18,6 +18,8 @@ type ledger struct {
 	wrong  []string
 }
 
+func newLedger() *ledger { return &ledger{holds: make(map[string]int)} }
+
 // trace returns an option that has the client tell the ledger.
 func (x *ledger) trace() dlock.Option {
 	return dlock.WithTrace(&dlock.Trace{
@@ -77,7 +79,7 @@ func (x *ledger) ends(name, holder, how string) {
 	}
 }
 
-// lossOf returns the losses of a name that it was told of.
+// lossesOf returns the losses of a name that it was told of.
 func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	x.note(func() {
 		for _, l := range x.losses {

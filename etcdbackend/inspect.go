@@ -345,7 +345,7 @@ const (
 // page reads the keys that come next. It returns where the next page begins, or nothing if there is none.
 func (s *session) page(ctx context.Context, req backend.ListRequest, m mark) (kvs []*mvccpb.KeyValue, next mark, err error) {
 	prefix, limit := s.store.options.prefix, min(max(req.Limit, 1), backend.MostHolders)
-	last := clientv3.GetPrefixRangeEnd(prefix + req.Prefix)
+	end := clientv3.GetPrefixRangeEnd(prefix + req.Prefix)
 	for i := 0; i < mostWindows && len(kvs) < limit; i++ {
 		window := span{[]byte(prefix + m.key), []byte(clientv3.GetPrefixRangeEnd(prefix + m.key[:m.bytes]))}
 		res, err := s.someOf(ctx, window, limit-len(kvs))
@@ -353,7 +353,6 @@ func (s *session) page(ctx context.Context, req backend.ListRequest, m mark) (kv
 			return nil, mark{}, err
 		}
 		kvs = append(kvs, res.Kvs...)
-		end := string(window.end)
 		switch {
 		case res.More && len(res.Kvs) > 0:
 			first, last := kvs[0].Key[len(prefix):], kvs[len(kvs)-1].Key[len(prefix):]
@@ -361,10 +360,10 @@ func (s *session) page(ctx context.Context, req backend.ListRequest, m mark) (kv
 				m.bytes = min(max(m.bytes, common(first, last))+1, len(last))
 			}
 			return kvs, m, nil
-		case end == last:
+		case string(window.end) == end:
 			return kvs, mark{}, nil
 		}
-		m.key = end[len(prefix):]
+		m.key = string(window.end[len(prefix):])
 		m.bytes = min(m.bytes, len(m.key)) - 1
 	}
 	return kvs, m, nil

@@ -3,6 +3,7 @@ package valkeybackend_test
 import (
 	"testing"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
@@ -26,4 +27,8 @@ func TestInspectInCluster(t *testing.T) {
 	t.Run("changed, sharded", func(t *testing.T) {
 		wiretest.Changed(t, nodes, this.Cluster(t, nodes, wiretest.Options{Sharded: true}))
 	})
+}
+
+func TestListLeft(t *testing.T) {
+	wiretest.ListLeft(t, testservers.Valkey(t), func(addr string) backend.Backend { return this.Server(t, addr, wiretest.Options{}) })
 }

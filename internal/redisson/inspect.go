@@ -363,7 +363,8 @@ func (s *session) inspectAll(ctx context.Context, names []string) (locks []backe
 	for i, name := range names {
 		calls[i] = Inspect(name)
 	}
-	for i, r := range s.runBatch(ctx, calls) {
+	send := func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) } // which can be left: see backend.Leavable
+	for i, r := range runAll(calls, send) {
 		found, err := parse(readOnly(r), ParseInspect)
 		switch {
 		case errors.Is(err, backend.ErrConflict):
