@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// onTerminal runs the binary on a terminal where a person types answer when he is asked, and returns what he has seen.
-func onTerminal(t *testing.T, answer string, args ...string) (seen string, status int) {
+// typed runs the binary on a terminal where a person types answer when he is asked, and returns what he has seen.
+func typed(t *testing.T, answer string, args ...string) (seen string, status int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
@@ -54,7 +54,7 @@ func TestTerminal(t *testing.T) {
 	name := "orders:" + strings.Repeat("0123456789", 5)
 	must(t)(web.Locker(name).Acquire(t.Context()))
 
-	seen, status := onTerminal(t, "", "ls", "--store", url)
+	seen, status := typed(t, "", "ls", "--store", url)
 	if status != 0 || !strings.HasPrefix(seen, "\x1b[1mNAME") {
 		t.Errorf("ls: status %d: %q", status, seen)
 	}
@@ -65,7 +65,7 @@ func TestTerminal(t *testing.T) {
 	}
 
 	for answer, want := range map[string]int{"\n": exitFailed, "n\n": exitFailed, "nay\n": exitFailed, "\x04": exitFailed} {
-		seen, status := onTerminal(t, answer, "unlock", "--force", name, "--store", url)
+		seen, status := typed(t, answer, "unlock", "--force", name, "--store", url)
 		if status != want || !strings.Contains(seen, "a-host-with-a-lon") || !strings.Contains(seen, "nothing was done") {
 			t.Errorf("answer %q: status %d: %s", answer, status, seen)
 		}
@@ -73,7 +73,7 @@ func TestTerminal(t *testing.T) {
 			t.Fatalf("answer %q: the lock is gone", answer)
 		}
 	}
-	seen, status = onTerminal(t, "Yes\n", "unlock", "--force", name, "--store", url)
+	seen, status = typed(t, "Yes\n", "unlock", "--force", name, "--store", url)
 	if status != 0 || !strings.Contains(seen, "taken from a-host") || server.Do("EXISTS", name) != "0" {
 		t.Errorf("answer yes: status %d: %s", status, seen)
 	}
