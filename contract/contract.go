@@ -25,7 +25,8 @@
 // other kind that is one, "as fenced", "as write" and "as fair"; those that hold for a reader, too, "as read", and for who has the only
 // permit of a semaphore "as permits". What sets a kind apart has cases of its own: tokens; who reads beside whom, and notes of
 // writers; permits, of which there are never more out than there are, none without being given back, and whose number changes; and the
-// order of a line, places that are kept, end and come back, and who is told that its turn has come. "histories" lets random users of several clients loose, with faults of
+// order of a line, places that are kept, end and come back, and who is told that its turn has come. Who has a lock, and which locks there
+// are, is asked of a session that is an Inspector or a Lister. "histories" lets random users of several clients loose, with faults of
 // all kinds in between, and looks for an order of their calls in which one lock could have given
 // these answers. Where there is none, the history is written into a folder whose path is printed, or
 // into the artifacts of go test -artifacts; DISTSYNC_HISTORY_SEED repeats it.
@@ -62,6 +63,7 @@ type Harness struct {
 	Virtual bool
 
 	clientOptions []dlock.Option // of the clients in the cases for Lockers, beside their own
+	untraced      bool           // they tell nobody what they do: otherwise it is looked whether that adds up
 	kind          backend.Kind   // of the locks in cases that run for several
 	lacking       *bool          // set if the store doesn't have that kind
 }
@@ -134,7 +136,7 @@ const (
 // runWithoutHandover runs again the cases for Lockers in which a lock may be handed on inside a client,
 // for clients that don't do that: all of them where time costs nothing.
 func runWithoutHandover(t *testing.T, h Harness) {
-	h.clientOptions = []dlock.Option{dlock.WithHandover(0)}
+	h.clientOptions, h.untraced = []dlock.Option{dlock.WithHandover(0)}, true
 	if h.Virtual {
 		runCases(t, h, lockerCases)
 		runCases(t, h, kindLockerCases)

@@ -33,7 +33,8 @@ type fakeStore struct {
 	subs     []*fakeSub
 	limits   int
 	batches  int
-	waited   bool // whether anybody has waited, when a release was asked that
+	waited   bool                          // whether anybody has waited, when a release was asked that
+	seen     map[string]backend.Inspection // what Inspect has reported of each lock last
 	kinds    *fakeKinds
 	turns    *fakeTurns
 	busy     atomic.Int32
@@ -44,6 +45,8 @@ type memSession interface {
 	backend.Notifier
 	backend.BatchRenewer
 	backend.Liner
+	backend.Inspector
+	backend.Lister
 }
 
 func newFakeStore(t *testing.T, fault string) *fakeStore {
@@ -61,6 +64,7 @@ func newFakeStore(t *testing.T, fault string) *fakeStore {
 		taken:    make(map[string]bool),
 		heired:   make(map[string]time.Time),
 		versions: make(map[string]int),
+		seen:     make(map[string]backend.Inspection),
 		kinds:    newFakeKinds(fault),
 		turns:    newFakeTurns(fault),
 	}

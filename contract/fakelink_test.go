@@ -128,3 +128,11 @@ func (s fragileFake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) 
 func (s fragileFake) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	return send(ctx, s.l, req, s.fake.Look)
 }
+
+func (s fragileFake) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	return send(ctx, s.l, req, s.fake.Inspect)
+}
+
+func (s fragileFake) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+	return send(ctx, s.l, req, s.fake.List)
+}

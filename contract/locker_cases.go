@@ -20,6 +20,8 @@ var lockerCases = slices.Concat(
 	closingCases,
 	loadCases,
 	holdCases,
+	holderCases,
+	reasonCases,
 )
 
 // runLocker runs the cases for Lockers: those about an exclusive lock for each kind that is one, and for readers
@@ -46,6 +48,7 @@ var storeLockerCases = pick(lockerCases,
 	"the key vanishes between lock and re-entry", "an acquisition without an answer", "a last release without an answer",
 	"a release between try and subscribe", "a dead holder", "the subscriptions break", "waiters cancelled at random",
 	"all data is lost", "a connection that breaks", "a counter guarded only by the lock", "Acquire and re-entry",
+	"the holder of a lock", "the locks of a store",
 )
 
 // storeKindCases are those about a kind that aren't about what dlock alone does with leases and messages.
@@ -53,7 +56,7 @@ var storeKindCases = without(kindLockerCases,
 	"places that can't be kept", "a grant that is lost", "a fixed lease of who stood in line", "a fair lock that is lost", "Close in a line",
 	"Wait bounds the wait for permits", "a lost wake-up for permits", "permits that are held", "lost permits",
 	"renewals of permits fail past the lease", "a thousand who wait for permits", "permits handed on for a while",
-	"permits with a fixed lease", "a Locker that was lost",
+	"permits with a fixed lease", "a Locker that was lost", "a loss of permits has a reason",
 )
 
 // inLineCases are those that hold where each who waits stands in line, and nothing passes inside a client.
@@ -79,11 +82,12 @@ var readerLockerCases = pick(lockerCases,
 	"renewals fail past the lease", "a hung node delays nobody else's renewals", "a store without batches", "Do and loss", "all data is lost",
 	"Close with holders", "calls after Close", "Close while a number is taken back", "Close while subscribing", "Close twice, and at once",
 	"many held locks", "Release", "a Hold that is lost", "a Hold and Close",
+	"the holder of a lock", "the locks of a store", "a loss has a reason",
 )
 
 // storeReaderCases are those of them in which a store may do otherwise for readers.
 var storeReaderCases = pick(readerLockerCases,
-	"something else under the name", "a release between try and subscribe", "all data is lost",
+	"something else under the name", "a release between try and subscribe", "all data is lost", "the holder of a lock",
 )
 
 // without returns the cases but those of these names.

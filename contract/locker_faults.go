@@ -24,11 +24,13 @@ const (
 	lookStep
 	subscribeStep
 	keepStep
+	inspectStep
+	listStep
 	grantStep // which the store sends
 )
 
 func (k stepKind) String() string {
-	return [...]string{"any", "acquire", "re-entry", "release", "renew", "force-release", "look", "subscribe", "keep places", "grant"}[k]
+	return [...]string{"any", "acquire", "re-entry", "release", "renew", "force-release", "look", "subscribe", "keep places", "inspect", "list", "grant"}[k]
 }
 
 // A sentStep is one step that a client sent, or a grant that it is sent.
@@ -379,7 +381,7 @@ func (f *faultyBackend) begin(ctx context.Context, s *sentStep) fault {
 
 // check looks whether the client may send this. f.mu is held.
 func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
-	if s.name == "" {
+	if s.name == "" && s.kind != listStep {
 		f.breach("%v without a name", s.kind)
 	}
 	switch s.kind {
@@ -515,6 +517,27 @@ func (s *faultySession) KeepPlaces(ctx context.Context, req backend.PlacesReques
 	}
 	step := &sentStep{kind: keepStep, name: req.Name, owners: slices.Clone(req.Owners), lease: req.Place}
 	return through(ctx, s.f, step, req, line.KeepPlaces)
+}
+
+// errNoInspector is what sessions of this package that hand on what they are asked say for those that can't answer.
+var errNoInspector = &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("the store of this case can't say that: %w", errors.ErrUnsupported)}
+
+// Inspect implements [backend.Inspector] for the stores that do.
+func (s *faultySession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	i, ok := s.inner.(backend.Inspector)
+	if !ok {
+		return backend.Inspection{}, errNoInspector
+	}
+	return through(ctx, s.f, &sentStep{kind: inspectStep, name: req.Name}, req, i.Inspect)
+}
+
+// List implements [backend.Lister] for the stores that do.
+func (s *faultySession) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+	l, ok := s.inner.(backend.Lister)
+	if !ok {
+		return backend.ListResult{}, errNoInspector
+	}
+	return through(ctx, s.f, &sentStep{kind: listStep}, req, l.List)
 }
 
 func (s *faultySession) Close() error {

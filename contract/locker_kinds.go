@@ -12,7 +12,7 @@ import (
 )
 
 // kindLockerCases are the cases for Lockers about what sets kinds apart.
-var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases, fairLockerCases, fragileLineCases, semaphoreCases)
+var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases, fairLockerCases, fragileLineCases, semaphoreCases, sideCases)
 
 // ofKind makes a case of what it does in a lab for one kind of lock.
 func ofKind(k backend.Kind, run func(*lab)) func(*env) {

@@ -61,7 +61,11 @@ func (l *lab) process(opts ...dlock.Option) *process {
 
 func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	l.Helper()
+	told := newLedger()
 	own := []dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler))}
+	if !l.h.untraced {
+		own = append(own, told.trace())
+	}
 	opts = slices.Concat(own, l.h.clientOptions, opts)
 	p := &process{dlock.New(f, opts...), f, l.kind}
 	l.Cleanup(func() {
@@ -72,6 +76,9 @@ func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 		f.late.Wait()
 		for _, b := range f.broken() {
 			l.Errorf("the client broke the contract: %s", b)
+		}
+		for _, w := range told.settles() {
+			l.Errorf("what the client tells doesn't add up: %s", w)
 		}
 	})
 	return p

@@ -243,6 +243,16 @@ var permitsCases = []testCase{
 			b.available("lock", 0, 0)
 			c.of(1, 0).renews("lock", lease, true)
 		}},
+	{"permits/renewals tell nothing", "A renewal tells the store nothing of how many permits there are",
+		func(e *env) {
+			a, b, lease := e.worker("a"), e.worker("b"), e.longLease()
+			a.of(2, 9).acquires("lock", lease)
+			b.of(1, 12).acquires("lock", lease)
+			a.available("lock", 0, 9)
+			a.of(2, 9).renews("lock", 2*lease, true)
+			a.available("lock", 0, 9)
+		}},
+
 	{"permits/never told", "Without a limit a store that was told of none answers ErrNoLimit, of kind Refused, and has changed nothing",
 		func(e *env) {
 			a, lease := e.worker("a"), e.longLease()

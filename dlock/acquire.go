@@ -462,7 +462,7 @@ func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.Acq
 		}
 		return 0, err
 	case a.handed == h: // the store gave it away, and said so, before the answer to this came
-		if res.Acquired && !h.claim.dead {
+		if res.Acquired && c.checkLocked(h) {
 			h.claim.extend(sent, a.o.lease)
 		}
 		return 0, nil

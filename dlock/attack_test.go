@@ -217,7 +217,7 @@ type slowHandler struct {
 	records *atomic.Int64
 }
 
-func (h slowHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h slowHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 func (h slowHandler) Handle(context.Context, slog.Record) error {
 	time.Sleep(h.by)
 	h.records.Add(1)

@@ -366,7 +366,7 @@ func (c *Client) forsakeLocked(h *hold) {
 	c.tellLocked(h, ErrClosed)
 	if h.told {
 		h.told = false
-		e := ReleaseDone{h.claim.object.name, h.kind, h.claim.owner, Forsaken, c.now() - h.since(), 0, ErrClosed}
+		e := c.forsakenLocked(h)
 		c.laterLocked(func() { c.traceRelease(context.Background(), e) })
 	}
 	c.unscheduleLocked(&h.claim.alarm)

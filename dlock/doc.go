@@ -67,6 +67,13 @@
 // their arrival. [Client.Semaphore] makes semaphores, whose permits any number of holders have. [Locker.Acquire] is Do for code that can't be one function, and returns a
 // [Hold]. Locks of different kinds should have different names; where a store can tell that they haven't, that is [ErrConflict].
 //
+// # Seen from outside
+//
+// How a lock was lost says a [Loss], which every error about it wraps. [Client.Holds], [Client.Waits], [Client.Losses] and [Client.Stats] are what a
+// client knows itself; [Locker.Holder], [Client.Inspect] and [Client.Locks] ask the store, which knows a holder by the id of
+// its client, host and process by default, and a number. [WithTrace] has functions called as things happen. The log ([WithLogger]) has warnings, for
+// what needs somebody, records of level info, which explain, and at level debug each acquisition and release.
+//
 // # When things go wrong
 //
 // A reply that is lost leaves it open whether a lock was taken or given back. No request is ever

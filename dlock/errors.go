@@ -28,7 +28,8 @@ var (
 	ErrNotHeld = errors.New("not held")
 
 	// ErrLost says that the caller had the lock, and that it ended before it was unlocked: its
-	// lease ran out, or the store reports it gone, or held by another.
+	// lease ran out, or the store reports it gone, or held by another. It comes as a [*Loss] where it is known how; so test for it
+	// with errors.Is, also in the cause of a context.
 	ErrLost = errors.New("lost")
 
 	// ErrUpgrade says that the caller reads, and wanted to write: it has to give up reading first.
@@ -52,8 +53,8 @@ var (
 // Error is the error of every call in this package that returns one. It wraps one or more of the
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
-	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, islocked, isheld, holdcount, ttl or available; of the reading side of an RWLocker with an r before it
-	Name string // the lock's
+	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect or list, or hold, where it is about a hold itself; of the reading side of an RWLocker with an r before it
+	Name string // the lock's; of list the prefix
 	Err  error
 }
 

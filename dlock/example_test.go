@@ -545,3 +545,73 @@ func ExampleClient_FairLocker() {
 	// customer 2
 	// customer 3
 }
+
+// Why was it lost? Whoever asks hears the same: the cause of the context, Err, Release and the log.
+func ExampleLoss() {
+	client := dlock.New(membackend.New(), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	defer client.Close()
+
+	hold, err := client.Locker("orders:42").Acquire(context.Background())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	client.Locker("orders:42").ForceUnlock(context.Background()) // by an operator
+
+	<-hold.Context().Done()
+	if loss, ok := errors.AsType[*dlock.Loss](context.Cause(hold.Context())); ok {
+		fmt.Println(loss.Name, loss.Reason)
+	}
+	fmt.Println(errors.Is(hold.Release(context.Background()), dlock.ErrLost))
+	// Output:
+	// orders:42 forced
+	// true
+}
+
+// Metrics of one's own: how long calls wait, and how many locks are lost, and why. Package oteldlock has them for OpenTelemetry.
+func ExampleWithTrace() {
+	var waited atomic.Int64
+	lost := make(chan dlock.LossReason, 1)
+	client := dlock.New(membackend.New(), dlock.WithLogger(slog.New(slog.DiscardHandler)), dlock.WithTrace(&dlock.Trace{
+		AcquireDone: func(_ context.Context, e dlock.AcquireDone) {
+			waited.Add(int64(e.Waited))
+			fmt.Println(e.Name, e.Outcome, e.Via)
+		},
+		Lost: func(l *dlock.Loss) { lost <- l.Reason },
+	}))
+	defer client.Close()
+
+	client.Locker("import").LockContext(context.Background(), dlock.Lease(10*time.Millisecond))
+	fmt.Println("lost:", <-lost)
+	// Output:
+	// import acquired store
+	// lost: lease
+}
+
+// Who has it, and what does this client have?
+func ExampleLocker_Holder() {
+	store := membackend.New()
+	client := dlock.New(store, dlock.WithClientID("web-7"))
+	defer client.Close()
+	hold, err := client.Locker("orders:42").Acquire(context.Background())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer hold.Release(context.Background())
+	for _, h := range client.Holds() {
+		fmt.Println(h.Name, h.Renewed, h.Lease)
+	}
+
+	other := dlock.New(store)
+	defer other.Close()
+	who, err := other.Locker("orders:42").Holder(context.Background())
+	fmt.Println(who.Client, who.Count, err)
+	for lock, err := range other.Locks(context.Background(), "orders:") {
+		fmt.Println(lock.Name, len(lock.Holders), err)
+	}
+	// Output:
+	// orders:42 true 30s
+	// web-7 1 <nil>
+	// orders:42 1 <nil>
+}

@@ -47,7 +47,7 @@ func newHandle(got stay) *Hold {
 }
 
 // Context returns a context for what is done while the lock is held, with the values of the one that was given to
-// Acquire. It ends, with cause [ErrLost], when the lock is lost, at the latest when
+// Acquire. It ends when the lock is lost, with an [*Error] as its cause that wraps a [*Loss] and so [ErrLost], at the latest when
 // the lease has run out on this machine's clock. After a pause of the process the first call of its
 // Err reports it; its Done channel, and contexts derived from it, follow a moment later. It also
 // ends with cause [ErrClosed] when the client is closed, with the context given to Acquire, and when the Hold is

@@ -235,7 +235,7 @@ func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, e
 }
 
 // listPage is how many locks are asked for at a time.
-const listPage = 500
+const listPage = 1000
 
 func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	if err := c.over(ctx); err != nil {

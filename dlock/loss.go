@@ -230,7 +230,7 @@ func (c *Client) reportLossLocked(l *Loss) {
 	if l.Reason == LossLease {
 		level = slog.LevelInfo
 	}
-	args := []any{"name", l.Name, "kind", l.Kind, "holder", l.Holder, "reason", l.Reason, "held", l.Held, "renewed", l.Renewed}
+	args := []any{"name", l.Name, "kind", l.Kind.String(), "holder", l.Holder, "reason", l.Reason.String(), "held", l.Held, "renewed", l.Renewed}
 	switch {
 	case l.By != "":
 		args = append(args, "by", l.By)

@@ -21,7 +21,7 @@ import (
 // number bounds what is out, and who says the smaller may wait for as long. On Redis and Valkey it is a
 // Redisson RPermitExpirableSemaphore, which Java programs may share.
 //
-// Permits are given back by whoever has them, or end with their lease: there is no ForceUnlock.
+// Permits are given back by whoever has them, or end with their lease; [Semaphore.ForceRelease] takes them from everybody.
 //
 // Making a Semaphore is cheap and does no I/O. It is safe for concurrent use, and must not be copied.
 type Semaphore struct {

@@ -627,8 +627,8 @@ func (h *history) run(r *rand.Rand) {
 	for i, c := range h.clients {
 		if !h.closes || i > 0 {
 			empty(h.T, c)
-			h.ledgers[i].balance(h.T)
 		}
+		h.ledgers[i].balance(h.T)
 	}
 	h.nothingIsLeft()
 }

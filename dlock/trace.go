@@ -185,37 +185,44 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 		return
 	}
 	e := AcquireDone{Name: a.name, Kind: a.kind, Permits: a.o.permits, Outcome: outcome, Via: a.via, Waited: c.now() - a.began, Err: err}
-	var l *Loss
+	end := func() {}
 	if h != nil {
-		e.HolderID, l = h.claim.owner, c.tell(h, &e)
+		e.HolderID, end = h.claim.owner, c.tell(h, &e)
 	}
 	for i := range c.traces {
 		if f := c.traces[i].AcquireDone; f != nil {
 			f(ctx, e)
 		}
 	}
-	if l != nil {
-		c.traceLost(l)
-	}
+	end()
 	if debug {
-		c.debug("lock", "name", e.Name, "kind", e.Kind, "holder", e.HolderID, "outcome", e.Outcome, "via", e.Via, "waited", e.Waited, "err", err)
+		c.debug("lock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "via", e.Via.String(), "waited", e.Waited, "err", err)
 	}
 }
 
-// tell notes that others hear of a hold. It returns how it was lost, if that was before.
-func (c *Client) tell(h *hold, e *AcquireDone) *Loss {
+// tell notes that others hear of a hold. It returns what they are to hear next: if it has ended by now, of that.
+func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
 	case e.Via == ViaReentry:
 	case h.state == lost:
-		return h.watchers.loss
+		l := h.watchers.loss
+		return func() { c.traceLost(l) }
+	case h.state == forsaken:
+		forsaken := c.forsakenLocked(h)
+		return func() { c.traceRelease(context.Background(), forsaken) }
 	case h.state == released:
 		e.Via = ViaReentry // other readers of the same Locker have given this back, and it has theirs
 	default:
 		h.told = true
 	}
-	return nil
+	return func() {}
+}
+
+// forsakenLocked is what is told of a hold that wasn't released before Close.
+func (c *Client) forsakenLocked(h *hold) ReleaseDone {
+	return ReleaseDone{h.claim.object.name, h.kind, h.claim.owner, Forsaken, c.now() - h.since(), 0, ErrClosed}
 }
 
 // outcomeOf returns what an error of a call that acquires says.
@@ -253,12 +260,11 @@ func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	}
 	c.counts.released.Add(1)
 	e.Held, e.Took = began-h.since(), c.now()-began
-	c.ended(h, &e, handed)
-	if c.ctx.Err() == nil { // else Close has told of it
+	if c.ended(h, &e, handed) {
 		c.traceRelease(ctx, e)
 	}
 	if debug {
-		c.debug("unlock", "name", e.Name, "kind", e.Kind, "holder", e.HolderID, "outcome", e.Outcome, "held", e.Held, "err", e.Err)
+		c.debug("unlock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "held", e.Held, "err", e.Err)
 	}
 	return e.Err
 }
@@ -271,23 +277,25 @@ func (c *Client) traceRelease(ctx context.Context, e ReleaseDone) {
 	}
 }
 
-// ended says how a release of a hold went. Of those that race only one is the last.
-func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) {
+// ended says how a release of a hold went, and whether that is to be told: Close has told of what was held then. Of those that race only
+// one is the last.
+func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
 	case errors.Is(e.Err, ErrLost):
 		e.Outcome = AlreadyLost
-		return
+		return true
 	case !h.told, e.Err == nil && h.state != released:
 		e.Outcome = StillHeld
-		return
+		return !c.closed
 	case e.Err != nil:
 		e.Outcome = ReleaseFailed
 	case handed:
 		e.Outcome = HandedOn
 	}
 	h.told = false
+	return true
 }
 
 // traceLost tells of a loss.

@@ -372,3 +372,70 @@ func TestTraceOfClose(t *testing.T) {
 		}
 	})
 }
+
+// slowReleases is a store whose releases wait until they are let go.
+type slowReleases struct {
+	backend.Backend
+	let chan struct{}
+}
+
+func (b slowReleases) Open() backend.Session { return slowRelease{b.Backend.Open(), b.let} }
+
+type slowRelease struct {
+	backend.Session
+	let chan struct{}
+}
+
+func (s slowRelease) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	<-s.let
+	return s.Session.Release(ctx, req)
+}
+
+// An unlock that is under way when the client is closed is told of: nobody else tells that the hold has ended.
+func TestTraceOfAnUnlockDuringClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		let := make(chan struct{})
+		c := New(slowReleases{membackend.New(), let}, quiet(), l.trace())
+		lk := c.Locker("x")
+		must(t, lk.LockContext(t.Context()))
+		unlocked := make(chan error)
+		go func() { unlocked <- lk.UnlockContext(t.Context()) }()
+		synctest.Wait()
+		closed := make(chan error)
+		go func() { closed <- c.Close() }()
+		synctest.Wait()
+		close(let)
+		must(t, <-unlocked)
+		must(t, <-closed)
+		l.balance(t)
+	})
+}
+
+// closingLog is a log whose reader closes the client as it is asked about a first record.
+type closingLog struct {
+	slog.Handler
+	once  sync.Once
+	close func()
+}
+
+func (h *closingLog) Enabled(ctx context.Context, level slog.Level) bool {
+	if level == slog.LevelDebug {
+		h.once.Do(h.close)
+	}
+	return false
+}
+
+// Of a lock that was got just before the client was closed it isn't told that it was got and nothing more.
+func TestTraceOfAnAcquisitionDuringClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		log := new(closingLog)
+		c := New(membackend.New(), WithLogger(slog.New(log)), l.trace())
+		log.close = func() { c.Close() }
+		lk := c.Locker("x")
+		must(t, lk.LockContext(t.Context()))
+		lk.UnlockContext(t.Context())
+		l.balance(t)
+	})
+}

@@ -64,6 +64,12 @@ func FuzzValue(f *testing.F) {
 					as = []role{permitRole}
 				}
 				for _, as := range as {
+					st := &store{options: options{prefix: "p"}}
+					if id := (holdID{string(found), owner, as}); id.name != "" && as != noteRole {
+						if got, _, ok := st.whose(&mvccpb.KeyValue{Key: st.keyOf(id), Value: encode(as, r), ModRevision: 1}); !ok || got != id {
+							t.Errorf("the key of %+v is %q, which is that of %+v, %v", id, st.keyOf(id), got, ok)
+						}
+					}
 					again := decoded(t, as, encode(as, r))
 					if again.rev = 0; again != r {
 						t.Errorf("%+v is written as %q", r, encode(as, r))

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -251,15 +252,19 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (res backen
 	if err := ended(ctx); err != nil {
 		return res, err
 	}
-	kvs, more, err := s.page(ctx, req)
+	from, err := placeIn(req)
+	if err != nil {
+		return res, err
+	}
+	kvs, to, err := s.page(ctx, req, from)
 	if err != nil {
 		return res, err
 	}
 	var apart []string
-	if more {
-		res.Next = strings.TrimPrefix(string(kvs[len(kvs)-1].Key), s.store.options.prefix)
-		for i := range len(res.Next) {
-			if name := res.Next[:i+1]; strings.HasPrefix(name, req.Prefix) && cuts(res.Next, name) && !cuts(req.After, name) {
+	if to.key != "" {
+		res.Next = to.String()
+		for i := range len(to.key) {
+			if name := to.key[:i]; strings.HasPrefix(name, req.Prefix) && to.cuts(name) && !from.cuts(name) {
 				apart = append(apart, name)
 			}
 		}
@@ -268,7 +273,7 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (res backen
 	byName := make(map[string]*finding)
 	for _, kv := range kvs {
 		id, r, ok := s.store.whose(kv)
-		if !ok || !strings.HasPrefix(id.name, req.Prefix) || cuts(req.After, id.name) || cuts(res.Next, id.name) {
+		if !ok || !strings.HasPrefix(id.name, req.Prefix) || from.cuts(id.name) || to.cuts(id.name) {
 			continue
 		}
 		f := byName[id.name]
@@ -303,29 +308,85 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (res backen
 	return res, nil
 }
 
-// cuts says whether a page that ends with a key, given without the prefix, may end in the midst of a lock's keys.
-func cuts(end, name string) bool {
-	rest, ok := strings.CutPrefix(end, name)
-	return ok && name != "" && (rest == "" || rest[0] <= 1)
+// A mark is where a page begins: the first key, without the prefix of all, that may be on it. The server counts all keys of a range, also those
+// that it doesn't return, and nobody writes meanwhile. So a page is looked for among the keys that begin with the first so
+// many bytes of this one, and then among those that begin with one less.
+type mark struct {
+	key   string
+	bytes int
 }
 
-// page reads the keys that come next, of which there is at least one if there are more.
-func (s *session) page(ctx context.Context, req backend.ListRequest) (kvs []*mvccpb.KeyValue, more bool, err error) {
-	prefix := s.store.options.prefix
-	sp := span{[]byte(prefix + max(req.Prefix, req.After+"\x00")), []byte(clientv3.GetPrefixRangeEnd(prefix + req.Prefix))}
-	for limit := min(max(req.Limit, 1), backend.MostHolders); ; limit /= 2 {
+func (m mark) String() string { return fmt.Sprintf("%d %s", m.bytes, m.key) }
+
+// placeIn returns where a page begins.
+func placeIn(req backend.ListRequest) (m mark, err error) {
+	if req.After == "" {
+		return mark{max(req.Prefix, "\x00"), len(req.Prefix)}, nil
+	}
+	n, key, _ := strings.Cut(req.After, " ")
+	m.key = key
+	if m.bytes, err = strconv.Atoi(n); err != nil || m.bytes < len(req.Prefix) || m.bytes > len(key) || !strings.HasPrefix(key, req.Prefix) {
+		return mark{}, refused(fmt.Errorf("no page ends with %.60q", req.After))
+	}
+	return m, nil
+}
+
+// cuts says whether a lock may have keys before the mark and after it.
+func (m mark) cuts(name string) bool {
+	rest, ok := strings.CutPrefix(m.key, name)
+	return ok && name != "" && rest != "" && rest[0] <= 1
+}
+
+const (
+	mostWindows = 32 // that are looked into for one page
+	tooWide     = 8  // times as many keys in a window as there may be on a page
+)
+
+// page reads the keys that come next. It returns where the next page begins, or nothing if there is none.
+func (s *session) page(ctx context.Context, req backend.ListRequest, m mark) (kvs []*mvccpb.KeyValue, next mark, err error) {
+	prefix, limit := s.store.options.prefix, min(max(req.Limit, 1), backend.MostHolders)
+	end := clientv3.GetPrefixRangeEnd(prefix + req.Prefix)
+	for i := 0; i < mostWindows && len(kvs) < limit; i++ {
+		window := span{[]byte(prefix + m.key), []byte(clientv3.GetPrefixRangeEnd(prefix + m.key[:m.bytes]))}
+		res, err := s.someOf(ctx, window, limit-len(kvs))
+		if err != nil {
+			return nil, mark{}, err
+		}
+		kvs = append(kvs, res.Kvs...)
+		switch {
+		case res.More && len(res.Kvs) > 0:
+			first, last := kvs[0].Key[len(prefix):], kvs[len(kvs)-1].Key[len(prefix):]
+			if m.key = string(last) + "\x00"; res.Count > int64(tooWide*limit) {
+				m.bytes = min(max(m.bytes, common(first, last))+1, len(last))
+			}
+			return kvs, m, nil
+		case string(window.end) == end:
+			return kvs, mark{}, nil
+		}
+		m.key = string(window.end[len(prefix):])
+		m.bytes = min(m.bytes, len(m.key)) - 1
+	}
+	return kvs, m, nil
+}
+
+// common returns how many bytes two keys have in common.
+func common(a, b []byte) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// someOf reads the first keys of a span, fewer if they are longer than a client takes: values of locks are short, but there may be others.
+func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
+	for ; ; limit /= 2 {
 		res, err := insist(ctx, longestPatience, s.store.kv.Range, sp.find(int64(limit)))
+		tooLong := status.Code(err) == codes.ResourceExhausted && !is(err, rpctypes.ErrTooManyRequests)
 		switch {
 		case err == nil:
-			return res.Kvs, res.More && len(res.Kvs) > 0, nil
-		case limit > 1 && tooLong(err):
-		default:
-			return nil, false, notDone(mayNotRead(err, sp))
+			return res, nil
+		case limit <= 1 || !tooLong:
+			return nil, notDone(mayNotRead(err, sp))
 		}
 	}
-}
-
-// tooLong says whether an answer was longer than a client takes. Values of locks are short, but there may be others.
-func tooLong(err error) bool {
-	return status.Code(err) == codes.ResourceExhausted && !is(err, rpctypes.ErrTooManyRequests)
 }

@@ -1,6 +1,7 @@
 package etcdbackend
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -29,11 +30,11 @@ func (at stock) out() (n int) {
 	return n
 }
 
-// last returns the hold whose key was written last.
+// last returns the hold of who has said last how many permits there are. A renewal that writes a key says nothing.
 func (at stock) last() record {
 	last := at.mine
 	for _, r := range at.holds {
-		if r.rev > last.rev {
+		if last.free() || cmp.Or(cmp.Compare(r.said, last.said), cmp.Compare(r.created, last.created)) > 0 {
 			last = r
 		}
 	}
@@ -117,7 +118,7 @@ func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest
 		}
 		a.only = append(same(s.store.key(req.Name), record{}), s.store.beside(req.Name).asOf(at.rev))
 		next := at.mine
-		next.owner, next.count, next.limit = req.Owner, req.Permits, limit
+		next.owner, next.count, next.limit, next.said = req.Owner, req.Permits, limit, at.rev
 		var done bool
 		var key record
 		if done, key, err = s.write(ctx, a, at.mine, next); done {

@@ -54,7 +54,8 @@ type record struct {
 	created int64 // the revision in which it was created
 	lease   int64 // that it is attached to; 0: none, it never ends
 
-	limit int // of permits: how many there are, as their owner has said, or had found
+	limit int   // of permits: how many there are, as their owner has said, or had found
+	said  int64 // and a revision just before that
 
 	// Of who has come back to a line, before all others that were there: the how-manieth of those who came at once, and
 	// who was inside then by his place.
@@ -76,6 +77,7 @@ type value struct {
 	Count       int    `json:"count,omitempty"`
 	Kind        role   `json:"kind,omitempty"`
 	Limit       int    `json:"limit,omitempty"`
+	Said        int64  `json:"said,omitempty"`
 	Front       int    `json:"front,omitempty"`
 	BehindRev   int64  `json:"behind_rev,omitempty"`
 	BehindFront int    `json:"behind_front,omitempty"`
@@ -85,7 +87,7 @@ type value struct {
 
 func encode(as role, r record) []byte {
 	v := value{
-		Owner: r.owner, Count: r.count, Kind: as, Limit: r.limit,
+		Owner: r.owner, Count: r.count, Kind: as, Limit: r.limit, Said: r.said,
 		Front: r.front, BehindRev: r.behind.rev, BehindFront: r.behind.front,
 		Waited: r.waited.Milliseconds(), First: r.first.Milliseconds(),
 	}
@@ -128,6 +130,7 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 		created: kv.CreateRevision,
 		lease:   kv.Lease,
 		limit:   v.Limit,
+		said:    v.Said,
 		front:   v.Front,
 		behind:  position{v.BehindRev, v.BehindFront},
 		waited:  time.Duration(v.Waited) * time.Millisecond,
@@ -142,7 +145,7 @@ func known(as role, field string) bool {
 		return true
 	case "kind":
 		return as != lockRole
-	case "limit":
+	case "limit", "said":
 		return as == permitRole
 	case "front", "behind_rev", "behind_front":
 		return as == lineRole

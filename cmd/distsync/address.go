@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -143,8 +144,8 @@ func (a *address) option(name string) string {
 }
 
 // dial returns nil if one of the hosts accepts a connection. The clients would try for longer, and some only say that they
-// have waited for long enough.
-func (a *address) dial(ctx context.Context) error {
+// have waited for long enough. What they say of TLS is as little in the case of etcd's: for that config isn't nil.
+func (a *address) dial(ctx context.Context, config *tls.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	network, addrs := "tcp", make([]string, len(a.hosts))
@@ -155,10 +156,14 @@ func (a *address) dial(ctx context.Context) error {
 		path, _ := url.PathUnescape(a.path) // the parser says what is wrong with it
 		network, addrs = "unix", []string{path}
 	}
+	dial := new(net.Dialer).DialContext
+	if config != nil {
+		dial = (&tls.Dialer{Config: config}).DialContext
+	}
 	results := make(chan error, len(addrs))
 	for _, addr := range addrs {
 		go func() {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			conn, err := dial(ctx, network, addr)
 			if err == nil {
 				err = conn.Close()
 			}

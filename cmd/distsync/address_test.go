@@ -141,6 +141,7 @@ func TestEtcdTLS(t *testing.T) {
 
 // Servers that aren't there, that accept and say nothing, and that say no.
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	server.Do("CONFIG", "SET", "requirepass", "secret")
 	silent := testservers.Redis(t)

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
@@ -70,6 +73,7 @@ func cluttered(t *testing.T, url string) (web *dlock.Client) {
 }
 
 func TestLookingAround(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
 		web := cluttered(t, url)
 		const nasty = "\x1b[31m\u202ered\u009b\n"
@@ -90,19 +94,19 @@ func TestLookingAround(t *testing.T) {
 			return err == nil && len(l.Line) == 1
 		})
 
-		list := distsyncWith(t, []string{"DISTSYNC_STORE=" + url}, "ls")
+		list := distsync(t, "ls", "--store", url)
 		if list.status != 0 || list.stderr != "" {
 			t.Fatalf("ls: %+v", list)
 		}
-		if strings.ContainsAny(list.stdout, "\x1b\u202e\u009b\xff") {
+		if !utf8.ValidString(list.stdout) || strings.ContainsAny(list.stdout, "\x1b\u202e\u009b") {
 			t.Errorf("what is dangerous is printed: %q", list.stdout)
 		}
 		for name, want := range map[string][]string{
-			"orders:42":                   {"exclusive", "web-1/77/abc:", "1", "s"},
+			"orders:42":                   {"exclusive", "web-1/77/abc", "1", "s"},
 			"prices":                      {"read", "-1/", "+1", "2"},
-			"stock":                       {"write", "cron-1/5/def:"},
+			"stock":                       {"write", "cron-1/5/def"},
 			"gpu":                         {"permits", "3/5"},
-			"report":                      {"exclusive", "web-1/77/abc:", "1"},
+			"report":                      {"exclusive", "web-1/77/abc", "1"},
 			`"\x1b[31m\u202ered\u009b\n"`: {"exclusive"},
 			`"bad\xff"`:                   {"exclusive"},
 		} {
@@ -201,6 +205,7 @@ func (s *sink) String() string {
 
 // Who comes and goes is told in order, and at once where the store tells of releases.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
 		ctx := t.Context()
 		web, cron := client(t, url, dlock.WithClientID("web-1")), client(t, url, dlock.WithClientID("cron-1"))
@@ -255,8 +260,39 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// Releases of each kind are told of without a look: the next one would be an hour later.
+func TestWatchHears(t *testing.T) {
+	t.Parallel()
+	anywhere(t, func(t *testing.T, url string) {
+		ctx := t.Context()
+		web := client(t, url)
+		holds := map[string]*dlock.Hold{
+			"lock":  must(t)(web.Locker("lock").Acquire(ctx)),
+			"write": must(t)(web.RWLocker("write").Writer().Acquire(ctx)),
+			"read":  must(t)(web.RWLocker("read").Reader().Acquire(ctx)),
+			"gpu":   must(t)(web.Semaphore("gpu", 3).Acquire(ctx, 2)),
+		}
+		watching, stop := context.WithCancel(ctx)
+		out, ended := new(sink), make(chan int, 1)
+		args := append([]string{"watch", "--store", url, "--every", "1h"}, slices.Collect(maps.Keys(holds))...)
+		go func() { ended <- execute(watching, args, strings.NewReader(""), out, out) }()
+		for name, h := range holds {
+			testservers.Until(t, name+" is watched", func() bool { return strings.Contains(out.String(), "  "+name+"  holds  ") })
+			if err := h.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+			testservers.Until(t, name+" is gone", func() bool { return strings.Contains(out.String(), "  "+name+"  gone  ") })
+		}
+		stop()
+		if status := <-ended; status != 0 {
+			t.Errorf("status %d: %s", status, out)
+		}
+	})
+}
+
 // Who stands in line is told, too; and a store that doesn't answer, and answers again.
 func TestWatchLineAndStore(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
 	ctx := t.Context()
@@ -296,6 +332,7 @@ func TestWatchLineAndStore(t *testing.T) {
 
 // Locks of all kinds can be taken away.
 func TestUnlock(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
 		web := cluttered(t, url)
 		for _, c := range []struct {
@@ -327,8 +364,34 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
+// The first in line for a fair lock has it when its holder is robbed of it, not when he next looks.
+func TestUnlockFair(t *testing.T) {
+	t.Parallel()
+	anywhere(t, func(t *testing.T, url string) {
+		ctx := t.Context()
+		web := client(t, url)
+		must(t)(web.FairLocker("report").Acquire(ctx, dlock.Lease(time.Minute)))
+		late := client(t, url, dlock.WithClientID("late"))
+		waited := make(chan error, 1)
+		go func() { waited <- late.FairLocker("report").LockContext(ctx) }()
+		testservers.Until(t, "one stands in line", func() bool {
+			l, err := web.Inspect(ctx, "report")
+			return err == nil && len(l.Line) == 1
+		})
+		got := inside(ctx, "unlock", "--force", "--yes", "--store", url, "report")
+		now, err := web.Inspect(ctx, "report")
+		if got.status != 0 || err != nil || len(now.Holders) != 1 || now.Holders[0].Client != "late" {
+			t.Errorf("%+v; then %+v, %v", got, now, err)
+		}
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A lock isn't taken away by mistake.
 func TestUnlockRefuses(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
 	hold := must(t)(client(t, url).Locker("n").Acquire(t.Context()))
@@ -353,3 +416,33 @@ func TestUnlockRefuses(t *testing.T) {
 		t.Errorf("the lock is gone: %v", err)
 	}
 }
+
+// Who may not look is told so; and what can't be written isn't taken for written.
+func TestNotAllowed(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	server.Do("ACL", "SETUSER", "blind", "on", ">secret", "~lock:*", "&*", "+@all", "-scan")
+	url := "redis://blind:secret@" + server.Addr
+	for _, args := range [][]string{{"ls"}, {"show", "n"}, {"unlock", "--force", "--yes", "n"}} {
+		got := inside(t.Context(), append(args, "--store", url)...)
+		if got.status != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "permission") || strings.Contains(got.stderr, "secret") {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+	server.Do("HSET", "lock:n", "a:1", "1")
+	server.Do("PEXPIRE", "lock:n", "60000")
+	for _, args := range [][]string{
+		{"ls", "lock:"}, {"ls", "--json"}, {"show", "lock:n"}, {"watch", "lock:n"}, {"doctor"}, {"unlock", "--force", "--yes", "lock:n"},
+	} {
+		var stderr bytes.Buffer
+		status := execute(t.Context(), append(args, "--store", "redis://"+server.Addr), strings.NewReader(""), full{}, &stderr)
+		if status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%q: status %d, %s", args, status, &stderr)
+		}
+	}
+}
+
+// full is a disk that is.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }

@@ -35,10 +35,10 @@ func (s *store) nodes(ctx context.Context) ([]node, error) {
 		slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.which, b.which) })
 		return all, err
 	case *redis.Client:
-		return []node{{s.address.String(), redisDo(client)}}, nil
+		return []node{{"", redisDo(client)}}, nil
 	}
 	if s.valkey.Mode() != valkey.ClientModeCluster {
-		return []node{{s.address.String(), valkeyDo(s.valkey)}}, nil
+		return []node{{"", valkeyDo(s.valkey)}}, nil
 	}
 	for addr, c := range s.valkey.Nodes() {
 		all = append(all, node{addr + ": ", valkeyDo(c)})
@@ -84,7 +84,8 @@ func info(ctx context.Context, n node, command ...string) (map[string]string, er
 		return nil, err
 	}
 	fields := make(map[string]string)
-	for line := range strings.Lines(reply[0]) {
+	text := strings.TrimPrefix(reply[0], "txt:") // the format, which valkey-go leaves there
+	for line := range strings.Lines(text) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			fields[key] = value
 		}
@@ -180,12 +181,13 @@ func (d *doctor) checkReplicas(ctx context.Context, n node, fields map[string]st
 		return
 	}
 	_, minimum := fields["min_slaves_good_slaves"]
-	acked, err := n.do(ctx, "WAIT", strconv.Itoa(count), "500")
+	wait := min(500*time.Millisecond, d.timeout/2)
+	acked, err := n.do(ctx, "WAIT", strconv.Itoa(count), strconv.FormatInt(wait.Milliseconds(), 10))
 	switch {
 	case err != nil:
 		d.warn("replicas", "WithReplicas needs +wait; nothing else does", "%s%d replicas; WAIT: %v", n.which, count, err)
 	case acked[0] != strconv.Itoa(count):
-		d.warn("replicas", "look at their lag: a failover now loses locks", "%s%s of %d replicas have what was written within 500 ms", n.which, acked[0], count)
+		d.warn("replicas", "look at their lag: a failover now loses locks", "%s%s of %d replicas have what was written within %v", n.which, acked[0], count, wait)
 	case !minimum:
 		d.warn("replicas", "set min-replicas-to-write, or use WithReplicas; and fenced locks where two must never be inside",
 			"%s%d replicas, and the server takes writes without them: a failover may lose locks that were just taken", n.which, count)

@@ -2,12 +2,20 @@ package main
 
 import "github.com/spf13/cobra"
 
-// newHelp returns what there is to read beside the commands' own texts.
-func newHelp() []*cobra.Command {
-	return []*cobra.Command{{
-		Use:   "stores",
-		Short: "The URLs of stores, and the environment",
-		Long: `The store is said by --store URL, or by DISTSYNC_STORE in the environment.
+const overview = `Looks at distributed locks in Redis, Valkey and etcd, runs commands under them, and
+frees those that are stuck. Say which store with --store or DISTSYNC_STORE:
+
+  export DISTSYNC_STORE=redis://localhost:6379
+  distsync ls              which locks are held, and by whom
+  distsync show NAME       who has one, for how long, and who stands in line
+  distsync doctor          whether locks can work there, for this user
+
+Every flag can be given in the environment: --timeout as DISTSYNC_TIMEOUT, and so on.
+
+Exit status: 0 done; 1 something else has failed; 64 the command line is wrong; 69 the
+store can't be reached; and those of distsync run: see there.`
+
+const stores = `The store is said by --store URL, or by DISTSYNC_STORE in the environment.
 
   redis://[USER:PASSWORD@]HOST[:6379][/DATABASE]    a Redis, by go-redis
   unix://[USER:PASSWORD@]/PATH/TO/SOCKET[?db=N]
@@ -35,6 +43,13 @@ DISTSYNC_TIMEOUT, --json as DISTSYNC_JSON=true, and so on; but not --force and
 --yes. The command line goes first.
 
 With Redis and Valkey a lock's name is its key, after --prefix. In etcd all locks
-are below --prefix, by default distsync/locks/.`,
-	}}
+are below --prefix, by default distsync/locks/.
+
+Where the programs use sharded channels (WithShardedPubSub; Redisson does with a
+cluster of version 7 or later), say --sharded: else who waits doesn't hear of what is
+unlocked here.`
+
+// newHelp returns what there is to read beside the commands' own texts.
+func newHelp() []*cobra.Command {
+	return []*cobra.Command{{Use: "stores", Short: "The URLs of stores, and the environment", Long: stores}}
 }

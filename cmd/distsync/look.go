@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -74,8 +75,9 @@ The store goes on serving others meanwhile, however much is in it. In Redis and
 Valkey all keys have to be looked at, so it may take a while; --prefix or PREFIX
 don't make that shorter. What isn't a lock, but looks like one, is listed, too.
 
-A holder is CLIENT:NUMBER, where a client of this library is, unless told
-otherwise, HOST/PROCESS/RANDOM.`,
+A holder is shown by the id of its client, which in this library is, unless told
+otherwise, HOST/PROCESS/RANDOM. Of permits Redis and Valkey have no more than a
+digest of that.`,
 		Example: `  distsync ls
   distsync ls orders:
   distsync ls --json | jq -r 'select(.holders[].client | startswith("web-1/")) | .name'`,
@@ -116,8 +118,9 @@ func (g *global) list(cmd *cobra.Command, s *store, c *dlock.Client, prefix stri
 	for _, l := range locks {
 		t.rows = append(t.rows, []string{printable(l.Name), kindOf(&l).String(), firstHolder(&l), counts(&l), lastsLongest(&l), inLine(&l)})
 	}
-	t.print(screenOf(cmd.OutOrStdout()))
-	return nil
+	out := screenOf(cmd.OutOrStdout())
+	_, err := io.WriteString(out, t.on(out))
+	return err
 }
 
 func beginning(prefix string) string {
@@ -132,7 +135,7 @@ func firstHolder(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""
 	}
-	text := printable(l.Holders[0].ID)
+	text := printable(cmp.Or(l.Holders[0].Client, l.Holders[0].ID))
 	if more := len(l.Holders) - 1 + l.More; more > 0 {
 		text += " +" + strconv.Itoa(more)
 	}
@@ -199,18 +202,12 @@ otherwise, HOST/PROCESS/RANDOM.`,
 			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error {
 				for i, name := range args {
 					l, err := g.inspect(cmd.Context(), s, c, name)
-					switch {
-					case err != nil:
-						return err
-					case g.json:
-						if err := printJSON(cmd.OutOrStdout(), jsonLock(l)); err != nil {
-							return err
-						}
-						continue
-					case i > 0:
-						fmt.Fprintln(cmd.OutOrStdout())
+					if err == nil {
+						err = g.show(cmd.OutOrStdout(), l, i > 0)
 					}
-					printLock(screenOf(cmd.OutOrStdout()), l)
+					if err != nil {
+						return err
+					}
 				}
 				return nil
 			})
@@ -218,27 +215,37 @@ otherwise, HOST/PROCESS/RANDOM.`,
 	}
 }
 
-// printLock prints all that is known of a lock, for people.
-func printLock(s screen, l *dlock.LockInfo) {
-	name := s.paint(bold, printable(l.Name))
-	if len(l.Holders) == 0 {
-		fmt.Fprintf(s, "%s: nobody has it\n", name)
-	} else {
-		fmt.Fprintf(s, "%s: %s, %s\n", name, kindOf(l), held(l))
+// show prints a lock; for people after an empty line if there was another before.
+func (g *global) show(w io.Writer, l *dlock.LockInfo, another bool) error {
+	if g.json {
+		return printJSON(w, jsonLock(l))
 	}
-	t := table{head: []string{"HOLDER", "KIND", "COUNT", "LASTS"}, cut: []int{0}}
+	text := describe(screenOf(w), l)
+	if another {
+		text = "\n" + text
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// describe returns all that is known of a lock, for people.
+func describe(s screen, l *dlock.LockInfo) string {
+	state := "nobody has it"
+	if len(l.Holders) > 0 {
+		state = kindOf(l).String() + ", " + held(l)
+	}
+	holders := table{head: []string{"HOLDER", "KIND", "COUNT", "LASTS"}, cut: []int{0}}
 	for _, h := range l.Holders {
-		t.rows = append(t.rows, []string{printable(h.ID), h.Kind.String(), strconv.Itoa(h.Count), lasts(h.Remaining)})
+		holders.rows = append(holders.rows, []string{printable(h.ID), h.Kind.String(), strconv.Itoa(h.Count), lasts(h.Remaining)})
 	}
 	if l.More > 0 {
-		t.rows = append(t.rows, []string{fmt.Sprintf("and %d more", l.More), "", "", ""})
+		holders.rows = append(holders.rows, []string{fmt.Sprintf("and %d more", l.More), "", "", ""})
 	}
-	t.print(s)
-	t = table{head: []string{"IN LINE", ""}, cut: []int{1}}
+	line := table{head: []string{"IN LINE", ""}, cut: []int{1}}
 	for i, owner := range l.Line {
-		t.rows = append(t.rows, []string{strconv.Itoa(i + 1), printable(owner)})
+		line.rows = append(line.rows, []string{strconv.Itoa(i + 1), printable(owner)})
 	}
-	t.print(s)
+	return fmt.Sprintf("%s: %s\n%s%s", s.paint(bold, printable(l.Name)), state, holders.on(s), line.on(s))
 }
 
 // held returns how many hold a lock, in words.

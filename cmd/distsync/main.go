@@ -41,6 +41,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "distsync",
 		Short:         "Look at distributed locks, run commands under them, free those that are stuck",
+		Long:          overview,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {

@@ -24,6 +24,7 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	wiretest.SideBySide()
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "DISTSYNC_") && name != "DISTSYNC_REQUIRE_SERVERS" {
 			os.Unsetenv(name)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 )
@@ -13,7 +15,8 @@ func newManual(root *cobra.Command) *cobra.Command {
 		Hidden: true,
 		Args:   usage(cobra.ExactArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error {
-			root.DisableAutoGenTag = true // or each build of the same would differ
+			root.DisableAutoGenTag = true                                            // or each build of the same would differ
+			root.Long = strings.ReplaceAll(overview+"\n\n"+stores, "\n  ", "\n    ") // which has no page; what is set off is code
 			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "distsync", Manual: "distsync"}, args[0])
 		},
 	}

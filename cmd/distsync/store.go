@@ -75,7 +75,7 @@ func (g *global) connect(ctx context.Context) (*store, error) {
 
 // unavailable returns the error for a store that didn't answer, or didn't let us in.
 func (s *store) unavailable(ctx context.Context, g *global, err error) error {
-	if timeout, ok := errors.AsType[net.Error](err); ctx.Err() != nil || ok && timeout.Timeout() {
+	if timeout, ok := errors.AsType[net.Error](err); ctx.Err() == context.DeadlineExceeded || ok && timeout.Timeout() {
 		err = fmt.Errorf("no answer within %v", g.timeout)
 	}
 	return exitf(exitUnavailable, "%s can't be reached: %w", s.address, err)
@@ -149,7 +149,11 @@ func (s *store) openRedis(g *global) error {
 		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewClient(o)
 	}
-	s.Backend = redisbackend.New(s.redis, redisbackend.WithPrefix(g.prefix))
+	opts := []redisbackend.Option{redisbackend.WithPrefix(g.prefix)}
+	if g.sharded {
+		opts = append(opts, redisbackend.WithShardedPubSub())
+	}
+	s.Backend = redisbackend.New(s.redis, opts...)
 	return nil
 }
 
@@ -174,13 +178,17 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 		return s.unavailable(ctx, g, err)
 	}
 	s.valkey = client
-	s.Backend = valkeybackend.New(client, valkeybackend.WithPrefix(g.prefix))
+	opts := []valkeybackend.Option{valkeybackend.WithPrefix(g.prefix)}
+	if g.sharded {
+		opts = append(opts, valkeybackend.WithShardedPubSub())
+	}
+	s.Backend = valkeybackend.New(client, opts...)
 	return nil
 }
 
 // dialValkey makes a client, which connects at once. One that comes when the context has ended is closed.
 func dialValkey(ctx context.Context, a *address, o valkey.ClientOption) (valkey.Client, error) {
-	if err := a.dial(ctx); err != nil {
+	if err := a.dial(ctx, nil); err != nil {
 		return nil, err
 	}
 	type result struct {
@@ -213,6 +221,9 @@ func (s *store) openEtcd(ctx context.Context, g *global) error {
 	if strings.Trim(a.path, "/") != "" {
 		return wrong(errors.New("an etcd URL has no path; for the prefix there is --prefix"))
 	}
+	if g.sharded {
+		return exitf(exitUsage, "--sharded: etcd has no channels")
+	}
 	tlsConfig, err := a.etcdTLS()
 	if err != nil {
 		return wrong(err)
@@ -235,7 +246,7 @@ func (s *store) openEtcd(ctx context.Context, g *global) error {
 		o.Username = a.user.Username()
 		o.Password, _ = a.user.Password()
 	}
-	if err := a.dial(ctx); err != nil {
+	if err := a.dial(ctx, tlsConfig); err != nil {
 		return s.unavailable(ctx, g, err)
 	}
 	client, err := clientv3.New(o)
@@ -296,7 +307,7 @@ func (s *store) ping(ctx context.Context) error {
 	var err error
 	switch {
 	case s.redis != nil:
-		if err := s.address.dial(ctx); err != nil {
+		if err := s.address.dial(ctx, nil); err != nil {
 			return err
 		}
 		err = s.redis.Ping(ctx).Err()

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // A table is printed when it is complete: its columns are as wide as what is in them.
 type table struct {
@@ -17,12 +14,13 @@ const (
 	narrowed = 12 // no column is cut to less
 )
 
-// print prints the table: nothing if it has no rows.
-func (t *table) print(s screen) {
+// on returns the table as it is on a screen: nothing if it has no rows.
+func (t *table) on(s screen) string {
 	if len(t.rows) == 0 {
-		return
+		return ""
 	}
 	widths := t.widths(s.columns)
+	var all strings.Builder
 	for i, row := range append([][]string{t.head}, t.rows...) {
 		var line strings.Builder
 		for c, text := range row {
@@ -33,8 +31,9 @@ func (t *table) print(s screen) {
 		if i == 0 {
 			text = s.paint(bold, text)
 		}
-		fmt.Fprintln(s, text)
+		all.WriteString(text + "\n")
 	}
+	return all.String()
 }
 
 // widths returns how wide the columns are, together no more than most unless that is 0 or can't be.

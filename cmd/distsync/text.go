@@ -65,8 +65,8 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// shorten cuts so much out of the middle of a text that it takes no more than most columns: what it begins with and what it ends
-// with says most of a name.
+// shorten cuts so much out of a text that it takes no more than most columns: a third from its end is left, since what
+// a name begins with says most, and what it ends with tells it from others.
 func shorten(text string, most int) string {
 	if columns(text) <= most {
 		return text
@@ -74,7 +74,7 @@ func shorten(text string, most int) string {
 	runes := []rune(text)
 	from, to, room := 0, len(runes), most-1 // for the ellipsis
 	for from < to {
-		end := from+(len(runes)-to) > 0 && columns(string(runes[:from])) > columns(string(runes[to:]))
+		end := columns(string(runes[:from])) > 2*columns(string(runes[to:]))
 		next := runes[from]
 		if end {
 			next = runes[to-1]

@@ -79,7 +79,7 @@ func TestShorten(t *testing.T) {
 		want string
 	}{
 		{"orders:42", 9, "orders:42"},
-		{"orders:42", 8, "orde…:42"},
+		{"orders:42", 8, "order…42"},
 		{"orders:42", 2, "o…"},
 		{"orders:42", 1, "…"},
 		{"锁锁锁锁", 8, "锁锁锁锁"},
@@ -98,17 +98,13 @@ func TestTableFits(t *testing.T) {
 	long := strings.Repeat("long-", 30)
 	tab := table{head: []string{"NAME", "KIND", "HOLDER"}, cut: []int{2, 0}, rows: [][]string{{long, "exclusive", long}, {"短い名前", "read", "x"}}}
 	for _, most := range []int{60, 80, 120} {
-		var out bytes.Buffer
-		tab.print(screen{Writer: &out, columns: most})
-		for line := range strings.Lines(out.String()) {
+		for line := range strings.Lines(tab.on(screen{columns: most})) {
 			if n := columns(strings.TrimSpace(line)); n > most {
 				t.Errorf("%d columns on a screen of %d: %s", n, most, line)
 			}
 		}
 	}
-	var out bytes.Buffer
-	tab.print(screen{Writer: &out})
-	if strings.Count(out.String(), long) != 2 || strings.Contains(out.String(), "\x1b") {
-		t.Errorf("where there is no terminal: %s", out.String())
+	if text := tab.on(screen{}); strings.Count(text, long) != 2 || strings.Contains(text, "\x1b") {
+		t.Errorf("where there is no terminal: %s", text)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,7 @@ func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name stri
 			return err
 		}
 		if !sameHolders(l, now) {
-			printLock(asked, now)
+			fmt.Fprint(asked, describe(asked, now))
 			return exitf(exitFailed, "meanwhile it isn't held by the same any more: nothing was done")
 		}
 	}
@@ -87,14 +88,13 @@ func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name stri
 	if g.json {
 		return printJSON(cmd.OutOrStdout(), unlocked{jsonName(name), released, jsonHolders(l.Holders), l.More})
 	}
-	printUnlocked(cmd, l, released, g.quiet)
-	return nil
+	_, err = io.WriteString(cmd.OutOrStdout(), g.told(l, released))
+	return err
 }
 
 // ask shows whose lock it is, and returns an error unless the answer is yes.
 func ask(cmd *cobra.Command, s screen, l *dlock.LockInfo) error {
-	printLock(s, l)
-	fmt.Fprintf(s, "Take it away? Who has it goes on until he notices. [y/N] ")
+	fmt.Fprintf(s, "%sTake it away? Who has it goes on until he notices. [y/N] ", describe(s, l))
 	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 	if err != nil {
 		fmt.Fprintln(s)
@@ -133,22 +133,28 @@ func forceUnlock(ctx context.Context, c *dlock.Client, l *dlock.LockInfo) (bool,
 		}
 		read, err := rw.Reader().ForceUnlock(ctx)
 		return wrote || read, err
-	default:
-		return c.Locker(l.Name).ForceUnlock(ctx)
 	}
+	if len(l.Line) > 0 { // the first of them gets it at once
+		return c.FairLocker(l.Name).ForceUnlock(ctx)
+	}
+	return c.Locker(l.Name).ForceUnlock(ctx)
 }
 
-func printUnlocked(cmd *cobra.Command, l *dlock.LockInfo, released, quiet bool) {
-	out := cmd.OutOrStdout()
-	switch {
-	case !released && !quiet:
-		fmt.Fprintf(out, "%s: nobody has it\n", printable(l.Name))
-	case released:
-		for _, h := range l.Holders {
-			fmt.Fprintf(out, "%s: taken from %s (%s)\n", printable(l.Name), printable(h.ID), h.Kind)
-		}
-		if l.More > 0 {
-			fmt.Fprintf(out, "%s: and from %d more\n", printable(l.Name), l.More)
-		}
+// told returns what unlock did, for people.
+func (g *global) told(l *dlock.LockInfo, released bool) string {
+	if !released && g.quiet {
+		return ""
 	}
+	name := printable(l.Name)
+	if !released {
+		return name + ": nobody has it\n"
+	}
+	var text strings.Builder
+	for _, h := range l.Holders {
+		fmt.Fprintf(&text, "%s: taken from %s (%s)\n", name, printable(h.ID), h.Kind)
+	}
+	if l.More > 0 {
+		fmt.Fprintf(&text, "%s: and from %d more\n", name, l.More)
+	}
+	return text.String()
 }

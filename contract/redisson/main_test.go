@@ -96,6 +96,7 @@ func TestRedisson(t *testing.T) {
 					t.Run("fair", func(t *testing.T) { run(t, &lab{p, java, fair}, fairLockerCases) })
 					t.Run("in line", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fairCases) })
 					t.Run("tokens", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fencedCases) })
+					t.Run("seen from outside", func(t *testing.T) { run(t, &lab{p, java, kind{}}, inspectCases) })
 				})
 			}
 		})

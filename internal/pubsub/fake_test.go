@@ -185,6 +185,8 @@ type party struct {
 	err    error
 	done   chan struct{} // closed when Subscribe has returned
 	wakeup []backend.Wakeup
+
+	changes []error // what Changed was told
 }
 
 // decode understands two messages.
@@ -204,7 +206,8 @@ func subscribe(t *testing.T, s *Subscriber, channel string) *party {
 	p := &party{done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.sub, p.err = s.Subscribe(t.Context(), channel, decode, func(w backend.Wakeup) { p.wakeup = append(p.wakeup, w) })
+		p.sub, p.err = s.Subscribe(t.Context(), channel, decode, func(w backend.Wakeup) { p.wakeup = append(p.wakeup, w) },
+			func(broken error) { p.changes = append(p.changes, broken) })
 	}()
 	return p
 }
@@ -227,6 +230,16 @@ func (p *party) waits(t *testing.T) {
 		t.Fatalf("subscribe has returned; its error is %v", p.err)
 	default:
 	}
+}
+
+// told says what was told of changes since the last time.
+func (p *party) told(t *testing.T, want ...error) {
+	t.Helper()
+	synctest.Wait()
+	if !slices.Equal(p.changes, want) {
+		t.Fatalf("told of changes %v, want %v", p.changes, want)
+	}
+	p.changes = nil
 }
 
 // woken says which wake-ups there were since the last time.

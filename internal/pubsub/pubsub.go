@@ -68,6 +68,7 @@ var ErrMoved = errors.New("another server has the channel")
 var (
 	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("session closed")}
 	errLost   = errors.New("the connection for subscriptions was lost")
+	errEnded  = &backend.Error{Kind: backend.Retry, Err: errors.New("the server has ended the subscription: another has the channel")}
 )
 
 // Options say how to subscribe. The zero value is for one server and the plain commands.
@@ -105,6 +106,15 @@ type Subscriber struct {
 	servers  map[string]*server
 	channels map[string]*channel
 	placing  bool // place runs
+
+	changes []change // that are to be told, in their order
+	telling bool     // somebody does
+}
+
+// A change of a subscription is that it breaks, or stands again.
+type change struct {
+	sub    *subscription
+	broken error // nil: it stands
 }
 
 // New returns a subscriber that starts nothing before it is used.
@@ -163,27 +173,30 @@ type subscription struct {
 	subscriber *Subscriber
 	channel    *channel
 	wake       func(backend.Wakeup)
-	answer     chan<- error // what Subscribe returns; nil once it has it
+	changed    func(broken error) // or nil
+	answer     chan<- error       // what Subscribe returns; nil once it has it
+	broken     bool               // it was subscribed, and isn't now
+	closed     bool
 }
 
 // Subscribe returns once the server has confirmed the subscription. All who subscribe to a channel decode
-// its messages in the same way.
-func (s *Subscriber) Subscribe(ctx context.Context, channel string, decode Decoder, wake func(backend.Wakeup)) (backend.Subscription, error) {
-	return s.subscribe(ctx, channel, decode, nil, wake)
+// its messages in the same way. Changed may be nil: see [backend.SubscribeRequest].
+func (s *Subscriber) Subscribe(ctx context.Context, channel string, decode Decoder, wake func(backend.Wakeup), changed func(broken error)) (backend.Subscription, error) {
+	return s.subscribe(ctx, channel, decode, nil, wake, changed)
 }
 
 // Listen is Subscribe for a channel whose messages are more than wake-ups. All who listen to one have them heard in the same way, by
 // a function that is called once for each message. Again is called where others are woken without a message: some may have been missed.
-func (s *Subscriber) Listen(ctx context.Context, channel string, hear func(message string), again func()) (backend.Subscription, error) {
-	return s.subscribe(ctx, channel, nil, hear, func(backend.Wakeup) { again() })
+func (s *Subscriber) Listen(ctx context.Context, channel string, hear func(message string), again func(), changed func(broken error)) (backend.Subscription, error) {
+	return s.subscribe(ctx, channel, nil, hear, func(backend.Wakeup) { again() }, changed)
 }
 
-func (s *Subscriber) subscribe(ctx context.Context, channel string, decode Decoder, hear func(string), wake func(backend.Wakeup)) (backend.Subscription, error) {
+func (s *Subscriber) subscribe(ctx context.Context, channel string, decode Decoder, hear func(string), wake func(backend.Wakeup), changed func(error)) (backend.Subscription, error) {
 	located, err := s.client.Locate(ctx, channel)
 	if err != nil {
 		return nil, err
 	}
-	sub, answer, err := s.add(channel, located, decode, hear, wake)
+	sub, answer, err := s.add(channel, located, decode, hear, wake, changed)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +215,7 @@ func (s *Subscriber) subscribe(ctx context.Context, channel string, decode Decod
 }
 
 // add returns a subscription and its answer to come, or an error while no connection can be had.
-func (s *Subscriber) add(name string, located Server, decode Decoder, hear func(string), wake func(backend.Wakeup)) (*subscription, <-chan error, error) {
+func (s *Subscriber) add(name string, located Server, decode Decoder, hear func(string), wake func(backend.Wakeup), changed func(error)) (*subscription, <-chan error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
@@ -218,7 +231,7 @@ func (s *Subscriber) add(name string, located Server, decode Decoder, hear func(
 		return nil, nil, ch.server.failed
 	}
 	answer := make(chan error, 1)
-	sub := &subscription{s, ch, wake, answer}
+	sub := &subscription{subscriber: s, channel: ch, wake: wake, changed: changed, answer: answer}
 	ch.subs = append(ch.subs, sub)
 	ch.refused = false // the server may have changed its mind
 	if ch.state == on {
@@ -281,6 +294,7 @@ func (sub *subscription) Close() {
 	s := sub.subscriber
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	sub.closed = true
 	sub.channel.subs = slices.DeleteFunc(sub.channel.subs, func(other *subscription) bool { return other == sub })
 	s.settle(sub.channel)
 }
@@ -331,10 +345,44 @@ func (s *Subscriber) settle(ch *channel) {
 // those who were subscribed before: what was published meanwhile they have missed.
 func (s *Subscriber) stands(ch *channel) (wakes []func(backend.Wakeup)) {
 	wakes = ch.standing()
+	s.report(ch, nil)
 	ch.become(on)
 	ch.answer(nil)
 	s.settle(ch)
 	return wakes
+}
+
+// report has those who are subscribed to a channel told that their subscriptions are broken, or, with nil, that they stand again, unless they
+// know. The mutex is held; who gives it back calls tellChanges.
+func (s *Subscriber) report(ch *channel, broken error) {
+	for _, sub := range ch.subs {
+		if sub.answer == nil && sub.changed != nil && sub.broken != (broken != nil) {
+			sub.broken = !sub.broken
+			s.changes = append(s.changes, change{sub, broken})
+		}
+	}
+}
+
+// tellChanges tells what was reported, unless somebody else does: one at a time, so that who is told that a subscription stands
+// knows already that it was broken.
+func (s *Subscriber) tellChanges() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.telling {
+		return
+	}
+	s.telling = true
+	for len(s.changes) > 0 {
+		c := s.changes[0]
+		s.changes = s.changes[1:]
+		if c.sub.closed || s.ctx.Err() != nil {
+			continue
+		}
+		s.mu.Unlock()
+		c.sub.changed(c.broken)
+		s.mu.Lock()
+	}
+	s.telling = false
 }
 
 // answer answers all that wait. On an error they are subscribed no more.

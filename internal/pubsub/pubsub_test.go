@@ -92,7 +92,7 @@ func TestListen(t *testing.T) {
 		var running sync.WaitGroup
 		listen := func(i int) {
 			running.Go(func() {
-				sub, err := s.Listen(t.Context(), "a", hear, func() { again[i]++ })
+				sub, err := s.Listen(t.Context(), "a", hear, func() { again[i]++ }, nil)
 				if err != nil {
 					t.Error(err)
 				}
@@ -688,7 +688,7 @@ func TestContext(t *testing.T) {
 		defer cancel()
 		left := make(chan error)
 		go func() {
-			_, err := s.Subscribe(ctx, "a", decode, func(backend.Wakeup) { t.Error("woken although it has left") })
+			_, err := s.Subscribe(ctx, "a", decode, func(backend.Wakeup) { t.Error("woken although it has left") }, nil)
 			left <- err
 		}()
 		server := <-c.conns

@@ -284,6 +284,7 @@ func (s *Subscriber) lost(r *Receiver, err error) {
 	if s.ctx.Err() == nil {
 		s.client.Reload(s.ctx) // the server may be gone for good
 	}
+	defer s.tellChanges()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	srv := r.server
@@ -300,6 +301,7 @@ func (s *Subscriber) lost(r *Receiver, err error) {
 		}
 		ch.become(off)
 		ch.alone, ch.refused, ch.stuck = false, false, false
+		s.report(ch, srv.failed)
 		ch.answer(srv.failed)
 		s.leave(ch)
 	}
@@ -353,6 +355,7 @@ func (r *Receiver) Unsubscribed(name string) {
 			r.subscriber.settle(ch)
 		case on:
 			ch.become(off)
+			r.subscriber.report(ch, errEnded)
 			r.subscriber.leave(ch)
 		}
 		return nil, 0
@@ -369,6 +372,10 @@ func (r *Receiver) about(name string, do func(*channel) ([]func(backend.Wakeup),
 	if ch != nil && ch.server == r.server && r.server.receiver == r && s.ctx.Err() == nil {
 		wakes, wakeup = do(ch)
 	}
+	changed := len(s.changes) > 0
 	s.mu.Unlock()
+	if changed {
+		s.tellChanges()
+	}
 	wakeAll(wakes, wakeup)
 }

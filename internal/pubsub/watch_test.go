@@ -20,7 +20,7 @@ func TestWatch(t *testing.T) {
 		var sub backend.Subscription
 		subscribe := func() {
 			var err error
-			if sub, err = s.Subscribe(t.Context(), "channel", decode, func(backend.Wakeup) {}); err != nil {
+			if sub, err = s.Subscribe(t.Context(), "channel", decode, func(backend.Wakeup) {}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -191,6 +191,9 @@ func readOnly(r Reply) Reply {
 const (
 	minPage = 10  // keys that a server looks at, at least, for one page of a list
 	maxPage = 500 // at most: it does nothing else meanwhile
+
+	// maxCandidates is how many names are inspected in one pipeline. Others who use the server wait no longer than that takes.
+	maxCandidates = 100
 )
 
 // A position is how far a list has come.
@@ -218,7 +221,7 @@ func parsePosition(after string) (position, error) {
 	return position{}, &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%.100q is not where a list of locks has ended", after)}
 }
 
-// List looks at some keys with SCAN and inspects, in one pipeline, those that can be locks. It looks for hashes, and then for the ids of permits,
+// List looks at some keys with SCAN and inspects, a hundred in a pipeline, those that can be locks. It looks for hashes, and then for the ids of permits,
 // on one master after the other. A list that goes on while another server becomes master, or a slot moves, may miss locks.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	at, err := s.position(ctx, req.After)
@@ -237,9 +240,13 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 			names = append(names, name)
 		}
 	}
-	locks, err := s.inspectAll(ctx, names)
-	if err != nil {
-		return backend.ListResult{}, err
+	var locks []backend.Inspection
+	for some := range slices.Chunk(names, maxCandidates) {
+		found, err := s.inspectAll(ctx, some)
+		if err != nil {
+			return backend.ListResult{}, err
+		}
+		locks = append(locks, found...)
 	}
 	next, err := s.after(ctx, at, cursor)
 	if err != nil {
@@ -356,7 +363,8 @@ func (s *session) inspectAll(ctx context.Context, names []string) (locks []backe
 	for i, name := range names {
 		calls[i] = Inspect(name)
 	}
-	for i, r := range s.runBatch(ctx, calls) {
+	send := func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) } // which can be left: see backend.Leavable
+	for i, r := range runAll(calls, send) {
 		found, err := parse(readOnly(r), ParseInspect)
 		switch {
 		case errors.Is(err, backend.ErrConflict):

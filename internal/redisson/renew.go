@@ -189,6 +189,11 @@ func (b *batch) apart(ctx context.Context, group []int) {
 
 // runBatch carries out scripts in one pipeline, and in another those that the server did not know.
 func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
+	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendBatch(ctx, cmds) })
+}
+
+// runAll is runBatch by a way of one's own.
+func runAll(calls []Call, send func([]Command) []Reply) []Reply {
 	if len(calls) == 0 {
 		return nil
 	}
@@ -196,7 +201,7 @@ func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 	for i, call := range calls {
 		cmds[i] = call.bySHA()
 	}
-	replies := s.Transport.SendBatch(ctx, cmds)
+	replies := send(cmds)
 	var unknown []int
 	cmds = cmds[:0]
 	for i, r := range replies {
@@ -208,7 +213,7 @@ func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 	if len(unknown) == 0 {
 		return replies
 	}
-	for i, r := range s.Transport.SendBatch(ctx, cmds) {
+	for i, r := range send(cmds) {
 		replies[unknown[i]] = r
 	}
 	return replies

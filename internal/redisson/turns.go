@@ -25,6 +25,7 @@ type line struct {
 	hearings map[*hearing]bool
 	grants   map[string]backend.Subscription // by the channel on which a client is told who was given the lock
 	turns    map[string]backend.Subscription // by the owner whom Redisson tells that it is his turn
+	broken   map[string]bool                 // which of grants don't stand
 	linger   *time.Timer                     // runs while nobody listens; else nil
 }
 
@@ -154,7 +155,7 @@ func (s *session) hearOf(ctx context.Context, name string, owners ...string) err
 // hear listens for what a client is told.
 func (s *session) hear(ctx context.Context, name, client string) error {
 	channel := s.Dialect.grants(name) + client
-	sub, err := s.Subscriber.Listen(ctx, channel, s.granted, func() { s.missed(name) })
+	sub, err := s.Subscriber.Listen(ctx, channel, s.granted, func() { s.missed(name) }, func(broken error) { s.changed(name, channel, broken) })
 	if err == nil {
 		s.turns.keep(name, grantsOf, channel, sub)
 	}
@@ -169,7 +170,7 @@ func (s *session) hearTurns(ctx context.Context, name string, owners ...string) 
 	for _, owner := range s.turns.deaf(name, owners) {
 		running.Go(func() {
 			ask := func(backend.Wakeup) { s.tell(name, backend.Grant{Owner: outOfLine(owner)}) }
-			sub, err := s.Subscriber.Subscribe(ctx, turnChannel(name, owner), Wakeup, ask)
+			sub, err := s.Subscriber.Subscribe(ctx, turnChannel(name, owner), Wakeup, ask, nil)
 			if err == nil {
 				s.turns.keep(name, turnsOf, owner, sub)
 				begun.Store(true)
@@ -211,6 +212,18 @@ func (s *session) missed(name string) {
 	}
 }
 
+// changed tells those who want to be told of a lock when the first of the channels for it breaks, and when all stand again.
+func (s *session) changed(name, channel string, broken error) {
+	if !s.turns.changed(name, channel, broken != nil) {
+		return
+	}
+	for _, h := range s.turns.audience(name) {
+		if h.req.Changed != nil {
+			h.req.Changed(broken)
+		}
+	}
+}
+
 // outOfLine is what an owner of a fair lock is called outside.
 func outOfLine(owner string) string { return strings.TrimSuffix(owner, fairSuffix) }
 
@@ -224,6 +237,7 @@ func (t *turns) join(h *hearing, prefix string) (clients []string) {
 			hearings: make(map[*hearing]bool),
 			grants:   make(map[string]backend.Subscription),
 			turns:    make(map[string]backend.Subscription),
+			broken:   make(map[string]bool),
 		}
 		if t.lines == nil {
 			t.lines = make(map[string]*line)
@@ -378,6 +392,23 @@ func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	}
 	since, ok := l.seen.since(g.At, heard)
 	return since, ok && heard.Before(since.Add(g.Lease))
+}
+
+// changed notes that a channel for a lock is broken, or isn't any more. It says whether all stood before, or all do now.
+func (t *turns) changed(name, channel string, broken bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.lines[name]
+	if l == nil {
+		return false
+	}
+	stood := len(l.broken) == 0
+	if broken {
+		l.broken[channel] = true
+	} else {
+		delete(l.broken, channel)
+	}
+	return stood != (len(l.broken) == 0)
 }
 
 // audience returns those who want to be told about a lock.

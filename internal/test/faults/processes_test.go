@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -28,7 +29,7 @@ func processPaused(l *lab) {
 	}
 	held, deliver := proxy.Hold(l.store.requests(p.kind)[release][0])
 	p.order("unlock", "first")
-	if got := p.says("first"); got != fmt.Sprintf("dlock: unlock %q: lost", l.lock) {
+	if got := p.says("first"); !strings.HasPrefix(got, fmt.Sprintf("dlock: unlock %q: lost after", l.lock)) || !strings.Contains(got, "stood still") {
 		l.Errorf("the unlock after a pause: %s", got)
 	}
 	come(l.T, "the release", held)

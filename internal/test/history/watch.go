@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -189,6 +190,24 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 		s.r.stepEnded(steps[i], orRefused(owner == res.Holder, granted), err)
 	}
 	return res, err
+}
+
+// Inspect implements [backend.Inspector], if the session watched does. It changes nothing, and isn't noted.
+func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	i, ok := s.Session.(backend.Inspector)
+	if !ok {
+		return backend.Inspection{}, &backend.Error{Kind: backend.Refused, Err: errors.ErrUnsupported}
+	}
+	return i.Inspect(ctx, req)
+}
+
+// List implements [backend.Lister], as Inspect does.
+func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+	l, ok := s.Session.(backend.Lister)
+	if !ok {
+		return backend.ListResult{}, &backend.Error{Kind: backend.Refused, Err: errors.ErrUnsupported}
+	}
+	return l.List(ctx, req)
 }
 
 type notifier struct {

@@ -239,6 +239,15 @@ func (s *wiredSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest
 	return send(ctx, s.wire, line.KeepPlaces, req)
 }
 
+// Inspect implements [backend.Inspector].
+func (s *wiredSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	i, ok := s.far.(backend.Inspector)
+	if !ok {
+		return backend.Inspection{}, &backend.Error{Kind: backend.Refused, Err: errors.ErrUnsupported}
+	}
+	return send(ctx, s.wire, i.Inspect, req)
+}
+
 func (s *wiredSession) Close() error { return s.far.Close() }
 
 // Subscribe implements [backend.Notifier].

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
@@ -319,5 +320,34 @@ func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 				}
 			}
 		})
+	}
+}
+
+// ListLeft tests that a list returns when its context ends, whatever the server does. The function makes a backend for an address, whose client
+// waits for long.
+func ListLeft(t *testing.T, server *testservers.Server, connectBackend func(addr string) backend.Backend) {
+	p := NewProxy(t, server.Addr, faults.RESP)
+	s := open(t, connectBackend(p.Addr()))
+	hold(t, s, "plain", "n")
+	list(t, s, "", 100) // makes the script known
+	for _, command := range []string{"SCAN", "EVALSHA"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		held, deliver := p.Hold(func(r faults.Request) bool { return strings.EqualFold(r.Words[0], command) })
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.(backend.Lister).List(ctx, backend.ListRequest{Limit: 100})
+			done <- err
+		}()
+		<-held
+		cancel()
+		select {
+		case err := <-done:
+			if err == nil {
+				t.Errorf("%s hangs, and there is a list", command)
+			}
+		case <-time.After(testservers.Patience):
+			t.Errorf("%s hangs, and List does", command)
+		}
+		deliver()
 	}
 }

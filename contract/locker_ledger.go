@@ -1,0 +1,113 @@
+package contract
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A ledger keeps account of what a client tells: of calls that acquire, and of holds, each of which ends once.
+type ledger struct {
+	mu     sync.Mutex
+	calls  int            // that acquire, under way
+	holds  map[string]int // not ended, by name and holder: several where one hold of the store is several here
+	losses []*dlock.Loss
+	wrong  []string
+}
+
+func newLedger() *ledger { return &ledger{holds: make(map[string]int)} }
+
+// trace returns an option that has the client tell the ledger.
+func (x *ledger) trace() dlock.Option {
+	return dlock.WithTrace(&dlock.Trace{
+		AcquireStart: func(ctx context.Context, e dlock.AcquireStart) context.Context {
+			x.note(func() { x.calls++ })
+			return ctx
+		},
+		AcquireDone: func(_ context.Context, e dlock.AcquireDone) {
+			x.note(func() {
+				x.calls--
+				acquired := e.Outcome == dlock.Acquired
+				if acquired != (e.Err == nil) || acquired != (e.HolderID != "") || e.Waited < 0 {
+					x.wrong = append(x.wrong, fmt.Sprintf("told of an acquisition: %+v", e))
+				}
+				if acquired && e.Via != dlock.ViaReentry {
+					x.holds[e.Name+" by "+e.HolderID]++
+				}
+			})
+		},
+		ReleaseDone: func(_ context.Context, e dlock.ReleaseDone) {
+			x.note(func() {
+				switch e.Outcome {
+				case dlock.Released, dlock.HandedOn, dlock.ReleaseFailed, dlock.Forsaken:
+					x.ends(e.Name, e.HolderID, fmt.Sprintf("%+v", e))
+				}
+				if e.Held < 0 || e.Took < 0 {
+					x.wrong = append(x.wrong, fmt.Sprintf("told of a release: %+v", e))
+				}
+			})
+		},
+		Lost: func(l *dlock.Loss) {
+			x.note(func() {
+				x.losses = append(x.losses, l)
+				x.ends(l.Name, l.Holder, fmt.Sprintf("%+v", *l))
+				if l.Held < 0 || l.Renewed < 0 || l.Paused < 0 || l.At.IsZero() || l.Reason == dlock.LossTaken && l.By == "" {
+					x.wrong = append(x.wrong, fmt.Sprintf("told of a loss: %+v", *l))
+				}
+			})
+		},
+	})
+}
+
+func (x *ledger) note(f func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	f()
+}
+
+// ends notes that a hold ended. x.mu is held.
+func (x *ledger) ends(name, holder, how string) {
+	hold := name + " by " + holder
+	if x.holds[hold]--; x.holds[hold] < 0 {
+		x.wrong = append(x.wrong, fmt.Sprintf("told of the end of %q, which it wasn't told of, or of whose end it was told before: %s", hold, how))
+	}
+	if x.holds[hold] == 0 {
+		delete(x.holds, hold)
+	}
+}
+
+// lossesOf returns the losses of a name that it was told of.
+func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
+	x.note(func() {
+		for _, l := range x.losses {
+			if l.Name == name {
+				losses = append(losses, l)
+			}
+		}
+	})
+	return losses
+}
+
+// settled returns what doesn't add up, now that the client is closed.
+func (x *ledger) settled() (wrong []string) {
+	x.note(func() {
+		wrong = append(wrong, x.wrong...)
+		if x.calls != 0 || len(x.holds) > 0 {
+			wrong = append(wrong, fmt.Sprintf("told that there began and didn't end: %d calls, and the holds %v", x.calls, x.holds))
+		}
+	})
+	return wrong
+}
+
+// settles waits until everything adds up: calls may return a moment after Close.
+func (x *ledger) settles() (wrong []string) {
+	for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(10 * time.Millisecond) {
+		if wrong = x.settled(); len(wrong) == 0 {
+			break
+		}
+	}
+	return wrong
+}

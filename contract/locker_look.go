@@ -1,0 +1,415 @@
+package contract
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// holderCases: who has a lock, as anybody can ask.
+var holderCases = []testCase{
+	{"the holder of a lock", "is who has it, by the id that its Hold has, also after a re-entry, a hand-over, and in another client", locker(holderOfLock)},
+	{"the locks of a store", "are listed by the beginnings of their names, as Inspect knows each", locker(locksOfStore)},
+}
+
+// sideCases: who has a lock that several may have.
+var sideCases = []testCase{
+	{"the holders of a read-write lock", "are listed by its two sides, readers who share a hold as one", ofKind(backend.Read, holdersOfSides)},
+	{"the holders of permits", "are listed with how many each has, and are rid of them by ForceRelease", ofKind(backend.Permits, holdersOfPermits)},
+	{"a loss of permits has a reason", "and the context, the Hold, its release and a Trace all say the same", ofKind(backend.Permits, lossReasons)},
+}
+
+// reasonCases: why a lock was lost.
+var reasonCases = []testCase{
+	{"a loss has a reason", "and the context, the Hold, its release and a Trace all say the same", locker(lossReasons)},
+}
+
+// needInspector skips the case for stores that can't say who has a lock.
+func (l *lab) needInspector() {
+	l.Helper()
+	_, ok := l.other.(backend.Inspector)
+	l.skipWithout(ok, "backend.Inspector")
+}
+
+// holder is Holder that must not fail.
+func (l *lab) holder(lk *dlock.Locker) dlock.Holder {
+	l.Helper()
+	h, err := lk.Holder(l.ctx)
+	l.noError(err, "Holder")
+	return h
+}
+
+// holders is Holders that must not fail, sorted.
+func (l *lab) holders(of interface {
+	Holders(context.Context) ([]dlock.Holder, error)
+}) []dlock.Holder {
+	l.Helper()
+	all, err := of.Holders(l.ctx)
+	l.noError(err, "Holders")
+	slices.SortFunc(all, func(a, b dlock.Holder) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// inspect is Inspect that must not fail.
+func (l *lab) inspect(p *process, name string) dlock.LockInfo {
+	l.Helper()
+	info, err := p.Inspect(l.ctx, name)
+	l.noError(err, "Inspect")
+	if info.Name != name || info.More != 0 {
+		l.Fatalf("Inspect of %q: %+v", name, info)
+	}
+	return info
+}
+
+// wantHolder fails the test unless the Hold, which a process has, has the lock, this often, as whoever asks is told.
+func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
+	l.Helper()
+	for _, p := range append(askers, has) {
+		lk := p.Locker(h.Name())
+		got := l.holder(lk)
+		if got.ID != h.HolderID() || got.Client != has.ID() || got.Kind != seenAs(l.kind) || got.Count != count || got.Remaining <= 0 || got.Remaining > l.longLease() {
+			l.Fatalf("%s: Holder is %+v; want %q of %q, %v, count %d", when, got, h.HolderID(), has.ID(), seenAs(l.kind), count)
+		}
+		if all := l.holders(lk); len(all) != 1 || !alike(all[0], got) {
+			l.Fatalf("%s: Holders are %+v, and Holder is %+v", when, all, got)
+		}
+		if info := l.inspect(p, h.Name()); len(info.Holders) != 1 || !alike(info.Holders[0], got) {
+			l.Fatalf("%s: Inspect says %+v, and Holder %+v", when, info, got)
+		}
+	}
+}
+
+// alike says whether it is the same holder, at two times.
+func alike(a, b dlock.Holder) bool {
+	a.Remaining, b.Remaining = 0, 0
+	return a == b
+}
+
+func holderOfLock(l *lab) {
+	l.needInspector()
+	p, q := l.process(), l.process()
+	lk := p.Locker("a")
+	for _, asks := range []*process{p, q} {
+		if h := l.holder(asks.Locker("a")); h != (dlock.Holder{}) {
+			l.Fatalf("the holder of a free lock is %+v", h)
+		}
+		if all := l.holders(asks.Locker("a")); len(all) != 0 {
+			l.Fatalf("the holders of a free lock are %+v", all)
+		}
+		if info := l.inspect(asks, "a"); len(info.Holders) != 0 {
+			l.Fatalf("Inspect of a free lock: %+v", info)
+		}
+	}
+	h := l.acquire(lk)
+	l.wantHolder(p, h, 1, "once acquired", q)
+	inner, err := lk.Acquire(h.Context())
+	l.noError(err, "the re-entry")
+	l.wantHolder(p, h, l.look("a", h.HolderID()).Count, "re-entered", q)
+	l.release(inner)
+	l.wantHolder(p, h, 1, "after the re-entry", q)
+
+	var next *dlock.Hold
+	wait := l.start("a second Acquire", func() (err error) {
+		next, err = lk.Acquire(l.ctx)
+		return err
+	})
+	if l.kind != backend.Read {
+		wait.waits()
+	}
+	l.release(h)
+	wait.ok()
+	l.wantHolder(p, next, 1, "after the next of the same client got it", q)
+	l.release(next)
+	h = l.acquire(q.Locker("a"))
+	l.wantHolder(q, h, 1, "of another client", p)
+	l.release(h)
+	l.eventually("nobody has it", func() bool { return l.holder(lk) == dlock.Holder{} })
+
+	_, err = lk.Holder(ended())
+	l.wantError(err, "Holder with a context that is over", context.Canceled)
+	_, err = p.Inspect(l.ctx, "")
+	l.wantError(err, "Inspect of an empty name")
+}
+
+// ended returns a context that is over.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func locksOfStore(l *lab) {
+	l.needInspector()
+	_, ok := l.other.(backend.Lister)
+	l.skipWithout(ok, "backend.Lister")
+	p, q := l.process(), l.process()
+	holds := make(map[string]*dlock.Hold)
+	for i, name := range []string{"jobs/1", "jobs/2", "jobs*", "other", "jobs/3"} {
+		holds[name] = l.acquire([]*process{p, q}[i%2].Locker(name))
+	}
+	listed := func(prefix string) (names []string) {
+		l.Helper()
+		for info, err := range p.Locks(l.ctx, prefix) {
+			l.noError(err, "Locks")
+			h := holds[info.Name]
+			if h == nil || len(info.Holders) != 1 || info.Holders[0].ID != h.HolderID() {
+				l.Fatalf("Locks(%q): %+v; want what is held, by %q", prefix, info, h.HolderID())
+			}
+			names = append(names, info.Name)
+		}
+		slices.Sort(names)
+		return slices.Compact(names)
+	}
+	for prefix, want := range map[string]string{"jobs/": "jobs/1 jobs/2 jobs/3", "jobs*": "jobs*", "jobs": "jobs* jobs/1 jobs/2 jobs/3", "": "jobs* jobs/1 jobs/2 jobs/3 other", "none": ""} {
+		if got := strings.Join(listed(prefix), " "); got != want {
+			l.Errorf("Locks(%q) are %q; want %q", prefix, got, want)
+		}
+	}
+	for range p.Locks(l.ctx, "") { // who has seen enough is shown no more
+		break
+	}
+	l.release(holds["jobs/2"])
+	l.eventually("what was released is listed no more", func() bool { return !slices.Contains(listed("jobs/"), "jobs/2") })
+	for _, err := range p.Locks(ended(), "") {
+		l.wantError(err, "Locks with a context that is over", context.Canceled)
+	}
+}
+
+func holdersOfSides(l *lab) {
+	l.env.need(backend.Read, backend.Write)
+	l.needInspector()
+	p, q := l.process(), l.process()
+	rw, theirs := p.RWLocker("a"), q.RWLocker("a")
+	sides := func(when string, readers []*dlock.Hold, writer *dlock.Hold) {
+		l.Helper()
+		var want []string
+		for _, h := range readers {
+			want = append(want, h.HolderID())
+		}
+		slices.Sort(want)
+		want = slices.Compact(want)
+		var got []string
+		for _, h := range l.holders(rw.Reader()) {
+			if h.Kind != backend.Read || h.Count != 1 {
+				l.Fatalf("%s: a reader is %+v", when, h)
+			}
+			got = append(got, h.ID)
+		}
+		if !slices.Equal(got, want) {
+			l.Fatalf("%s: %q read; want %q", when, got, want)
+		}
+		var writes string
+		if writer != nil {
+			writes = writer.HolderID()
+		}
+		if h := l.holder(theirs.Writer()); h.ID != writes || writer != nil && h.Kind != backend.Write {
+			l.Fatalf("%s: %+v writes; want %q", when, h, writes)
+		}
+	}
+	sides("at first", nil, nil)
+	a := l.acquire(rw.Reader())
+	sides("while one reads", []*dlock.Hold{a}, nil)
+	joined, b := l.acquire(rw.Reader()), l.acquire(theirs.Reader())
+	sides("while two clients read", []*dlock.Hold{a, joined, b}, nil)
+	l.release(a)
+	sides("while one of each reads", []*dlock.Hold{joined, b}, nil)
+	l.release(joined)
+	l.release(b)
+	w := l.acquire(rw.Writer())
+	sides("while one writes", nil, w)
+	r, err := rw.Reader().Acquire(w.Context())
+	l.noError(err, "Acquire of the reading side by who writes")
+	sides("while who writes also reads", []*dlock.Hold{r}, w)
+	l.release(w)
+	sides("while who wrote reads", []*dlock.Hold{r}, nil)
+	l.release(r)
+	_, err = p.as(backend.Exclusive).Locker("a").Holder(l.ctx)
+	l.noError(err, "Holder of a plain lock, of a name that nobody uses any more")
+	w = l.acquire(rw.Writer())
+	_, err = p.as(backend.Exclusive).Locker("a").Holder(l.ctx)
+	l.wantError(err, "Holder of a plain lock where there is a read-write lock", dlock.ErrConflict)
+	l.release(w)
+}
+
+func holdersOfPermits(l *lab) {
+	l.needInspector()
+	p, q := l.process(), l.process()
+	mine, theirs := p.Semaphore("a", 5), q.Semaphore("a", 5)
+	counts := func(when string, want ...int) {
+		l.Helper()
+		var got []int
+		for _, h := range l.holders(mine) {
+			if h.Kind != backend.Permits || h.Remaining <= 0 {
+				l.Fatalf("%s: %+v", when, h)
+			}
+			got = append(got, h.Count)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			l.Fatalf("%s: %d permits are out; want %d", when, got, want)
+		}
+	}
+	counts("at first")
+	a, b := l.permits(mine, 2), l.permits(theirs, 1)
+	counts("while two have some", 1, 2)
+	if info := l.inspect(p, "a"); info.Kind != backend.Permits || info.Limit != 5 || len(info.Holders) != 2 {
+		l.Errorf("Inspect says %+v; want 5 permits, and who has some", info)
+	}
+	l.release(a)
+	counts("while one has one", 1)
+	released, err := mine.ForceRelease(l.ctx)
+	l.noError(err, "ForceRelease")
+	if !released {
+		l.Error("ForceRelease found nothing")
+	}
+	counts("after ForceRelease")
+	if released, err := mine.ForceRelease(l.ctx); err != nil || released {
+		l.Errorf("a second ForceRelease: %v, %v", released, err)
+	}
+	l.wantError(b.Release(l.ctx), "Release of what was forced", dlock.ErrLost)
+}
+
+// A doom is a way to lose a lock.
+type doom struct {
+	opts    []dlock.AcquireOption
+	strike  func(name string)
+	reasons []dlock.LossReason // it may be any of these
+	by      string             // of a LossTaken
+	err     error              // that Err wraps
+}
+
+func lossReasons(l *lab) {
+	told, q := newLedger(), l.process()
+	p := l.process(dlock.WithLease(l.brisk()), told.trace())
+	_, knows := l.other.(backend.Inspector)
+	taken := doom{strike: func(name string) {
+		l.vanish(name)
+		if l.kind == backend.Permits {
+			l.takePermits(name, "other:1", 1, 1, l.longLease())
+		} else {
+			l.take(name, "other:1")
+		}
+	}, reasons: []dlock.LossReason{dlock.LossTaken}, by: "other:1"}
+	if !knows || l.kind == backend.Permits { // of which nobody takes another's
+		taken.reasons, taken.by = []dlock.LossReason{dlock.LossGone}, ""
+	}
+	l.struck(p, told, map[string]doom{
+		"forced by this client": {
+			strike: func(name string) {
+				if !l.forces(p, name) {
+					l.Error("the client that has it can't force it")
+				}
+			},
+			reasons: []dlock.LossReason{dlock.LossForced},
+		},
+		"forced by another": {
+			strike:  func(name string) { l.forces(q, name) },
+			reasons: []dlock.LossReason{dlock.LossGone},
+		},
+		"taken": taken,
+		"cut off": {
+			strike:  func(name string) { p.on(which{kind: renewStep, name: name}, requestLost) },
+			reasons: []dlock.LossReason{dlock.LossExpired},
+			err:     errFault,
+		},
+		"fixed": {
+			opts:    []dlock.AcquireOption{dlock.Lease(l.shortLease())},
+			strike:  func(string) {},
+			reasons: []dlock.LossReason{dlock.LossLease},
+		},
+	})
+	if l.store.Wipe != nil {
+		wiped := doom{strike: func(string) { l.store.Wipe() }, reasons: []dlock.LossReason{dlock.LossGone}}
+		if !l.h.Virtual { // a store may take longer to come back than the lease
+			wiped.reasons = append(wiped.reasons, dlock.LossExpired)
+		}
+		l.struck(p, told, map[string]doom{"wiped": wiped})
+	}
+}
+
+// forces lets a client force a lock, or permits.
+func (l *lab) forces(p *process, name string) (forced bool) {
+	l.Helper()
+	var err error
+	if l.kind == backend.Permits {
+		forced, err = p.Semaphore(name, 1).ForceRelease(l.ctx)
+	} else {
+		forced, err = p.Locker(name).ForceUnlock(l.ctx)
+	}
+	l.noError(err, "to force "+name)
+	return forced
+}
+
+// gets acquires a lock, or the one permit that there is.
+func (l *lab) gets(p *process, name string, opts ...dlock.AcquireOption) *dlock.Hold {
+	l.Helper()
+	if l.kind == backend.Permits {
+		return l.permits(p.Semaphore(name, 1), 1, opts...)
+	}
+	return l.acquire(p.Locker(name), opts...)
+}
+
+// struck takes a lock for each doom, and looks what is said of its loss.
+func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
+	l.Helper()
+	holds, began := make(map[string]*dlock.Hold), time.Now()
+	for name, d := range dooms {
+		holds[name] = l.gets(p, name, d.opts...)
+		if err := holds[name].Err(); err != nil && len(d.opts) == 0 {
+			l.Errorf("%s: Err is %v, and it is held", name, err)
+		}
+		holds[name].Context()
+	}
+	for name, d := range dooms {
+		d.strike(name)
+	}
+	for name, d := range dooms {
+		l.mourn(p, told, holds[name], d, began)
+	}
+}
+
+// mourn checks what is said of a hold that is being lost.
+func (l *lab) mourn(p *process, told *ledger, h *dlock.Hold, d doom, began time.Time) {
+	l.Helper()
+	name := h.Name()
+	l.eventuallyOver(name+": the context ends", h.Context().Done())
+	cause := context.Cause(h.Context())
+	loss, ok := errors.AsType[*dlock.Loss](cause)
+	if e, isError := errors.AsType[*dlock.Error](cause); !ok || !isError || e.Op != "hold" || e.Name != name || !errors.Is(cause, dlock.ErrLost) {
+		l.Fatalf("%s: the cause is %v (%[2]T); want an Error of the hold that wraps a Loss", name, cause)
+	}
+	if !slices.Contains(d.reasons, loss.Reason) {
+		l.Errorf("%s: lost, %v: %v; want %v", name, loss.Reason, loss, d.reasons)
+	}
+	took := time.Since(began)
+	if loss.Name != name || loss.Kind != l.kind || loss.Holder != h.HolderID() || loss.Held < 0 || loss.Held > took || loss.Renewed < 0 || loss.Renewed > took || loss.At.Before(began) || loss.At.After(time.Now()) {
+		l.Errorf("%s: %+v, which isn't true of %q, %v after all began", name, *loss, h.HolderID(), took)
+	}
+	if loss.Reason == dlock.LossTaken && loss.By != d.by || loss.Reason != dlock.LossTaken && loss.By != "" {
+		l.Errorf("%s: lost to %q; want %q", name, loss.By, d.by)
+	}
+	if d.err != nil && !errors.Is(loss.Err, d.err) || d.err == nil && loss.Err != nil && loss.Reason != dlock.LossExpired {
+		l.Errorf("%s: the store said %v; want %v", name, loss.Err, d.err)
+	}
+	for what, err := range map[string]error{"Err": h.Err(), "Release": h.Release(l.ctx)} {
+		if other, ok := errors.AsType[*dlock.Loss](err); !ok || other != loss {
+			l.Errorf("%s: %s says %v, and the context %v", name, what, err, loss)
+		}
+	}
+	l.eventually(name+": a Trace is told", func() bool { return len(told.lossesOf(name)) > 0 })
+	if all := told.lossesOf(name); len(all) != 1 || all[0] != loss {
+		l.Errorf("%s: a Trace was told of %v, and the context of %v", name, all, loss)
+	}
+	if !slices.ContainsFunc(p.Losses(), func(other dlock.Loss) bool { return other == *loss }) {
+		l.Errorf("%s: the client remembers %v", name, p.Losses())
+	}
+	if h.Until().After(loss.At) && loss.Reason == dlock.LossExpired {
+		l.Errorf("%s: surely held until %v, and lost at %v", name, h.Until(), loss.At)
+	}
+}

@@ -1,0 +1,679 @@
+package contract
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract/faults"
+)
+
+// watcher returns a party on a session of its own that asks who has what, or skips the case for stores that can't say.
+func (e *env) watcher() party {
+	e.Helper()
+	p := e.party("nobody")
+	_, ok := p.s.(backend.Inspector)
+	e.skipWithout(ok, "backend.Inspector")
+	return p
+}
+
+// lister returns a party on a session of its own that asks which locks there are, or skips the case for stores that can't say.
+func (e *env) lister() party {
+	e.Helper()
+	p := e.party("nobody")
+	_, ok := p.s.(backend.Lister)
+	e.skipWithout(ok, "backend.Lister")
+	return p
+}
+
+// A share is what somebody has of a lock.
+type share struct {
+	party
+	count int
+	term
+}
+
+// A view is what is to be seen of a lock.
+type view struct {
+	shares []share
+	line   []string // of owners
+	limit  int
+}
+
+// seenAs is what a lock, or what somebody has of one, is reported to be: the three ways to a plain lock aren't told apart.
+func seenAs(k backend.Kind) backend.Kind {
+	if k == backend.Fenced || k == backend.Fair {
+		return backend.Exclusive
+	}
+	return k
+}
+
+// seen checks what a step has reported of a lock. Who has permits is told apart by how many they are: a store may not
+// know who it is.
+func (e *env) seen(step string, got backend.Inspection, name string, want view) {
+	e.Helper()
+	step = fmt.Sprintf("%s of %.40q", step, name)
+	if got.Name != name || got.More != 0 || len(got.Holders) != len(want.shares) || got.Free() != (len(want.shares) == 0) {
+		e.Fatalf("%s: %+v; want %d holders, and no more", step, got, len(want.shares))
+	}
+	if limit := got.Limit; limit != want.limit && (limit != 0 || len(want.shares) > 0) {
+		e.Fatalf("%s: Limit %d; want %d", step, limit, want.limit)
+	}
+	if !slices.Equal(got.Line, want.line) {
+		e.Fatalf("%s: Line %.40q; want %.40q", step, got.Line, want.line)
+	}
+	writes := func(h backend.Holder) bool { return h.Kind == backend.Write }
+	if i := slices.IndexFunc(got.Holders, writes); i > 0 {
+		e.Fatalf("%s: %+v; want the writer before the readers", step, got.Holders)
+	}
+	holders := slices.SortedFunc(slices.Values(got.Holders), func(a, b backend.Holder) int {
+		return cmp.Or(cmp.Compare(b.Kind, a.Kind), inOrder(a.Kind, a.Owner, b.Owner, a.Count, b.Count))
+	})
+	shares := slices.SortedFunc(slices.Values(want.shares), func(a, b share) int {
+		return cmp.Or(cmp.Compare(b.kind, a.kind), inOrder(a.kind, a.owner, b.owner, a.count, b.count))
+	})
+	owners := make(map[string]bool)
+	for i, x := range shares {
+		h, kind := holders[i], seenAs(x.kind)
+		if h.Kind != kind || h.Count != x.count || kind != backend.Permits && h.Owner != x.owner {
+			e.Fatalf("%s: %+v; want %.40q, %v, count %d", step, h, x.owner, kind, x.count)
+		}
+		if kind == backend.Permits && owners[h.Owner] {
+			e.Fatalf("%s: %+v; want each owner's permits together, and no two owners to be the same", step, got.Holders)
+		}
+		owners[h.Owner] = true
+		e.checkRemaining(fmt.Sprintf("%s, what %.40q has", step, x.owner), h.Remaining, x.lease, x.since)
+		if kind == backend.Read {
+			kind = backend.Write
+		}
+		if got.Kind != kind {
+			e.Fatalf("%s: %v; want %v", step, got.Kind, kind)
+		}
+	}
+}
+
+func inOrder(k backend.Kind, a, b string, n, m int) int {
+	if k == backend.Permits {
+		return cmp.Compare(n, m)
+	}
+	return cmp.Compare(a, b)
+}
+
+func (p party) inspect(name string) backend.Inspection {
+	p.e.Helper()
+	i, err := p.s.(backend.Inspector).Inspect(p.e.ctx, backend.InspectRequest{Name: name})
+	if err != nil {
+		p.e.Fatalf("Inspect(%.40q): %v", name, err)
+	}
+	return i
+}
+
+// inspects checks what there is under a name.
+func (p party) inspects(name string, want view) {
+	p.e.Helper()
+	p.e.seen("Inspect", p.inspect(name), name, want)
+}
+
+// list returns all locks of a prefix, from pages of this size, and does something between each two of them.
+func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
+	p.e.Helper()
+	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {
+		res, err := p.s.(backend.Lister).List(p.e.ctx, req)
+		if err != nil {
+			p.e.Fatalf("List(%.40q), after %.40q: %v", prefix, req.After, err)
+		}
+		for _, i := range res.Locks {
+			if !strings.HasPrefix(i.Name, prefix) || i.Free() {
+				p.e.Fatalf("List(%.40q): %+v; want the prefix, and somebody who has it", prefix, i)
+			}
+		}
+		locks = append(locks, res.Locks...)
+		if req.After = res.Next; req.After == "" {
+			return locks
+		}
+	}
+}
+
+// lists checks which locks there are of a prefix, from pages of this size.
+func (p party) lists(prefix string, limit int, want ...string) {
+	p.e.Helper()
+	if got, want := namesOf(p.list(prefix, limit, func() {})), slices.Sorted(slices.Values(want)); !slices.Equal(got, want) {
+		p.e.Fatalf("List(%.40q) in pages of %d: %d locks, %.40q; want %d, %.40q", prefix, limit, len(got), got, len(want), want)
+	}
+}
+
+// namesOf returns the names of locks, sorted, each once.
+func namesOf(locks []backend.Inspection) []string {
+	names := make([]string, len(locks))
+	for i, l := range locks {
+		names[i] = l.Name
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// declared returns those of the kinds that the store has.
+func (e *env) declared(kinds ...backend.Kind) []backend.Kind {
+	return slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
+}
+
+// allKinds returns the kinds that the store has.
+func (e *env) allKinds() []backend.Kind { return slices.Concat(e.locks()...) }
+
+// sample takes a lock of each kind that the store has, under the kind's name after a prefix, and returns what is to be seen of each.
+func (e *env) sample(prefix string, lease time.Duration) map[string]view {
+	e.Helper()
+	all, s := make(map[string]view), e.session()
+	for _, k := range e.allKinds() {
+		name, start := prefix+k.String(), time.Now()
+		a, b := e.at(s, "a").as(k), e.at(s, "b").as(k)
+		v := view{}
+		switch k {
+		case backend.Read:
+			a.acquires(name, lease)
+			b.acquires(name, lease)
+			v.shares = []share{{a, 1, term{lease, start}}, {b, 1, term{lease, start}}}
+		case backend.Permits:
+			a, b = a.of(2, 5), b.of(1, 5)
+			a.acquires(name, lease)
+			b.acquires(name, lease)
+			v = view{shares: []share{{a, 2, term{lease, start}}, {b, 1, term{lease, start}}}, limit: 5}
+		default:
+			a.acquires(name, lease)
+			a.acquires(name, lease)
+			v.shares = []share{{a, 2, term{lease, start}}}
+			if k == backend.Fair || k == backend.Write {
+				b.stands(name, e.longLease())
+			}
+			if k == backend.Fair {
+				v.line = []string{"b"}
+			}
+		}
+		all[name] = v
+	}
+	return all
+}
+
+// same checks that a sample is as it was, for those who have it and for others, and gives it back.
+func (e *env) same(sample map[string]view) {
+	e.Helper()
+	for name, v := range sample {
+		for _, x := range v.shares {
+			x.has(name, x.count)
+			x.lasts(name, x.lease, x.since)
+			if x.kind != backend.Read && x.kind != backend.Permits {
+				e.at(x.s, "c").as(x.kind).refused(name, e.longLease())
+			}
+		}
+		for _, x := range v.shares {
+			if x.kind != backend.Permits {
+				for range x.count - 1 {
+					x.releases(name, e.longLease(), backend.Left)
+				}
+			}
+			x.releases(name, e.longLease(), backend.Freed)
+		}
+	}
+}
+
+var inspectCases = []testCase{
+	{"inspect/free", "Inspect says of a lock that nobody has that it is free: one that was never used, was released, or was forced",
+		func(e *env) {
+			w, a, lease := e.watcher(), e.party("a"), e.longLease()
+			for _, k := range e.allKinds() {
+				a, name := a.as(k), k.String()
+				w.inspects(name, view{})
+				a.acquires(name, lease)
+				a.releases(name, lease, backend.Freed)
+				w.inspects(name, view{limit: a.limit})
+				a.acquires(name, lease)
+				a.forces(name, true)
+				w.inspects(name, view{limit: a.limit})
+			}
+		}},
+	{"inspect/plain", "Inspect says who has a plain lock, whichever way it was acquired, how often, and for how long it lasts",
+		func(e *env) {
+			w, s, lease := e.watcher(), e.session(), e.longLease()
+			for _, k := range e.declared(backend.Exclusive, backend.Fenced, backend.Fair) {
+				a, b, name, start := e.at(s, "a").as(k), e.at(w.s, "b").as(k), k.String(), time.Now()
+				a.acquires(name, lease)
+				w.inspects(name, view{shares: []share{{a, 1, term{lease, start}}}})
+				start = time.Now()
+				a.acquires(name, 2*lease)
+				b.refused(name, lease)
+				for _, who := range []party{w, a, b} {
+					who.inspects(name, view{shares: []share{{a, 2, term{2 * lease, start}}}})
+				}
+				start = time.Now()
+				a.renews(name, 3*lease, true)
+				w.inspects(name, view{shares: []share{{a, 2, term{3 * lease, start}}}})
+				start = time.Now()
+				a.releases(name, lease, backend.Left)
+				w.inspects(name, view{shares: []share{{a, 1, term{lease, start}}}})
+				a.releases(name, lease, backend.Freed)
+				start = time.Now()
+				b.acquires(name, lease)
+				w.inspects(name, view{shares: []share{{b, 1, term{lease, start}}}})
+			}
+		}},
+	{"inspect/readers", "Inspect lists all who read, each with an end of its own",
+		func(e *env) {
+			e.need(backend.Read)
+			w, s, lease, start := e.watcher(), e.session(), e.longLease(), time.Now()
+			var all []share
+			for i, owner := range []string{"a", "b", "c"} {
+				p, x := e.at(s, owner).as(backend.Read), term{time.Duration(i+1) * lease, start}
+				p.acquires("lock", x.lease)
+				all = append(all, share{p, 1, x})
+				w.inspects("lock", view{shares: all})
+			}
+			all[0].acquires("lock", 2*lease) // again: that is no other
+			all[0].lease = 2 * lease
+			w.inspects("lock", view{shares: all})
+			all[1].releases("lock", lease, backend.Freed)
+			w.inspects("lock", view{shares: []share{all[0], all[2]}})
+		}},
+	{"inspect/writer", "Inspect lists who writes before the same owner as a reader, and nobody who waits",
+		func(e *env) {
+			e.need(backend.Read, backend.Write)
+			w, s, lease, start := e.watcher(), e.session(), e.longLease(), time.Now()
+			a, b := e.at(s, "a").as(backend.Write), e.at(s, "b").as(backend.Write)
+			x := term{lease, start}
+			a.acquires("lock", lease)
+			a.acquires("lock", lease)
+			w.inspects("lock", view{shares: []share{{a, 2, x}}})
+			a.as(backend.Read).acquires("lock", lease)
+			b.stands("lock", lease)
+			for range 10 { // in whatever order a store finds them
+				w.inspects("lock", view{shares: []share{{a, 2, x}, {a.as(backend.Read), 1, x}}})
+			}
+			a.releases("lock", lease, backend.Left)
+			w.inspects("lock", view{shares: []share{{a, 1, x}, {a.as(backend.Read), 1, x}}})
+			a.releases("lock", lease, backend.Freed)
+			w.inspects("lock", view{shares: []share{{a.as(backend.Read), 1, x}}})
+			a.as(backend.Read).releases("lock", lease, backend.Freed)
+			w.inspects("lock", view{}) // the note is no hold
+		}},
+	{"inspect/permits", "Inspect says for each owner how many permits it has, and how many there are, as the store was told last",
+		func(e *env) {
+			w, a, lease, start := e.watcher(), e.worker("a").of(2, 9), e.longLease(), time.Now()
+			b, c := e.at(a.s, "b").of(3, 9), e.at(a.s, "c").of(1, 12)
+			x := term{lease, start}
+			a.acquires("lock", lease)
+			w.inspects("lock", view{shares: []share{{a, 2, x}}, limit: 9})
+			b.acquires("lock", lease)
+			w.inspects("lock", view{shares: []share{{a, 2, x}, {b, 3, x}}, limit: 9})
+			who := func(count int) string {
+				holders := w.inspect("lock").Holders
+				return holders[slices.IndexFunc(holders, func(h backend.Holder) bool { return h.Count == count })].Owner
+			}
+			before := who(3)
+			e.at(w.s, "b").of(3, 9).renews("lock", 2*lease, true)
+			if now := who(3); now != before {
+				e.Fatalf("Inspect: the permits of %q are %q's after a renewal by another session of the same owner; want the same", before, now)
+			}
+			y := term{2 * lease, start}
+			w.inspects("lock", view{shares: []share{{a, 2, x}, {b, 3, y}}, limit: 9})
+			c.acquires("lock", 2*lease)
+			w.inspects("lock", view{shares: []share{{a, 2, x}, {b, 3, y}, {c, 1, y}}, limit: 12})
+			a.releases("lock", lease, backend.Freed)
+			w.inspects("lock", view{shares: []share{{b, 3, y}, {c, 1, y}}, limit: 12})
+		}},
+	{"inspect/line", "Inspect says who stands in line for a Fair lock, in order",
+		func(e *env) {
+			e.need(backend.Fair)
+			w, a, lease, start := e.watcher(), e.queuer("owner 5"), e.longLease(), time.Now()
+			a.acquires("lock", lease)
+			is := func(owners ...string) {
+				e.Helper()
+				w.inspects("lock", view{shares: []share{{a, 1, term{lease, start}}}, line: owners})
+			}
+			is()
+			waiters := make(map[string]party)
+			for i, owner := range []string{"owner 7", "owner 1", "owner 9", "owner 3"} {
+				waiters[owner] = e.at(a.s, owner).as(backend.Fair)
+				waiters[owner].stands("lock", lease)
+				is([]string{"owner 7", "owner 1", "owner 9", "owner 3"}[:i+1]...)
+			}
+			waiters["owner 1"].releases("lock", lease, backend.NotHeld)
+			is("owner 7", "owner 9", "owner 3")
+			waiters["owner 9"].keep("lock", lease, "owner 9")
+			waiters["owner 7"].stands("lock", lease)
+			is("owner 7", "owner 9", "owner 3")
+			waiters["owner 1"].stands("lock", lease)
+			is("owner 7", "owner 9", "owner 3", "owner 1")
+		}},
+	{"inspect/over", "What is over isn't there for Inspect, and it prolongs nothing: holds, permits, places",
+		func(e *env) {
+			w, p, short, long := e.watcher(), e.party("a"), e.shortLease(), e.longLease()
+			seen := make(map[string]view) // at last
+			for _, k := range e.allKinds() {
+				p.as(k).acquires(k.String(), short)
+				seen[k.String()] = view{}
+			}
+			if e.limits().Kinds.Has(backend.Permits) {
+				a, start := p.of(2, 5), time.Now()
+				a.acquires("some of several", long)
+				e.at(p.s, "b").of(1, 5).acquires("some of several", short)
+				seen["some of several"] = view{shares: []share{{a, 2, term{long, start}}}, limit: 5}
+			}
+			if e.limits().Kinds.Has(backend.Fair) {
+				a, start := p.as(backend.Fair), time.Now()
+				a.acquires("line", long)
+				e.at(p.s, "b").as(backend.Fair).stands("line", short)
+				e.at(p.s, "c").as(backend.Fair).stands("line", long)
+				seen["line"] = view{shares: []share{{a, 1, term{long, start}}}, line: []string{"c"}}
+			}
+			e.eventually("Inspect finds nothing that is over", func() bool {
+				over := 0
+				for name, want := range seen { // all of them, all the time
+					if i := w.inspect(name); len(i.Holders) != len(want.shares) || len(i.Line) != len(want.line) {
+						over++
+					}
+				}
+				return over == 0
+			})
+			for name, want := range seen {
+				if len(want.shares) > 0 { // else the store may know of a limit
+					w.inspects(name, want)
+				}
+			}
+		}},
+	{"inspect/unchanged", "Inspect changes nothing",
+		func(e *env) {
+			w := e.watcher()
+			sample := e.sample("", e.longLease())
+			for range 3 {
+				for name := range sample {
+					w.inspect(name)
+				}
+			}
+			e.same(sample)
+		}},
+	{"inspect/most", "Inspect lists MostHolders of those who have a lock, and says how many more there are",
+		func(e *env) {
+			e.need(backend.Read)
+			const n = backend.MostHolders + 5
+			w, s, lease := e.watcher(), e.session(), e.longLease()
+			e.parallel(20, func(worker int) error {
+				for i := worker; i < n; i += 20 {
+					p := e.at(s, fmt.Sprint("reader ", i)).as(backend.Read)
+					if res, err := p.s.Acquire(e.ctx, p.request("lock", lease)); err != nil || !res.Acquired {
+						return fmt.Errorf("Acquire: %+v, %v", res, err)
+					}
+				}
+				return nil
+			})
+			i := w.inspect("lock")
+			readers := make(map[string]bool)
+			for _, h := range i.Holders {
+				if h.Count != 1 || h.Kind != backend.Read || !strings.HasPrefix(h.Owner, "reader ") {
+					e.Fatalf("Inspect of a lock with many readers: %+v", h)
+				}
+				readers[h.Owner] = true
+			}
+			if len(readers) != backend.MostHolders || len(i.Holders) != backend.MostHolders || i.More != n-backend.MostHolders {
+				e.Fatalf("Inspect of a lock with %d readers: %d of them, of %d names, and %d more; want %d", n, len(i.Holders), len(readers), i.More, backend.MostHolders)
+			}
+		}},
+	{"inspect/conflict", "Inspect of something that is no lock answers ErrConflict, of kind Refused, and leaves it",
+		func(e *env) {
+			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
+			w := e.watcher()
+			for kind := range 4 {
+				name := fmt.Sprint("foreign", kind)
+				e.store.PutForeign(name)
+				i, err := w.s.(backend.Inspector).Inspect(e.ctx, backend.InspectRequest{Name: name})
+				if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
+					e.Errorf("Inspect: %+v, error %v; want ErrConflict, of kind Refused", i, err)
+				}
+				if !e.store.ForeignIntact(name) {
+					e.Fatal("Inspect has changed what is no lock")
+				}
+			}
+			w.inspects("another name", view{})
+		}},
+	{"inspect/names", "Inspect tells names and owners apart as the steps do, and reports them as they are",
+		func(e *env) {
+			w, s, lease := e.watcher(), e.session(), e.longLease()
+			names := e.oddLocks()
+			held := make(map[string]share)
+			for i, name := range names {
+				p, start := e.at(s, oddNames[(i+7)%len(oddNames)]), time.Now()
+				for range 1 + i%3 {
+					p.acquires(name, lease)
+				}
+				held[name] = share{p, 1 + i%3, term{lease, start}}
+			}
+			for name, x := range held {
+				w.inspects(name, view{shares: []share{x}})
+			}
+			if e.limits().Kinds.Has(backend.Read) {
+				var all []share
+				for _, owner := range oddNames {
+					x := share{e.at(s, owner).as(backend.Read), 1, term{lease, time.Now()}}
+					x.acquires("read by all", lease)
+					all = append(all, x)
+				}
+				w.inspects("read by all", view{shares: all})
+			}
+			if e.limits().Kinds.Has(backend.Fair) {
+				e.at(s, "has it").as(backend.Fair).acquires("in line", lease)
+				for _, owner := range oddNames {
+					e.at(s, owner).as(backend.Fair).stands("in line", lease)
+				}
+				if i := w.inspect("in line"); !slices.Equal(i.Line, oddNames) {
+					e.Fatalf("Inspect: Line %.40q; want %.40q", i.Line, oddNames)
+				}
+			}
+		}},
+	{"inspect/broken connection", "Inspect whose connection breaks returns an error, or what is true",
+		func(e *env) {
+			_, a, lease := e.watcher(), e.party("a"), e.longLease()
+			start := time.Now()
+			a.acquires("lock", lease)
+			a.acquires("lock", lease)
+			e.unbroken(func(p party) error {
+				i, err := p.s.(backend.Inspector).Inspect(e.ctx, backend.InspectRequest{Name: "lock"})
+				if err == nil {
+					e.seen("Inspect", i, "lock", view{shares: []share{{a, 2, term{lease, start}}}})
+				}
+				return err
+			})
+		}},
+}
+
+// unbroken lets a party look from a connection on which each request in turn is lost, or its reply.
+func (e *env) unbroken(look func(p party) error) {
+	e.Helper()
+	e.skipWithout(e.store.Fragile != nil, "Fragile")
+	back, strike := e.store.Fragile()
+	p := e.at(back.Open(), "b")
+	e.Cleanup(func() { p.s.Close() })
+	for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply} {
+		for n := 0; ; n++ {
+			e.eventually("a look without an error, after a connection broke", func() bool { return look(p) == nil })
+			end := strike(blow, n)
+			err := look(p)
+			if backend.KindOf(err) == backend.Refused {
+				e.Fatalf("%v, %d: error %q is of kind Refused; but another look could be had", blow, n, err)
+			}
+			if struck := end(); !struck {
+				if n == 0 {
+					e.Fatalf("the harness is wrong: a look takes no request that Strike(%v, 0) strikes", blow)
+				}
+				break
+			}
+		}
+	}
+}
+
+// begun returns the names that begin with a prefix.
+func begun(names []string, prefix string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !strings.HasPrefix(name, prefix) })
+}
+
+var listCases = []testCase{
+	{"list/prefix", "List returns the locks whose names begin with the prefix, and no others, whatever characters these have",
+		func(e *env) {
+			l, s, lease := e.lister(), e.session(), e.longLease()
+			l.lists("", 10)
+			l.lists("lock", 10)
+			names := e.oddLocks()
+			for _, name := range names {
+				e.at(s, "a").acquires(name, lease)
+			}
+			l.lists("", 1000, names...)
+			for _, prefix := range []string{
+				"l", "lock", "lock:", "lo*", "l?", "l?ck", "*", "?", "[", "[a-z]", "[^x]", `\`, `\*`, "{", "{lock}", "{a}", "a", "/", "a/", "/*", "..",
+				"a\x00", "\x00", "\n", "é", "e", "зам", "锁", "🔒", "%", "%s", "nn", strings.Repeat("n", 1000), "none",
+			} {
+				l.lists(prefix, 1000, begun(names, prefix)...)
+			}
+		}},
+	{"list/bytes", "A prefix for List may be any text, and end in the middle of a character",
+		func(e *env) {
+			l, s, names := e.lister(), e.session(), e.oddLocks()
+			for _, name := range names {
+				e.at(s, "a").acquires(name, e.longLease())
+			}
+			for _, prefix := range []string{"\xff", "\xff\xfe", "\xc3", "\xe9\x94", "\xf0\x9f\x94"} {
+				l.lists(prefix, 1000, begun(names, prefix)...)
+			}
+		}},
+	{"list/pages", "List returns all locks in pages, however large, until Next is empty",
+		func(e *env) {
+			l, s, lease := e.lister(), e.session(), e.longLease()
+			var names []string
+			for i := range 60 {
+				names = append(names, fmt.Sprint("lock ", i))
+				e.at(s, fmt.Sprint("owner ", i)).acquires(names[i], lease)
+			}
+			for _, limit := range []int{1, 2, 7, 59, 60, 61, 100_000} {
+				l.lists("lock ", limit, names...)
+			}
+			l.lists("lock 1", 3, "lock 1", "lock 10", "lock 11", "lock 12", "lock 13", "lock 14", "lock 15", "lock 16", "lock 17", "lock 18", "lock 19")
+		}},
+	{"list/changes", "A lock that somebody has all the time from the first page to the last is listed, whatever is acquired and released meanwhile",
+		func(e *env) {
+			l, a, lease := e.lister(), e.party("a"), e.longLease()
+			var stay []string
+			goes := func(i int) string { return fmt.Sprintf("%02d goes", i) }
+			for i := range 40 {
+				stay = append(stay, fmt.Sprintf("%02d stays", i))
+				a.acquires(stay[i], lease)
+				a.acquires(goes(i), lease)
+			}
+			for _, limit := range []int{1, 5} {
+				n := 0
+				locks := l.list("", limit, func() {
+					if n < 40 {
+						a.releases(goes(n), lease, backend.Freed)
+						a.acquires(fmt.Sprintf("%02d comes", 40+n), lease)
+						n++
+					}
+				})
+				got := namesOf(locks)
+				for _, name := range stay {
+					if !slices.Contains(got, name) {
+						e.Fatalf("List in pages of %d: %q is missing, which was held all the time", limit, name)
+					}
+				}
+				for i := range n {
+					a.acquires(goes(i), lease)
+					a.releases(fmt.Sprintf("%02d comes", 40+i), lease, backend.Freed)
+				}
+			}
+		}},
+	{"list/content", "List says of each lock what Inspect does: of all kinds, and of each once who has it",
+		func(e *env) {
+			l := e.lister()
+			sample := e.sample("kind: ", e.longLease())
+			for _, limit := range []int{1, 100} {
+				locks := l.list("kind", limit, func() {})
+				for _, i := range locks {
+					if _, ok := sample[i.Name]; !ok {
+						e.Fatalf("List: %+v; which nobody has", i)
+					}
+					e.seen("List", i, i.Name, sample[i.Name])
+				}
+				if got := namesOf(locks); len(got) != len(sample) {
+					e.Fatalf("List: %q; want all of %d", got, len(sample))
+				}
+			}
+		}},
+	{"list/free", "List returns no lock that is free: released, forced, or run out, whatever the store keeps of it",
+		func(e *env) {
+			l, s, lease := e.lister(), e.session(), e.longLease()
+			for _, k := range e.allKinds() {
+				a, b := e.at(s, "a").as(k), e.at(s, "b").as(k)
+				for _, name := range []string{"released, ", "forced, "} {
+					a.acquires(name+k.String(), lease)
+				}
+				a.acquires("run out, "+k.String(), e.shortLease())
+				a.releases("released, "+k.String(), lease, backend.Freed)
+				b.forces("forced, "+k.String(), true)
+			}
+			e.eventually("List finds no lock", func() bool { return len(l.list("", 5, func() {})) == 0 })
+		}},
+	{"list/foreign", "List goes on where there is something that is no lock, and leaves it",
+		func(e *env) {
+			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
+			l, a := e.lister(), e.party("a")
+			for i := range 8 {
+				a.acquires(fmt.Sprint("lock", i), e.longLease())
+				e.store.PutForeign(fmt.Sprint("foreign", i))
+			}
+			for _, limit := range []int{1, 100} {
+				got := namesOf(l.list("", limit, func() {}))
+				for i := range 8 {
+					if !slices.Contains(got, fmt.Sprint("lock", i)) {
+						e.Fatalf("List: %q; want all locks", got)
+					}
+					if !e.store.ForeignIntact(fmt.Sprint("foreign", i)) {
+						e.Fatal("List has changed what is no lock")
+					}
+				}
+			}
+		}},
+	{"list/unchanged", "List changes nothing",
+		func(e *env) {
+			l := e.lister()
+			sample := e.sample("", e.longLease())
+			for range 3 {
+				l.list("", 2, func() {})
+			}
+			e.same(sample)
+		}},
+	{"list/broken connection", "List whose connection breaks returns an error, or a page without a gap",
+		func(e *env) {
+			l, a := e.lister(), e.party("a")
+			var names []string
+			for i := range 5 {
+				names = append(names, fmt.Sprint("lock ", i))
+				a.acquires(names[i], e.longLease())
+			}
+			l.lists("", 2, names...)
+			e.unbroken(func(p party) error {
+				var got []backend.Inspection
+				for req := (backend.ListRequest{Limit: 2}); ; {
+					res, err := p.s.(backend.Lister).List(e.ctx, req)
+					if err != nil {
+						return err
+					}
+					got = append(got, res.Locks...)
+					if req.After = res.Next; req.After == "" {
+						break
+					}
+				}
+				if got := namesOf(got); !slices.Equal(got, names) {
+					e.Fatalf("List: %q, and no error; want %q", got, names)
+				}
+				return nil
+			})
+		}},
+}

@@ -1,0 +1,167 @@
+package lockdebug
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// Handler returns a handler that shows what the clients do. It may be used for as long as the program runs, also when they
+// are closed. It panics if one of them is nil.
+func Handler(clients ...*dlock.Client) http.Handler {
+	if slices.Contains(clients, nil) {
+		panic("lockdebug: Handler: a client is nil")
+	}
+	return handler(slices.Clone(clients))
+}
+
+type handler []*dlock.Client
+
+//go:embed style.css
+var style string
+
+// policy lets a browser load nothing, run nothing, and be styled by our own style alone.
+var policy = func() string {
+	sum := sha256.Sum256([]byte(style))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+}()
+
+func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	head := w.Header()
+	head.Set("Content-Security-Policy", policy)
+	head.Set("X-Content-Type-Options", "nosniff")
+	head.Set("Referrer-Policy", "no-referrer")
+	head.Set("Cache-Control", "no-store")
+	head.Set("Vary", "Accept")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		head.Set("Allow", "GET, HEAD")
+		http.Error(w, "this can only be looked at", http.StatusMethodNotAllowed)
+		return
+	}
+	q, err := h.parse(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	body, err := h.answer(r.Context(), q)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	head.Set("Content-Type", "text/html; charset=utf-8")
+	if q.json {
+		head.Set("Content-Type", "application/json")
+	} else if q.refresh > 0 {
+		head.Set("Refresh", strconv.Itoa(q.refresh))
+	}
+	head.Set("Content-Length", strconv.Itoa(len(body)))
+	if r.Method == http.MethodGet {
+		w.Write(body)
+	}
+}
+
+func (h handler) answer(ctx context.Context, q query) ([]byte, error) {
+	rep := h.report()
+	if q.store > 0 {
+		rep.Store = h.ask(ctx, q)
+	}
+	if q.json {
+		body, err := json.MarshalIndent(rep, "", "  ")
+		return append(visible(body), '\n'), err
+	}
+	var b bytes.Buffer
+	err := page.Execute(&b, newView(rep, q))
+	return b.Bytes(), err
+}
+
+// A query is what a request asks for.
+type query struct {
+	json, all    bool
+	refresh      int // in seconds; 0: never
+	store        int // the store of which client is asked, from 1; 0: none
+	prefix, name string
+}
+
+const longestRefresh = 3600
+
+func (h handler) parse(r *http.Request) (query, error) {
+	values := r.URL.Query()
+	q := query{prefix: values.Get("prefix"), name: values.Get("name")}
+	switch values.Get("format") {
+	case "":
+		q.json = prefersJSON(r.Header.Values("Accept"))
+	case "json":
+		q.json = true
+	case "html":
+	default:
+		return q, fmt.Errorf("format is html or json")
+	}
+	var err error
+	if s := values.Get("all"); s != "" {
+		if q.all, err = strconv.ParseBool(s); err != nil {
+			return q, fmt.Errorf("all is 1 or nothing")
+		}
+	}
+	if q.refresh, err = number(values, "refresh", longestRefresh); err != nil {
+		return q, err
+	}
+	q.store, err = number(values, "store", len(h))
+	return q, err
+}
+
+func number(values url.Values, key string, most int) (int, error) {
+	s := values.Get(key)
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > most {
+		return 0, fmt.Errorf("%s is a number, at most %d", key, most)
+	}
+	return n, nil
+}
+
+// prefersJSON says whether a header Accept has rather JSON than HTML.
+func prefersJSON(accept []string) bool {
+	quality := make(map[string]float64)
+	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		kind, params, err := mime.ParseMediaType(part)
+		if err != nil {
+			continue
+		}
+		quality[kind] = 1
+		if s, ok := params["q"]; ok {
+			quality[kind], _ = strconv.ParseFloat(s, 64)
+		}
+	}
+	return quality["application/json"] > quality["text/html"]
+}
+
+// url returns where to find what q asks for.
+func (q query) url() string {
+	values := make(url.Values)
+	set := func(key, value string, said bool) {
+		if said {
+			values.Set(key, value)
+		}
+	}
+	set("format", "json", q.json)
+	set("all", "1", q.all)
+	set("refresh", strconv.Itoa(q.refresh), q.refresh > 0)
+	set("store", strconv.Itoa(q.store), q.store > 0)
+	set("prefix", q.prefix, q.prefix != "")
+	set("name", q.name, q.name != "")
+	return "?" + values.Encode()
+}

@@ -1,0 +1,222 @@
+package lockdebug
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"strings"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+//go:embed page.html
+var source string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"text":      text,
+	"short":     func(s seconds) string { return duration(time.Duration(s)) },
+	"duration":  duration,
+	"thousands": thousands,
+	"number":    func(index int) int { return index + 1 },
+	"stamp":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },
+	"iso":       func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
+	"style":     func() template.CSS { return template.CSS(style) },
+}).Parse(source))
+
+// How many rows of a table are shown unless all are asked for.
+const (
+	mostRows  = 200
+	mostFirst = 10 // in those that come first
+	mostInRow = 5  // holders of one lock, and those in line for it, in a list of locks
+)
+
+// A view is what the page shows.
+type view struct {
+	*report
+	query
+	Lost     rows[loss]
+	EndsSoon rows[hold]
+	Long     rows[wait]
+	Held     rows[hold]
+	Waiting  rows[wait]
+	RanOut   rows[loss] // fixed leases, as they were meant to
+	Store    *storeView
+}
+
+func newView(rep *report, q query) *view {
+	v := &view{report: rep, query: q}
+	ranOut := func(l loss) bool { return l.Reason == dlock.LossLease.String() }
+	v.Lost = pick(v, rep.Losses, mostFirst, func(l loss) bool { return !ranOut(l) })
+	v.EndsSoon = pick(v, rep.Holds, mostFirst, func(h hold) bool { return h.EndsSoon })
+	v.Long = pick(v, rep.Waits, mostFirst, func(w wait) bool { return w.Long })
+	v.Held = pick(v, rep.Holds, mostRows, func(hold) bool { return true })
+	v.Waiting = pick(v, rep.Waits, mostRows, func(wait) bool { return true })
+	v.RanOut = pick(v, rep.Losses, mostFirst, ranOut)
+	if rep.Store != nil {
+		v.Store = &storeView{rep.Store}
+	}
+	return v
+}
+
+// rows are those of a table that are shown.
+type rows[T any] struct {
+	*view
+	Shown []T
+	Total int
+}
+
+// More is how many aren't shown.
+func (r rows[T]) More() int { return r.Total - len(r.Shown) }
+
+// pick picks rows for a table.
+func pick[T any](v *view, all []T, most int, which func(T) bool) rows[T] {
+	r := rows[T]{view: v}
+	for _, row := range all {
+		if !which(row) {
+			continue
+		}
+		if r.Total++; r.Total <= most || v.all {
+			r.Shown = append(r.Shown, row)
+		}
+	}
+	return r
+}
+
+// Title says in a word what a row of tabs has room for.
+func (v *view) Title() string {
+	var parts []string
+	add := func(n int, what string) {
+		if n > 0 {
+			parts = append(parts, thousands(n)+" "+what)
+		}
+	}
+	add(v.Lost.Total, "lost")
+	add(v.EndsSoon.Total, "ending soon")
+	add(v.Long.Total, "waiting long")
+	add(v.Held.Total, "held")
+	return strings.Join(append(parts, "Locks"), " · ")
+}
+
+// Several says whether there is more than one client to tell apart.
+func (v *view) Several() bool { return len(v.Clients) > 1 }
+
+// Asked says whether the store of the client with that index is, or would be, asked.
+func (v *view) Asked(index int) bool { return max(v.store, 1) == index+1 }
+
+func (v *view) Name() string     { return typed(v.name) }
+func (v *view) Prefix() string   { return typed(v.prefix) }
+func (v *view) Refresh() int     { return v.refresh }
+func (v *view) LongWait() string { return duration(dlock.DefaultLease) }
+
+// Groups are the headings of what is counted.
+func (v *view) Groups() []group { return counters{}.Groups() }
+
+// Again, Once, Often, All and AsJSON are links to this view, and to others of the same.
+
+func (v *view) Again() string { return v.url() }
+
+func (v *view) Once() string {
+	q := v.query
+	q.refresh = 0
+	return q.url()
+}
+
+func (v *view) Often() string {
+	q := v.query
+	q.refresh = 5
+	return q.url()
+}
+
+func (v *view) All() string {
+	q := v.query
+	q.all = true
+	return q.url()
+}
+
+func (v *view) AsJSON() string {
+	q := v.query
+	q.json, q.all, q.refresh = true, false, 0
+	return q.url()
+}
+
+// Ask is a link to what the store says of the lock.
+func (s subject) Ask() string { return askURL(s.client, s.Name) }
+
+func askURL(client int, name string) string {
+	return query{store: client, name: name}.url() + "#store"
+}
+
+// Ago is how long ago it was.
+func (l loss) Ago() time.Duration { return l.ago }
+
+// Left is how long the call still waits.
+func (w wait) Left() time.Duration { return w.left }
+
+// A storeView shows what a store says.
+type storeView struct{ *store }
+
+// Ask is a link to what the store says of one of its locks.
+func (s *storeView) Ask(name string) string { return askURL(s.number, name) }
+
+// Few is how many of those that have one lock, or stand in line for it, are shown.
+func (s *storeView) few(n int) int {
+	if s.Name == "" {
+		return min(n, mostInRow)
+	}
+	return n
+}
+
+// Holders are those of a lock that are shown.
+func (s *storeView) Holders(l lock) []holder { return l.Holders[:s.few(len(l.Holders))] }
+
+// Others is how many more there are.
+func (s *storeView) Others(l lock) int { return len(l.Holders) - s.few(len(l.Holders)) + l.More }
+
+// Line are those in line that are shown.
+func (s *storeView) Line(l lock) []string { return l.Line[:s.few(len(l.Line))] }
+
+// Behind is how many more there are.
+func (s *storeView) Behind(l lock) int { return len(l.Line) - s.few(len(l.Line)) }
+
+// What is the kind of the lock, and of a semaphore how many permits are out.
+func (l lock) What() string {
+	switch {
+	case l.Shared():
+		return "read-write"
+	case l.Limit == 0 || l.More > 0:
+		return l.Kind
+	}
+	out := 0
+	for _, h := range l.Holders {
+		out += h.Count
+	}
+	return fmt.Sprintf("%s · %s of %s out", l.Kind, thousands(out), thousands(l.Limit))
+}
+
+// Shared says whether its holders are of different kinds.
+func (l lock) Shared() bool { return l.Kind == backend.Write.String() }
+
+// A group is counters that belong together.
+type group struct {
+	Name     string
+	Counters []shown
+}
+
+// shown is a counter as it is shown.
+type shown struct {
+	Name  string
+	Value uint64
+	Class string // if it isn't zero
+}
+
+// Groups are the counters as they are shown.
+func (c counters) Groups() []group {
+	return []group{
+		{"Acquired", []shown{{"from the store", c.FromStore, ""}, {"handed over", c.HandedOver, ""}, {"re-entered", c.Reentered, ""}, {"joined", c.Joined, ""}, {"granted", c.Granted, ""}}},
+		{"Not acquired", []shown{{"in time", c.NotAcquired, ""}, {"canceled", c.Canceled, ""}, {"error", c.Failed, "warn"}}},
+		{"Ended", []shown{{"released", c.Released, ""}, {"lost", c.Lost, "bad"}}},
+		{"Renewals", []shown{{"done", c.Renewed, ""}, {"failed", c.NotRenewed, "warn"}}},
+	}
+}

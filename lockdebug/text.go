@@ -1,0 +1,87 @@
+package lockdebug
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// longest is how many bytes of a text are shown.
+const longest = 512
+
+// text returns a text as it may be shown: what doesn't print, or turns the writing around, is escaped as in a Go string, and so is the backslash. The
+// end of a very long text is left out.
+func text(s string) string {
+	rest := ""
+	if len(s) > longest {
+		end := longest
+		for end > longest-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+			end--
+		}
+		s, rest = s[:end], fmt.Sprintf("… (%s bytes)", thousands(len(s)))
+	}
+	quoted := strconv.Quote(s)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + rest
+}
+
+// typed returns what a person could have typed, or nothing.
+func typed(s string) string {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return ""
+	}
+	return s
+}
+
+// visible escapes what doesn't print in encoded JSON: it is looked at in terminals, too.
+func visible(encoded []byte) []byte {
+	out := make([]byte, 0, len(encoded))
+	for _, r := range string(encoded) {
+		switch {
+		case r == '\n' || strconv.IsPrint(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
+}
+
+// duration returns a duration for people, in its two largest units.
+func duration(d time.Duration) string {
+	d = max(d, 0)
+	whole := func(d, unit time.Duration) int64 { return int64(d / unit) }
+	const day = 24 * time.Hour
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Truncate(100*time.Millisecond).Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", whole(d, time.Second))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", whole(d, time.Minute), whole(d%time.Minute, time.Second))
+	case d < day:
+		return fmt.Sprintf("%d h %d min", whole(d, time.Hour), whole(d%time.Hour, time.Minute))
+	default:
+		return fmt.Sprintf("%s d %d h", thousands(whole(d, day)), whole(d%day, time.Hour))
+	}
+}
+
+// thousands returns a whole number that isn't negative with its digits in groups of three.
+func thousands(n any) string {
+	digits := fmt.Sprint(n)
+	var b strings.Builder
+	for i, d := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			b.WriteByte(',')
+		}
+		b.WriteRune(d)
+	}
+	return b.String()
+}
