@@ -52,32 +52,35 @@ input, output and error, the terminal too if there is one, and in its environmen
 DISTSYNC_NAME, DISTSYNC_HOLDER (what the store knows the holder by) and, with --kind
 fenced, DISTSYNC_TOKEN.
 
-The lock is renewed while the command runs. If renewals fail, the command is sent
-TERM in time, and all that is left of it is killed shortly before the lock could be
-another's: that is --grace later. If the store says that the lock is gone,
-or another has it, the command is killed at once. A process that watches over the
-command does that also while distsync is stopped, and as soon as distsync is gone,
-be it by kill -9: then the lock ends with its lease. What is killed is every process that the command
-has started (on systems other than Linux: its process group); but processes of
-other users, as those that sudo starts, can't be killed.
+The lock is renewed while the command runs. If renewals fail, the command is sent TERM
+in time, and what is left --grace later is killed, shortly before the lock could be
+another's. If the store says that the lock is gone, or that another has it, the command
+is killed at once. A process that watches over it does that also while distsync is
+stopped, and as soon as distsync is gone, be it by kill -9; then the lock ends with its
+lease. What is killed is every process that the command has started (on systems other
+than Linux its process group), but for those of other users, as sudo starts them.
 
-When the command has ended, what it has left in its process group is killed before
-the lock is given back. A daemon that is to outlive the command needs a session of
-its own: setsid(1). The lock doesn't protect it.
+When the command has ended, what it has left in its process group is killed before the
+lock is given back. A daemon that is to outlive it, without the lock, needs a session
+of its own: see setsid(1).
 
-The signals INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to
-the command's process group. While distsync waits for the lock the first six end it. Who stops the command
-with ^Z for longer than the lease loses the lock, and the command is killed.
+The signals INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the
+command's process group. While distsync waits for the lock the first six end it. Who
+stops the command with ^Z for longer than the lease loses the lock, and the command
+is killed.
 
-Exit status: the command's; 128+N if signal N ended it, or the wait for the lock;
-124 if it ran for longer than --timeout; 76 if the lock was lost, or about to be;
-75 if it was not acquired in time (-E says another); 69 if the store can't be
-reached; 64 if the command line is wrong, or the lock of another kind;
-70 if distsync failed; 126 if the command can't be run; 127 if it isn't there.
+For how long the store may take to answer says DISTSYNC_TIMEOUT (5s): here --timeout is
+the command's.
+
+Exit status: the command's; 128+N if signal N ended it, or the wait for the lock; 124 if
+it ran for longer than --timeout; 76 if the lock was lost, or about to be; 75 if it was
+not acquired in time (-E says another); 69 if the store can't be reached; 64 if the
+command line is wrong, or the lock is of another kind; 70 if distsync failed; 126 if the
+command can't be run; 127 if it isn't there.
 
 With --json each event is a line on standard error: waiting, acquired, started,
-unrenewed (a renewal has failed, and is repeated), terminated, killed, ended,
-lost, released, unreleased, failed.`,
+unrenewed (a renewal has failed, and will be repeated), terminated, killed, ended,
+spared (processes of other users are left), lost, released, unreleased, failed.`,
 		Example: `  distsync run nightly --wait 0 -E 0 -- /usr/local/bin/backup
   distsync run deploy --wait 10m --lease 15s -- sh -c 'make deploy && make check'
   distsync run gpu --permits 1/4 -- ./train`,
@@ -108,6 +111,7 @@ lost, released, unreleased, failed.`,
 	f.DurationVar(&r.grace, "grace", 0, "how long the command has from TERM to KILL, at most half the lease (default: a third of it, at most 10s)")
 	f.DurationVar(&r.longest, "timeout", 0, "how long the command may run before it gets TERM, and --grace later KILL (default: for ever)")
 	f.IntVarP(&r.notAcquired, "not-acquired", "E", exitNotAcquired, "the exit status if the lock isn't acquired in time")
+	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)) // there is such a flag
 	for _, name := range []string{"timeout", "not-acquired"} {
 		f.Lookup(name).Annotations = map[string][]string{byHand: nil}
 	}
@@ -118,6 +122,9 @@ var kinds = []string{"lock", "fair", "read", "write", "fenced"}
 
 // check returns an error if the flags can't be meant.
 func (r *runner) check(cmd *cobra.Command) error {
+	if err := fromEnvironment(cmd.Root().PersistentFlags()); err != nil { // for --timeout, which has two meanings
+		return err
+	}
 	r.forever = !cmd.Flags().Changed("wait")
 	if !cmd.Flags().Changed("grace") {
 		r.grace = min(r.lease/3, longestGrace)

@@ -236,6 +236,10 @@ func TestRunNotAcquired(t *testing.T) {
 	if quiet := distsync(t, "run", "a", "--quiet", "--wait", "0", "--store", url, "--", "true"); quiet != (result{status: 75}) {
 		t.Errorf("%+v", quiet)
 	}
+	// In the environment it is the store's.
+	if late := distsyncWith(t, []string{"DISTSYNC_TIMEOUT=1ns"}, "run", "c", "--store", url, "--", "true"); late.status != 69 {
+		t.Errorf("%+v", late)
+	}
 	server.Do("ACL", "SETUSER", "guest", "on", ">secret", "~*", "+ping")
 	try(t, "redis://guest:secret@"+server.Addr, "c", "--wait", "1s", "--", "true").start().mustExit(69)
 }

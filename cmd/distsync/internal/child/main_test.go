@@ -51,7 +51,11 @@ func program() {
 	fmt.Fprintf(answers, "started %d %d\n", c.group, c.PID)
 	go func() {
 		<-c.Ended
-		fmt.Fprintf(answers, "ended %d\n", c.Status.Exit())
+		fmt.Fprintf(answers, "ended %d", c.Status.Exit())
+		if c.Status.Spared > 0 {
+			fmt.Fprintf(answers, " spared %d", c.Status.Spared)
+		}
+		fmt.Fprintln(answers)
 		os.Exit(0)
 	}()
 	for lines := bufio.NewScanner(orders); lines.Scan(); {

@@ -2,6 +2,7 @@ package child
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"strconv"
 	"syscall"
@@ -63,10 +64,9 @@ func killMembers(group int) (killed, spared int) {
 		if p.group != group || p.dead {
 			continue
 		}
-		switch p.kill() {
-		case nil:
+		if err := p.kill(); err == nil {
 			killed++
-		case syscall.EPERM:
+		} else if errors.Is(err, os.ErrPermission) {
 			spared++
 		}
 	}

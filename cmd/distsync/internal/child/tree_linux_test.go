@@ -1,9 +1,11 @@
 package child
 
 import (
+	"errors"
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -134,6 +136,54 @@ func TestWhatACommandLeavesBehind(t *testing.T) {
 		t.Error("the command has ended, but not its group")
 	}
 	r.mustLive(daemon)
+}
+
+// Processes of other users can't be killed, and aren't waited for.
+func TestOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	dir, err := os.MkdirTemp("", "child")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	binary, err := os.ReadFile(os.Args[0])
+	if err == nil {
+		err = errors.Join(os.WriteFile(dir+"/program", binary, 0o755), os.Chmod(dir, 0o755))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const nobody = 65534
+	for _, end := range []struct {
+		order, answer string
+	}{{"signal 15", "ended 143 spared 1"}, {"kill", "ended 137 spared 1"}} {
+		r := start(t, func(cmd *exec.Cmd) {
+			cmd.Path = dir + "/program"
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		}, forever, "/bin/sleep", "1000")
+		other := exec.Command("/bin/sh", "-c", "trap '' TERM; echo; read x")
+		other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: r.group}
+		stdin, _ := other.StdinPipe()
+		stdout, _ := other.StdoutPipe()
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		stdout.Read(make([]byte, 1))
+		r.tell(end.order)
+		answer := r.answer()
+		for strings.HasPrefix(answer, "done") {
+			answer = r.answer()
+		}
+		if answer != end.answer {
+			t.Errorf("%s: the program says %q, want %q", end.order, answer, end.answer)
+		}
+		r.mustLive(other.Process.Pid)
+		stdin.Close()
+		other.Wait()
+	}
 }
 
 // A process whose first thread has ended is not dead.
