@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/valkey-io/valkey-go"
@@ -71,6 +72,20 @@ func withEtcd(opts ...dlock.Option) func(place) (system, error) {
 
 func withMemory(opts ...dlock.Option) func(place) (system, error) {
 	return func(p place) (system, error) { return newDlock(membackend.New(), p, func() {}, opts), nil }
+}
+
+// counting returns a Trace that counts whatever it is told of, and for how long it was.
+func counting() *dlock.Trace {
+	var starts, ends, releases, steps, renewals, losses atomic.Uint64
+	var waited, held, took atomic.Int64
+	return &dlock.Trace{
+		AcquireStart: func(ctx context.Context, _ dlock.AcquireStart) context.Context { starts.Add(1); return ctx },
+		AcquireDone:  func(_ context.Context, e dlock.AcquireDone) { ends.Add(1); waited.Add(int64(e.Waited)) },
+		ReleaseDone:  func(_ context.Context, e dlock.ReleaseDone) { releases.Add(1); held.Add(int64(e.Held)) },
+		StepDone:     func(_ context.Context, e dlock.StepDone) { steps.Add(1); took.Add(int64(e.Took)) },
+		RenewDone:    func(e dlock.RenewDone) { renewals.Add(uint64(e.Locks)) },
+		Lost:         func(*dlock.Loss) { losses.Add(1) },
+	}
 }
 
 func newDlock(b backend.Backend, p place, closeStore func(), opts []dlock.Option) system {

@@ -36,6 +36,7 @@ var redisContenders = []contender{
 	{name: "redsync", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedsync, scripted: compareAndDelete},
 	{name: "redislock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedislock, scripted: redislockScripts},
 	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13"}, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock, traced", store: onRedis, in: []string{"W1"}, role: ours, open: withRedis(dlock.WithTrace(counting())), scripted: dlockScripts},
 	{name: "dlock, no hand-over", store: onRedis, in: []string{"W2", "W3", "W9"}, role: ours, open: withRedis(dlock.WithHandover(0)), scripted: dlockScripts},
 	{name: "dlock, fixed leases", store: onRedis, in: []string{"W9"}, role: ours, open: withFixedLeases(withRedis()), scripted: dlockScripts},
 	{name: "dlock, fair", store: onRedis, in: []string{"W3", "W4"}, kind: fairLocks, role: ours, open: withRedis(), scripted: dlockScripts},

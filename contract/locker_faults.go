@@ -209,6 +209,7 @@ type faultyBackend struct {
 	inner       backend.Backend
 	hideNotify  bool
 	hideBatches bool
+	page        int           // the most locks that it is asked to list at a time; 0: as many as the client wants
 	ended       chan struct{} // closed at the end of the case: nothing hangs any longer
 	late        sync.WaitGroup
 
@@ -536,6 +537,9 @@ func (s *faultySession) List(ctx context.Context, req backend.ListRequest) (back
 	l, ok := s.inner.(backend.Lister)
 	if !ok {
 		return backend.ListResult{}, errNoInspector
+	}
+	if s.f.page > 0 {
+		req.Limit = min(req.Limit, s.f.page)
 	}
 	return through(ctx, s.f, &sentStep{kind: listStep}, req, l.List)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -148,7 +149,9 @@ func locksOfStore(l *lab) {
 	l.needInspector()
 	_, ok := l.other.(backend.Lister)
 	l.skipWithout(ok, "backend.Lister")
-	p, q := l.process(), l.process()
+	pages := newFaults(l.store.Backend())
+	pages.page = 2
+	p, q := l.processOn(pages), l.process()
 	holds := make(map[string]*dlock.Hold)
 	for i, name := range []string{"jobs/1", "jobs/2", "jobs*", "other", "jobs/3"} {
 		holds[name] = l.acquire([]*process{p, q}[i%2].Locker(name))
@@ -325,7 +328,8 @@ func lossReasons(l *lab) {
 		},
 	})
 	if l.store.Wipe != nil {
-		wiped := doom{strike: func(string) { l.store.Wipe() }, reasons: []dlock.LossReason{dlock.LossGone}}
+		var once sync.Once
+		wiped := doom{strike: func(string) { once.Do(l.store.Wipe) }, reasons: []dlock.LossReason{dlock.LossGone}}
 		if !l.h.Virtual { // a store may take longer to come back than the lease
 			wiped.reasons = append(wiped.reasons, dlock.LossExpired)
 		}
@@ -355,22 +359,41 @@ func (l *lab) gets(p *process, name string, opts ...dlock.AcquireOption) *dlock.
 	return l.acquire(p.Locker(name), opts...)
 }
 
-// struck takes a lock for each doom, and looks what is said of its loss.
+// struck takes a lock for each doom, and another as code does that has no Hold, and looks what is said of their losses.
 func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	l.Helper()
-	holds, began := make(map[string]*dlock.Hold), time.Now()
+	holds, plain, began := make(map[string]*dlock.Hold), make(map[string]*dlock.Locker), time.Now()
 	for name, d := range dooms {
 		holds[name] = l.gets(p, name, d.opts...)
 		if err := holds[name].Err(); err != nil && len(d.opts) == 0 {
 			l.Errorf("%s: Err is %v, and it is held", name, err)
 		}
 		holds[name].Context()
+		if l.kind != backend.Permits {
+			plain[name] = p.Locker(name + ", plainly")
+			l.lock(plain[name], d.opts...)
+		}
 	}
 	for name, d := range dooms {
 		d.strike(name)
+		if lk := plain[name]; lk != nil {
+			d.strike(lk.Name())
+		}
 	}
 	for name, d := range dooms {
 		l.mourn(p, told, holds[name], d, began)
+		if lk := plain[name]; lk != nil {
+			// Who asks about it before the store has said who has it isn't told that.
+			l.eventually(lk.Name()+": a Trace is told", func() bool { return len(told.lossesOf(lk.Name())) > 0 })
+			if !isOver(lk.Lost(l.ctx)) {
+				l.Errorf("%s: it is lost, and Lost is open", lk.Name())
+			}
+			err := lk.UnlockContext(l.ctx)
+			loss, ok := errors.AsType[*dlock.Loss](err)
+			if all := told.lossesOf(lk.Name()); !ok || !slices.Contains(d.reasons, loss.Reason) || len(all) != 1 || all[0] != loss {
+				l.Errorf("%s: the unlock says %v, and a Trace was told of %v; want both to be lost, %v", lk.Name(), err, all, d.reasons)
+			}
+		}
 	}
 }
 

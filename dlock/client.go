@@ -34,6 +34,7 @@ type Client struct {
 	handover        time.Duration
 	log             logbook
 	traces          []Trace
+	tracesSteps     bool // one of them wants to know of those
 	counts          counts
 	goroutineOwners bool
 

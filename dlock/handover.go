@@ -39,6 +39,9 @@ func (cl *claim) passesTo(a *acquisition) bool {
 // handOn gives a hold that is to be released to whoever is next in the queue, and says whether it
 // did.
 func (c *Client) handOn(h *hold) bool {
+	if rules[h.kind].shared {
+		return false // its readers share it
+	}
 	c.mu.Lock()
 	defer c.unlock()
 	a := c.successorLocked(h)

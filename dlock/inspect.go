@@ -225,13 +225,18 @@ func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, e
 				return
 			}
 			for _, i := range res.Locks {
-				if !yield(newLockInfo(i), nil) {
+				if info := newLockInfo(i); info.likely() && !yield(info, nil) {
 					return
 				}
 			}
 			req.After = res.Next
 		}
 	}
+}
+
+// likely says whether it is a lock, and not data that looks like one: a hash of one counter, that expires, on Redis.
+func (i *LockInfo) likely() bool {
+	return i.Kind == backend.Permits || slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Client != "" })
 }
 
 // listPage is how many locks are asked for at a time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,5 +146,28 @@ func TestClientOf(t *testing.T) {
 		if got := clientOf(owner); got != want {
 			t.Errorf("clientOf(%q) = %q, want %q", owner, got, want)
 		}
+	}
+}
+
+// What isn't held by anybody of this package, or Redisson, isn't listed: it may be somebody's data.
+func TestLocksAreThoseOfClients(t *testing.T) {
+	store := membackend.New()
+	s := store.Open()
+	defer s.Close()
+	_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: "hits", Owner: "front page", Lease: time.Minute})
+	must(t, err)
+	c := New(store, quiet())
+	defer c.Close()
+	must(t, c.Locker("lock").LockContext(t.Context()))
+	_, err = c.Semaphore("permits", 1).Acquire(t.Context(), 1)
+	must(t, err)
+	var names []string
+	for l, err := range c.Locks(t.Context(), "") {
+		must(t, err)
+		names = append(names, l.Name)
+	}
+	slices.Sort(names)
+	if fmt.Sprint(names) != "[lock permits]" {
+		t.Errorf("Locks lists %q", names)
 	}
 }

@@ -57,11 +57,16 @@ func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 
 // release gives back one hold. It is errAgain if the last one was given back before.
 func (c *Client) release(ctx context.Context, h *hold) error {
-	if rules[h.kind].shared {
-		return c.releaseShared(ctx, h)
-	}
 	if c.handOn(h) {
 		return nil
+	}
+	return c.releaseToStore(ctx, h)
+}
+
+// releaseToStore gives back one hold that isn't handed on.
+func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
+	if rules[h.kind].shared {
+		return c.releaseShared(ctx, h)
 	}
 	ctx, cancel := c.releaseContext(ctx, h, false)
 	defer cancel()

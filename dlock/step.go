@@ -13,7 +13,7 @@ import (
 // is closed, whatever the store's client does. What it leaves behind has an unknown outcome. Where
 // steps never wait that is not needed.
 func step[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
-	if len(c.traces) == 0 {
+	if !c.tracesSteps {
 		return untraced(ctx, c, do, req)
 	}
 	began := c.now()

@@ -152,6 +152,7 @@ func WithTrace(t *Trace) Option {
 			return errors.New("the trace is nil")
 		}
 		c.traces = append(c.traces, *t)
+		c.tracesSteps = c.tracesSteps || t.StepDone != nil
 		return nil
 	}
 }
@@ -251,9 +252,9 @@ func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	}
 	e := ReleaseDone{Name: h.claim.object.name, Kind: h.kind, HolderID: h.claim.owner}
 	began := c.now()
-	handed := !rules[h.kind].shared && c.handOn(h)
+	handed := c.handOn(h)
 	if !handed {
-		e.Err = c.explained(h, c.release(ctx, h))
+		e.Err = c.explained(h, c.releaseToStore(ctx, h))
 	}
 	if e.Err == errAgain {
 		return e.Err

@@ -190,7 +190,7 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 			failed.add(batch[i], err)
 			c.renewed(batch[i], reqs[i].Kind, sent, leases[i], res, err)
 		})
-		if c.batches != nil && len(c.traces) > 0 {
+		if c.batches != nil && c.tracesSteps {
 			c.stepDone(ctx, reqs, sent, failed.first)
 		}
 		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent, Err: failed.first})
@@ -235,7 +235,7 @@ func (c *Client) renewAll(ctx context.Context, reqs []backend.RenewRequest, answ
 		all.Go(func() {
 			began := c.now()
 			res, err := c.session.Renew(ctx, req)
-			if len(c.traces) > 0 {
+			if c.tracesSteps {
 				c.stepDone(ctx, req, began, err)
 			}
 			answer(i, res, err)

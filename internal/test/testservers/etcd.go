@@ -23,18 +23,31 @@ var etcdProgram = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("etcd"); err == nil {
 		return path, nil
 	}
+	return buildEtcd("go.etcd.io/etcd/server/v3")
+})
+
+// EtcdTool returns the path of etcdctl or etcdutl, of the same version as the server that is built here. On the PATH
+// there may be one that is too old for it, and so it isn't looked for there.
+func EtcdTool(t TB, name string) string {
+	t.Helper()
+	path, err := buildEtcd("go.etcd.io/etcd/" + name + "/v3")
+	return need(t, path, err)
+}
+
+// buildEtcd returns the path of a program of etcd's that the go command builds.
+func buildEtcd(program string) (string, error) {
 	dir, err := moduleFolder(etcdModule)
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "-C", dir, "tool", "-n", "go.etcd.io/etcd/server/v3")
+	cmd := exec.Command("go", "-C", dir, "tool", "-n", program)
 	cmd.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-mod=readonly", "GOWORK=off")
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("etcd is not installed, and cannot be built; `go -C %s tool -n go.etcd.io/etcd/server/v3` downloads and builds it", etcdModule)
+		return "", fmt.Errorf("%s cannot be built; `go -C %s tool -n %[1]s` downloads and builds it", program, etcdModule)
 	}
 	return strings.TrimSpace(string(out)), nil
-})
+}
 
 // moduleFolder returns the path of a folder of this repository, in which some package is tested.
 func moduleFolder(name string) (string, error) {
@@ -58,6 +71,13 @@ func moduleFolder(name string) (string, error) {
 func etcdPath(t TB) string {
 	t.Helper()
 	path, err := etcdProgram()
+	return need(t, path, err)
+}
+
+// need returns the path of a program. If it couldn't be had, the test is skipped, or fails where
+// DISTSYNC_REQUIRE_SERVERS=1 is set.
+func need(t TB, path string, err error) string {
+	t.Helper()
 	switch {
 	case err == nil:
 	case required():

@@ -1,0 +1,266 @@
+// Package docs_test runs what docs/operations.md tells its readers to run.
+package docs_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
+)
+
+var update = flag.Bool("update", false, "write what commands answer into operations.md")
+
+const document = "operations.md"
+
+// stores are where the page is run. What it says is written as it is on the first of those that it calls alike.
+var stores = []struct {
+	name   string
+	page   string // what the page calls them
+	writes bool
+	start  func(t *testing.T) place
+	scenes map[string]scene
+}{
+	{"redis", "redis", true, onRedis, redisScenes},
+	{"valkey", "redis", false, onValkey, redisScenes},
+	{"etcd", "etcd", true, onEtcd, etcdScenes},
+}
+
+func TestMain(m *testing.M) {
+	wiretest.SideBySide()
+	wiretest.VerifyTestMain(m)
+}
+
+// A console is a block of commands with what they answer, behind a mark that says on which store they are run, and how that
+// was set up.
+type console struct{ store, scene, text string }
+
+var (
+	consoles = regexp.MustCompile("(?s)(<!-- run: (\\w+): ([^>]*) -->\n```console\n)(.*?)```\n")
+	fences   = regexp.MustCompile("(?m)^```(console|sh|shell|bash)\n")
+)
+
+// TestOperations runs all commands of the page on servers, and compares what they answer with what the page says.
+func TestOperations(t *testing.T) {
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []console
+	for _, match := range consoles.FindAllStringSubmatch(string(text), -1) {
+		all = append(all, console{match[2], match[3], match[4]})
+	}
+	if n := len(fences.FindAllIndex(text, -1)); n != len(all) {
+		t.Errorf("of %d blocks of commands %d say what they are run on", n, len(all))
+	}
+	got := slices.Clone(all) // as the servers answer
+	t.Run("on", func(t *testing.T) {
+		for _, st := range stores {
+			t.Run(st.name, func(t *testing.T) {
+				t.Parallel()
+				p := st.start(t)
+				seen := make(map[string]bool)
+				for i, c := range all {
+					if c.store != st.page {
+						continue
+					}
+					scene, ok := st.scenes[c.scene]
+					if !ok {
+						t.Errorf("no scene is called %q", c.scene)
+						continue
+					}
+					seen[c.scene] = true
+					t.Run(c.scene, func(t *testing.T) {
+						answer := p.play(t, scene, c.text)
+						if same(answer, c.text) {
+							return
+						}
+						if !*update {
+							t.Errorf("the page says\n%s\nwhere it is\n%s", c.text, answer)
+						} else if st.writes && !t.Failed() {
+							got[i].text = answer
+						}
+					})
+				}
+				for name := range st.scenes {
+					if !seen[name] {
+						t.Errorf("the page has nothing of %q", name)
+					}
+				}
+			})
+		}
+	})
+	if *update && !slices.Equal(got, all) {
+		i := 0
+		text := consoles.ReplaceAllStringFunc(string(text), func(old string) string {
+			i++
+			return consoles.FindStringSubmatch(old)[1] + got[i-1].text + "```\n"
+		})
+		if err := os.WriteFile(document, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRecords compares the records of the log that the page explains with those that package dlock writes.
+func TestRecords(t *testing.T) {
+	page, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "### What the log says")
+	written := records(t)
+	explained := make(map[string]bool)
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\| `").FindAllStringSubmatch(table, -1) {
+		for _, record := range regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(row[1], -1) {
+			explained[record[1]] = true
+			if !written[record[1]] {
+				t.Errorf("package dlock never logs %q", record[1])
+			}
+		}
+	}
+	for record := range written {
+		if !explained[record] {
+			t.Errorf("the page doesn't explain %q", record)
+		}
+	}
+}
+
+// records returns what package dlock logs, but for what it logs for debugging.
+func records(t *testing.T) map[string]bool {
+	t.Helper()
+	logs := regexp.MustCompile(`(?:\bwarn|\bwarnLocked|\bwarning|\brecord)[({](?:time\.Now\(\), \w+, |what\+)?"(?:: )?([^"]+)"`)
+	all := make(map[string]bool)
+	for _, match := range logs.FindAllStringSubmatch(sources(t, "../dlock"), -1) {
+		all[match[1]] = true
+	}
+	return all
+}
+
+// TestMetrics compares the metrics and labels of the page's alarms with those of package oteldlock, which Prometheus calls otherwise.
+func TestMetrics(t *testing.T) {
+	page, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := sources(t, "../oteldlock")
+	_, alarms, _ := strings.Cut(string(page), "## Alarms worth having")
+	names := regexp.MustCompile(`\bdistsync_[a-z_]+`).FindAllString(alarms, -1)
+	if len(names) == 0 {
+		t.Error("the page has no metrics")
+	}
+	for _, name := range names {
+		metric := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_seconds"), "_total")
+		if !strings.Contains(source, `"`+strings.ReplaceAll(metric, "_", ".")+`"`) {
+			t.Errorf("package oteldlock has no %s", name)
+		}
+	}
+}
+
+// sources returns the text of a package without its tests.
+func sources(t *testing.T, dir string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: %d files, %v", dir, len(files), err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
+}
+
+// run runs the commands of a block in one shell, and returns the block with what they answer.
+func run(t *testing.T, dir string, env []string, block string) string {
+	t.Helper()
+	var script strings.Builder
+	for _, command := range commands(block) {
+		fmt.Fprintf(&script, "printf '%%s\\n' %s\n%s\n", quote("$ "+command), command)
+	}
+	// The output is a file, and not a pipe, so that the command lines of Redis know what comes to the reader's eyes.
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script.String())
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Dir = dir
+	failed := cmd.Run()
+	text, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if failed != nil {
+		t.Errorf("%v\n%s", failed, text)
+	}
+	return string(text)
+}
+
+// commands returns what a block says to type. A line that ends in a backslash goes on in the next one.
+func commands(block string) (all []string) {
+	goesOn := false
+	for line := range strings.Lines(block) {
+		line = strings.TrimSuffix(line, "\n")
+		command, ok := strings.CutPrefix(line, "$ ")
+		switch {
+		case goesOn:
+			all[len(all)-1] += "\n" + line
+		case ok:
+			all = append(all, command)
+		default:
+			continue
+		}
+		goesOn = strings.HasSuffix(line, `\`)
+	}
+	return all
+}
+
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// What is another one each time: ids of permits, which are bytes, other ids, etcd's revisions, and numbers of four digits or more.
+var varying = []struct {
+	what *regexp.Regexp
+	as   string
+}{
+	{regexp.MustCompile(`"(?:[^"\\\n]|\\.)*\\x(?:[^"\\\n]|\\.)*"`), "ID"},
+	{regexp.MustCompile(`\b[0-9a-f]{12,}\b`), "ID"},
+	{regexp.MustCompile(`(?i)(revision("? :)? |"said":)\d+`), "REVISION"},
+	{regexp.MustCompile(`\d{4,}`), "N"},
+}
+
+func same(a, b string) bool { return blurred(a) == blurred(b) }
+
+func blurred(s string) string {
+	for _, v := range varying {
+		s = v.what.ReplaceAllString(s, v.as)
+	}
+	return s
+}
+
+// programs makes a folder with programs of these names, and returns the PATH that has them first.
+func programs(t *testing.T, texts map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range texts {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "PATH=" + dir + string(filepath.ListSeparator) + os.Getenv("PATH")
+}

@@ -1,0 +1,146 @@
+package oteldlock
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// Keys of attributes.
+const (
+	kindKey      = attribute.Key("distsync.kind")
+	nameKey      = attribute.Key("distsync.name")
+	outcomeKey   = attribute.Key("distsync.outcome")
+	viaKey       = attribute.Key("distsync.via")
+	reasonKey    = attribute.Key("distsync.reason")
+	stepKey      = attribute.Key("distsync.step")
+	holderKey    = attribute.Key("distsync.holder")
+	permitsKey   = attribute.Key("distsync.permits")
+	durationKey  = attribute.Key("distsync.duration")
+	errorTypeKey = attribute.Key("error.type")
+)
+
+// about is what a measurement is about: its attributes. What is empty isn't one.
+type about struct {
+	kind                                      backend.Kind // or none
+	name, outcome, via, reason, step, failure string
+}
+
+// none is the kind of what is about no kind of lock.
+const none = backend.Kind(255)
+
+// attributes returns them, after those that all have.
+func (a about) attributes(common []attribute.KeyValue) []attribute.KeyValue {
+	all := slices.Clone(common)
+	if a.kind != none {
+		all = append(all, kindKey.String(a.kind.String()))
+	}
+	for _, attr := range []attribute.KeyValue{
+		nameKey.String(a.name), outcomeKey.String(a.outcome), viaKey.String(a.via), reasonKey.String(a.reason),
+		stepKey.String(a.step), errorTypeKey.String(a.failure),
+	} {
+		if attr.Value.AsString() != "" {
+			all = append(all, attr)
+		}
+	}
+	return all
+}
+
+// sets are sets of attributes. Each is made once, and looked up then: measuring allocates nothing.
+type sets struct {
+	common []attribute.KeyValue
+	mu     sync.RWMutex
+	made   map[about]set
+}
+
+// A set is one, as instruments want it.
+type set struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
+// mostSets is how many are kept. With labels of more values than that measuring is slow, and those
+// who store what is measured have given up before.
+const mostSets = 10_000
+
+// of returns a set.
+func (s *sets) of(a about) set {
+	made, _ := s.find(a)
+	return made
+}
+
+// find returns a set, and whether it is the first time that it is kept.
+func (s *sets) find(a about) (made set, first bool) {
+	s.mu.RLock()
+	made, ok := s.made[a]
+	s.mu.RUnlock()
+	if ok {
+		return made, false
+	}
+	with := metric.WithAttributeSet(attribute.NewSet(a.attributes(s.common)...))
+	made = set{[]metric.AddOption{with}, []metric.RecordOption{with}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.made[a]; ok || len(s.made) >= mostSets {
+		return made, false
+	}
+	s.made[a] = made
+	return made, true
+}
+
+// failureOf returns the error.type of an acquisition, or "" if it didn't fail: that another has the lock, or that the caller's context
+// ended, is no failure unless the store couldn't say who has it.
+func failureOf(e dlock.AcquireDone) string {
+	if e.Outcome == dlock.Failed || errors.Is(e.Err, dlock.ErrUnavailable) {
+		return errorType(e.Err)
+	}
+	return ""
+}
+
+// errorTypes are values of error.type, the most telling first.
+var errorTypes = []struct {
+	err  error
+	name string
+}{
+	{dlock.ErrClosed, "closed"},
+	{dlock.ErrConflict, "conflict"},
+	{dlock.ErrUpgrade, "upgrade"},
+	{dlock.ErrTooMany, "too_many"},
+	{dlock.ErrNoLimit, "no_limit"},
+	{errors.ErrUnsupported, "unsupported"},
+	{dlock.ErrLost, "lost"},
+	{dlock.ErrNotHeld, "not_held"},
+	{dlock.ErrUnavailable, "unavailable"},
+}
+
+// errorType returns what an error of a call is in a word, one of few.
+func errorType(err error) string { return errorTypeOr(err, "_OTHER") }
+
+func errorTypeOr(err error, other string) string {
+	for _, t := range errorTypes {
+		if errors.Is(err, t.err) {
+			return t.name
+		}
+	}
+	return other
+}
+
+// stepErrorType returns what an error of a step is in a word, one of few, or "" if there is none.
+func stepErrorType(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case backend.KindOf(err) == backend.Unknown:
+		return errorTypeOr(err, "outcome_unknown")
+	case backend.KindOf(err) == backend.Retry:
+		return errorTypeOr(err, "not_done")
+	default:
+		return errorTypeOr(err, "refused")
+	}
+}

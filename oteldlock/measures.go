@@ -1,0 +1,159 @@
+package oteldlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// Bucket boundaries, in seconds. A hand-over takes microseconds, a store's answer about a millisecond, and a hold anything up to hours.
+var (
+	waitBuckets  = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300}
+	holdBuckets  = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600}
+	storeBuckets = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10}
+)
+
+// measures are what is measured.
+type measures struct {
+	wait, hold, store              metric.Float64Histogram
+	acquisitions, losses, renewals metric.Int64Counter
+	held, waiting                  metric.Int64UpDownCounter
+
+	label func(name string) string
+	sets  sets
+}
+
+func newMeasures(c config) (*measures, error) {
+	m := &measures{label: c.label, sets: sets{common: c.attributes, made: make(map[about]set)}}
+	meter := c.meters.Meter(scope)
+	var errs []error
+	histogram := func(name, description string, buckets []float64) metric.Float64Histogram {
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(buckets...))
+		errs = append(errs, err)
+		return h
+	}
+	counter := func(name, unit, description string) metric.Int64Counter {
+		n, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return n
+	}
+	level := func(name, unit, description string) metric.Int64UpDownCounter {
+		n, err := meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return n
+	}
+	m.wait = histogram("distsync.wait.duration", "How long calls that acquire a lock took, whatever came of it.", waitBuckets)
+	m.hold = histogram("distsync.hold.duration", "How long locks were held, until they were given back or lost.", holdBuckets)
+	m.store = histogram("distsync.store.duration", "How long steps of the store took.", storeBuckets)
+	m.acquisitions = counter("distsync.acquisitions", "{acquisition}", "Calls that acquire a lock, by what came of them.")
+	m.losses = counter("distsync.losses", "{loss}", "Locks that were lost while they were held, by why.")
+	m.renewals = counter("distsync.renewals", "{renewal}", "Renewals of locks, by whether the store answered.")
+	m.held = level("distsync.held", "{lock}", "Locks that are held.")
+	m.waiting = level("distsync.waiting", "{waiter}", "Calls that acquire a lock and have not returned.")
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("oteldlock: %w", err)
+	}
+	return m, nil
+}
+
+func (m *measures) acquireStart(ctx context.Context, e dlock.AcquireStart) {
+	lock := about{kind: e.Kind, name: m.label(e.Name)}
+	set, first := m.sets.find(lock)
+	if first {
+		m.prime(ctx, lock)
+	}
+	count(ctx, m.waiting, 1, set)
+}
+
+// prime begins to count losses of locks that nobody has seen before, at 0: of a counter that begins at 1 Prometheus, for one, doesn't see that it has grown.
+func (m *measures) prime(ctx context.Context, lock about) {
+	for r := dlock.LossExpired; r <= dlock.LossLease; r++ {
+		lock.reason = r.String()
+		count(ctx, m.losses, 0, m.sets.of(lock))
+	}
+}
+
+func (m *measures) acquireDone(ctx context.Context, e dlock.AcquireDone) {
+	lock := about{kind: e.Kind, name: m.label(e.Name)}
+	set := m.sets.of(lock)
+	count(ctx, m.waiting, -1, set)
+	if e.Outcome == dlock.Acquired {
+		lock.via = e.Via.String()
+		if e.Via != dlock.ViaReentry {
+			count(ctx, m.held, 1, set)
+		}
+	}
+	lock.outcome, lock.failure = e.Outcome.String(), failureOf(e)
+	set = m.sets.of(lock)
+	count(ctx, m.acquisitions, 1, set)
+	record(ctx, m.wait, e.Waited, set)
+}
+
+func (m *measures) releaseDone(ctx context.Context, e dlock.ReleaseDone) {
+	lock := about{kind: e.Kind, name: m.label(e.Name), outcome: e.Outcome.String()}
+	switch e.Outcome {
+	case dlock.StillHeld, dlock.AlreadyLost:
+		return
+	case dlock.ReleaseFailed:
+		lock.failure = errorType(e.Err)
+	}
+	m.over(ctx, lock, e.Held)
+}
+
+func (m *measures) lost(l *dlock.Loss) {
+	ctx := context.Background()
+	lock := about{kind: l.Kind, name: m.label(l.Name), reason: l.Reason.String()}
+	count(ctx, m.losses, 1, m.sets.of(lock))
+	lock.reason, lock.outcome = "", "lost"
+	m.over(ctx, lock, l.Held)
+}
+
+// over notes that a lock isn't held any more.
+func (m *measures) over(ctx context.Context, lock about, held time.Duration) {
+	record(ctx, m.hold, held, m.sets.of(lock))
+	count(ctx, m.held, -1, m.sets.of(about{kind: lock.kind, name: lock.name}))
+}
+
+func (m *measures) renewDone(e dlock.RenewDone) {
+	ctx := context.Background()
+	if n := e.Locks - e.Failed; n > 0 {
+		count(ctx, m.renewals, n, m.sets.of(about{kind: none, outcome: "answered"}))
+	}
+	if e.Failed > 0 {
+		count(ctx, m.renewals, e.Failed, m.sets.of(about{kind: none, outcome: "error", failure: stepErrorType(e.Err)}))
+	}
+}
+
+func (m *measures) stepDone(ctx context.Context, e dlock.StepDone) {
+	step := about{kind: e.Kind, step: e.Op, failure: stepErrorType(e.Err)}
+	switch e.Op {
+	case "renew", "inspect", "list": // of locks of any kind
+		step.kind = none
+	}
+	record(ctx, m.store, e.Took, m.sets.of(step))
+}
+
+// A counter is one that may go down, or not.
+type counter interface {
+	Enabled(ctx context.Context) bool
+	Add(ctx context.Context, n int64, opts ...metric.AddOption)
+}
+
+// count adds to a counter, if anybody wants it.
+func count(ctx context.Context, c counter, n int, s set) {
+	if c.Enabled(ctx) {
+		c.Add(ctx, int64(n), s.add...)
+	}
+}
+
+// record adds to a histogram, if anybody wants it.
+func record(ctx context.Context, h metric.Float64Histogram, d time.Duration, s set) {
+	if h.Enabled(ctx) {
+		h.Record(ctx, d.Seconds(), s.record...)
+	}
+}

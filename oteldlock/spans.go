@@ -1,0 +1,65 @@
+package oteldlock
+
+import (
+	"context"
+	"slices"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// spans makes spans of acquisitions.
+type spans struct {
+	tracer trace.Tracer
+	common []attribute.KeyValue
+}
+
+// acquireStart begins a span, and keeps it in the context it returns, under s: other Traces of the client may make spans, too.
+func (s *spans) acquireStart(ctx context.Context, e dlock.AcquireStart) context.Context {
+	attrs := append(slices.Clip(s.common), nameKey.String(e.Name), kindKey.String(e.Kind.String()))
+	if e.Permits > 0 {
+		attrs = append(attrs, permitsKey.Int(e.Permits))
+	}
+	inner, span := s.tracer.Start(ctx, "distsync acquire", trace.WithAttributes(attrs...))
+	switch {
+	case span.IsRecording():
+		return context.WithValue(inner, s, span)
+	case span.SpanContext().Equal(trace.SpanContextFromContext(ctx)):
+		return ctx // nobody makes spans
+	default:
+		return inner // it isn't sampled, and what the store's client does within it shan't be either
+	}
+}
+
+func (s *spans) acquireDone(ctx context.Context, e dlock.AcquireDone) {
+	span, ok := ctx.Value(s).(trace.Span)
+	if !ok {
+		return
+	}
+	attrs := []attribute.KeyValue{outcomeKey.String(e.Outcome.String())}
+	if e.Outcome == dlock.Acquired {
+		attrs = append(attrs, viaKey.String(e.Via.String()), holderKey.String(e.HolderID))
+	}
+	if failure := failureOf(e); failure != "" {
+		attrs = append(attrs, errorTypeKey.String(failure))
+		span.SetStatus(codes.Error, e.Err.Error())
+	}
+	span.SetAttributes(attrs...)
+	span.End()
+}
+
+// stepDone notes a step of the store within a span of ours.
+func (s *spans) stepDone(ctx context.Context, e dlock.StepDone) {
+	span, ok := ctx.Value(s).(trace.Span)
+	if !ok {
+		return
+	}
+	attrs := []attribute.KeyValue{stepKey.String(e.Op), durationKey.Float64(e.Took.Seconds())}
+	if e.Err != nil {
+		attrs = append(attrs, errorTypeKey.String(stepErrorType(e.Err)))
+	}
+	span.AddEvent("distsync.step", trace.WithAttributes(attrs...))
+}
