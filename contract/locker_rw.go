@@ -35,6 +35,7 @@ var rwLockerCases = []testCase{
 	{"ForceUnlock of a side", "frees that side, and those who had it are told", ofKind(backend.Write, forceSides)},
 	{"a read without an answer", "leaves nothing behind, whichever step it was", ofKind(backend.Write, readWithoutAnswer)},
 	{"Close with readers", "each is told, and nothing is released", ofKind(backend.Write, closeWithReaders)},
+	{"readers who leave as they get in", "leave nothing behind, and keep nobody from what they shared", ofKind(backend.Write, leavingReaders)},
 	{"a pair guarded by a read-write lock", "no reader sees it torn, and no write is lost, by several clients, some cancelled at random", ofKind(backend.Write, tornPair)},
 }
 
@@ -687,6 +688,45 @@ func closeWithReaders(l *lab) {
 	cancel()
 	l.noError(rw.Reader().UnlockContext(over), "RUnlock after Close, with a context that is over")
 	l.eventually("nobody reads", func() bool { return !l.as(backend.Read).look("a", "").Held })
+}
+
+// leavingReaders is about a Trace, too: a hold that ends with one who only got in to leave has ended.
+func leavingReaders(l *lab) {
+	rounds := 200
+	if !l.h.Virtual {
+		rounds = 20
+	}
+	p := l.process()
+	rw := p.RWLocker("a")
+	for range rounds {
+		l.as(backend.Read).take("a", "other:1")
+		ctx, cancel := context.WithCancel(l.ctx)
+		var calls []*call
+		for i := range 4 {
+			ctx := ctx
+			if i == 0 {
+				ctx = l.ctx
+			}
+			calls = append(calls, l.start("a reader", func() error {
+				if err := rw.Reader().LockContext(ctx); err != nil {
+					if !errors.Is(err, context.Canceled) {
+						return err
+					}
+					return nil
+				}
+				return rw.Reader().UnlockContext(l.ctx)
+			}))
+		}
+		l.settle()
+		r := p.next(1, which{kind: acquireStep}, after(cancel))
+		l.noError(l.as(backend.Read).give("a", "other:1"), "the writer's release")
+		for _, c := range calls {
+			c.ok()
+		}
+		cancel()
+		r.off()
+		l.as(backend.Read).eventuallyFree("a")
+	}
 }
 
 func tornPair(l *lab) {
