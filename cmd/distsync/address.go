@@ -77,11 +77,16 @@ func parseUser(text string) (*url.Userinfo, error) {
 	return url.UserPassword(name, password), nil
 }
 
-// checkHost returns an error unless text is a host and perhaps a port.
+// checkHost returns an error unless text is a host and perhaps a port. What is in the place of the port isn't cited: of a URL
+// without its host it is the password.
 func checkHost(text string) error {
 	host, port, err := net.SplitHostPort(withPort(text, "1"))
-	if err != nil || host == "" || strings.Trim(port, "0123456789") != "" || port == "" || len(port) > 5 {
-		return fmt.Errorf("%q isn't a host, nor host:port (of an IPv6 address: [::1]:6379)", text)
+	if err != nil || strings.Trim(port, "0123456789") != "" || port == "" || len(port) > 5 {
+		before, _, _ := strings.Cut(text, ":")
+		return fmt.Errorf("what follows the host %q isn't a port (an IPv6 address is written [::1]:6379)", before)
+	}
+	if host == "" {
+		return errors.New("a host is empty")
 	}
 	if strings.ContainsFunc(host, func(r rune) bool { return hidden(r) || strings.ContainsRune(`%&"'<>\^{}|`, r) }) {
 		return fmt.Errorf("%q isn't the name of a host", host)

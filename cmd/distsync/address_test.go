@@ -31,19 +31,21 @@ func TestWrongURLs(t *testing.T) {
 		"redis://u:sec#ret@localhost":     "%23",
 		"redis://u:secret@localhost?client_name=a@b":               "%40",
 		"redis://u:sec%ret@localhost":                              "%25",
-		"redis://u:secret@localhost:port":                          "localhost:port",
-		"redis://u:secret@localhost:123456":                        "localhost:123456",
+		"redis://u:secret@localhost:port":                          `host "localhost"`,
+		"redis://u:secret@localhost:123456":                        `host "localhost"`,
 		"redis://u:secret@::1:6379":                                "[::1]",
 		"redis://u:secret@host name":                               "host name",
 		"redis://u:secret@a\x1b[31m":                               `a\x1b`,
 		"redis://u:secret@a,b":                                     "redis+cluster://",
-		"redis://u:secret@a,":                                      `""`,
-		"redis+cluster://u:secret@a,":                              `""`,
+		"redis://u:secret@a,":                                      "a host is empty",
+		"redis+cluster://u:secret@a,":                              "a host is empty",
 		"redis://u:secret@a/x":                                     "database",
 		"redis://u:secret@a/1/2":                                   "path",
 		"redis://u:secret@a?wrong=1":                               "wrong",
 		"redis://u:secret@a?db=%zz":                                "hexadecimal",
 		"redis://u:secret@a?max_retries=x":                         "max_retries",
+		"redis://u:secret":                                         `host "u"`,
+		"redis://:sec:ret":                                         `host ""`,
 		"unix://":                                                  "unix socket",
 		"redis+sentinel://u:secret@a,b":                            "master_name",
 		"redis+sentinel://a?master_name=m&password=secret&wrong=1": "wrong",
@@ -69,6 +71,28 @@ func TestWrongURLs(t *testing.T) {
 			t.Errorf("%s: not a line of text: %q", url, got.stderr)
 		}
 	}
+}
+
+// Nothing that is said of a URL cites what is before its @, however that is written.
+func FuzzPasswords(f *testing.F) {
+	for _, text := range []string{"", "/", "?", "#", "%", "@", ":", ",", "[", "]", " ", "\x1b", "%zz", "a@b", "?x=", "//", "\\"} {
+		f.Add("redis", text, "")
+		f.Add("etcd+x", "", text)
+		f.Add("valkey", text, text)
+	}
+	f.Fuzz(func(t *testing.T, scheme, before, after string) {
+		const secret = "6379-secret"
+		if strings.Contains(scheme, secret) {
+			return
+		}
+		a, err := parseStore(scheme + "://u:" + before + secret + after + "@localhost:1")
+		if err != nil && strings.Contains(err.Error(), secret) {
+			t.Error(err)
+		}
+		if err == nil && (strings.Contains(a.String(), secret) || a.path+a.query != "") {
+			t.Errorf("%+v", a)
+		}
+	})
 }
 
 // What comes of URLs that are right.

@@ -442,6 +442,28 @@ func TestNotAllowed(t *testing.T) {
 	}
 }
 
+// A store that stops to answer in the middle is as one that can't be reached.
+func TestHangs(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"redis", "valkey"} {
+		server := testservers.Redis(t)
+		g := &global{store: scheme + "://" + server.Addr, timeout: 500 * time.Millisecond}
+		err := g.with(t.Context(), func(s *store, c *dlock.Client) error {
+			server.Stop()
+			defer server.Cont()
+			if _, err := g.inspect(t.Context(), s, c, "n"); statusOf(err) != exitUnavailable {
+				t.Errorf("show: %v", err)
+			}
+			cmd := newList(g)
+			cmd.SetContext(t.Context())
+			return g.list(cmd, s, c, "")
+		})
+		if statusOf(err) != exitUnavailable {
+			t.Errorf("ls: %v", err)
+		}
+	}
+}
+
 // full is a disk that is.
 type full struct{}
 

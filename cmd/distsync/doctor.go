@@ -177,7 +177,7 @@ func label(k backend.Kind) string {
 
 // troubled tells that a lock couldn't be had. Who needs no other kinds than the plain one can do without them.
 func (d *doctor) troubled(name string, k backend.Kind, err error) {
-	todo := "the documentation of the backend's package says what the user needs"
+	todo := "what a user needs for each kind of lock is in docs/operations.md, Permissions"
 	switch {
 	case strings.Contains(err.Error(), "NOPERM") && d.prefix == "":
 		todo += "; if that is only some keys, say --prefix"

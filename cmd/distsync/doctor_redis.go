@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,10 +140,7 @@ func (d *doctor) checkVersion(n node, fields map[string]string) {
 	if v := fields["valkey_version"]; v != "" {
 		product, version = "Valkey", v
 	}
-	mode := fields["redis_mode"] + fields["server_mode"]
-	if v := fields["redis_mode"]; v != "" {
-		mode = v
-	}
+	mode := cmp.Or(fields["redis_mode"], fields["server_mode"])
 	what := fmt.Sprintf("%s%s %s, %s", n.which, product, version, mode)
 	major, _ := strconv.Atoi(strings.SplitN(version, ".", 2)[0])
 	switch {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -261,5 +263,47 @@ func TestDoctorFindsInEtcd(t *testing.T) {
 	got := inside(ctx, "doctor", "--store", "etcd://app:hidden@"+server.Addr)
 	if got.status != exitUnavailable || strings.Contains(got.stdout+got.stderr, "hidden") || !strings.Contains(got.stdout, "invalid user ID or password") {
 		t.Errorf("a wrong password: %+v", got)
+	}
+}
+
+// A cluster of which a member is gone, and that is full.
+func TestDoctorFindsInEtcdCluster(t *testing.T) {
+	t.Parallel()
+	members := testservers.EtcdCluster(t, 3, "--quota-backend-bytes", "1000000")
+	var addrs []string
+	for _, m := range members {
+		addrs = append(addrs, m.Addr)
+	}
+	url := "etcd://" + strings.Join(addrs, ",")
+	checks, status := diagnose(t, "--store", url)
+	want(t, checks, "quorum", statusOK, "1 may fail")
+	if status != 0 {
+		t.Errorf("status %d: %+v", status, checks)
+	}
+
+	members[2].Kill()
+	cli, err := clientv3.New(clientv3.Config{Endpoints: addrs[:2], Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Close()
+	testservers.Until(t, "it is full", func() bool {
+		_, err := cli.Put(t.Context(), "filler", strings.Repeat("x", 300_000))
+		return errors.Is(err, rpctypes.ErrNoSpace)
+	})
+	checks, status = diagnose(t, "--store", url, "--timeout", "2s")
+	want(t, checks, "member", statusWarn, members[2].Addr)
+	want(t, checks, "quorum", statusWarn, "2 of 3")
+	want(t, checks, "alarms", statusFail, "is full")
+	want(t, checks, "space", statusWarn, "MB are used")
+	want(t, checks, "exclusive", statusFail, "space exceeded")
+	if status != exitFailed {
+		t.Errorf("status %d", status)
+	}
+
+	members[1].Kill() // nobody has a majority any more
+	got := inside(t.Context(), "doctor", "--store", url, "--timeout", "1s")
+	if got.status != exitUnavailable || !strings.Contains(got.stdout, "fail  connect") {
+		t.Errorf("without a majority: %+v", got)
 	}
 }

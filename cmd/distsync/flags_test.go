@@ -23,6 +23,7 @@ func TestUsage(t *testing.T) {
 		"unknown command":            {"doctor", "x"},
 		"--every 1ms: at least 20ms": {"watch", "n", "--every", "1ms"},
 		"which store?":               {"ls"},
+		"--timeout 0s: no store":     {"ls", "--timeout", "0", "--store", "redis://localhost"},
 	} {
 		got := inside(t.Context(), args...)
 		if got.status != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, want) || strings.Contains(got.stderr, "\x1b") {

@@ -12,6 +12,8 @@ frees those that are stuck. Say which store with --store or DISTSYNC_STORE:
 
 Every flag can be given in the environment: --timeout as DISTSYNC_TIMEOUT, and so on.
 
+What to do with a lock that is stuck is in docs/operations.md of the repository.
+
 Exit status: 0 done; 1 something else has failed; 64 the command line is wrong; 69 the
 store can't be reached; and those of distsync run: see there.`
 

@@ -49,6 +49,9 @@ func (g *global) openStore(ctx context.Context) (b backend.Backend, closeStore f
 // connect is openStore for those who need the client, too.
 func (g *global) connect(ctx context.Context) (*store, error) {
 	a, err := parseStore(g.store)
+	if err == nil && g.timeout <= 0 {
+		err = fmt.Errorf("--timeout %v: no store answers so soon", g.timeout)
+	}
 	if err != nil {
 		return nil, exit(exitUsage, err)
 	}
@@ -132,21 +135,21 @@ func (s *store) openRedis(g *global) error {
 		if o.RouteByLatency || o.RouteRandomly || o.ReplicaOnly {
 			return wrong(errors.New("locks are on the master: no route_by_latency, route_randomly or replica_only"))
 		}
-		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
+		o.DialTimeout, o.ReadTimeout = orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewFailoverClient(o)
 	case way == "cluster":
 		o, err := redis.ParseClusterURL(a.url(scheme))
 		if err != nil {
 			return wrong(err)
 		}
-		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
+		o.DialTimeout, o.ReadTimeout = orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewClusterClient(o)
 	default:
 		o, err := redis.ParseURL(a.url(scheme))
 		if err != nil {
 			return wrong(err)
 		}
-		o.ContextTimeoutEnabled, o.DialTimeout, o.ReadTimeout = true, orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
+		o.DialTimeout, o.ReadTimeout = orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewClient(o)
 	}
 	opts := []redisbackend.Option{redisbackend.WithPrefix(g.prefix)}
