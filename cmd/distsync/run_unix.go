@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
 	"github.com/seed951563bd/distsync/dlock"
 )
@@ -109,9 +110,7 @@ func (s *running) run(ctx context.Context) (err error) {
 	s.hold, err = s.acquire(ctx, c, s.name)
 	waited()
 	if err != nil {
-		if ctx.Err() != nil {
-			s.leaveNothing(c)
-		}
+		s.leaveNothing(c)
 		return interrupted(ctx, s.refused(store, err))
 	}
 	s.tell("acquired", func(p *progress) {
@@ -147,20 +146,30 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// leaveNothing waits, for as long as the store may take, until the store knows nothing any more of a wait that has ended. The client gives back in
-// the background what an attempt without an answer may have brought about, until it is closed.
+// leaveNothing waits until the store knows nothing any more of a wait that came to nothing, but no longer than the store may take, and
+// not if we are interrupted once more. The client gives back in the background what an attempt without an answer may have brought about,
+// until it is closed.
 func (s *running) leaveNothing(c *dlock.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	ours := func(id string) bool { return strings.HasPrefix(id, c.ID()+":") }
-	for ctx.Err() == nil {
+	ctx, interrupt := context.WithCancelCause(ctx)
+	defer s.interruptible(interrupt)()
+	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 100*time.Millisecond) {
 		l, err := c.Inspect(ctx, s.name)
-		if errors.Is(err, errors.ErrUnsupported) || err == nil && !slices.ContainsFunc(l.Line, ours) &&
-			!slices.ContainsFunc(l.Holders, func(h dlock.Holder) bool { return h.Client == c.ID() }) {
+		switch {
+		case errors.Is(err, errors.ErrUnsupported), backend.KindOf(err) == backend.Refused:
+			return // we don't get to know
+		case err == nil && !knows(&l, c.ID()):
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(pause)
 	}
+}
+
+// knows says whether a client is among those who have a lock, or stand in line for it.
+func knows(l *dlock.LockInfo, client string) bool {
+	return slices.ContainsFunc(l.Holders, func(h dlock.Holder) bool { return h.Client == client }) ||
+		slices.ContainsFunc(l.Line, func(id string) bool { return strings.HasPrefix(id, client+":") })
 }
 
 // renewed is told of each round of renewals.
