@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -244,11 +245,20 @@ func waiting(res *pb.TxnResponse, i int) int {
 	return int(res.Responses[i].GetResponseRange().GetCount())
 }
 
-// others says whether others wait for a lock, as a release has found which counted n of those who
-// wait. It says one for any number: the line sees to it that one of them comes at a time.
-func (ln *line) others(name string, n int) int {
-	if ln.own(name) != nil {
-		n--
+// someWaiting reads the first two keys of those who wait for a lock: enough to say whether one of them is another's.
+func (st *store) someWaiting(name string) *pb.RequestOp {
+	op := st.countWaiting(name)
+	r := op.GetRequestRange()
+	r.CountOnly, r.KeysOnly, r.Limit = false, true, 2
+	return op
+}
+
+// others says whether others wait for a lock, as a release has found which read some of the keys of those who wait: the session's own
+// may be among them or not, since it is put there in the background. It says one for any number: the line sees to it that one of them comes at a time.
+func (ln *line) others(name string, keys []*mvccpb.KeyValue) int {
+	own := ln.own(name)
+	if slices.ContainsFunc(keys, func(kv *mvccpb.KeyValue) bool { return !slices.Equal(kv.Key, own) }) {
+		return 1
 	}
-	return min(max(n, 0), 1)
+	return 0
 }

@@ -223,7 +223,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 			lease := key.lease
 			var ops []*pb.RequestOp
 			if req.AskWaiting && id.role != readRole && !a.fair {
-				ops = append(ops, s.store.countWaiting(req.Name))
+				ops = append(ops, s.store.someWaiting(req.Name))
 			}
 			var freed *pb.TxnResponse
 			if freed, key, err = s.delete(ctx, a, key, ops...); freed != nil {
@@ -253,7 +253,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
 	res := backend.ReleaseResult{Outcome: backend.Freed}
 	if len(done.Responses) > 1 {
-		res.Counted, res.Waiting = true, s.line.others(req.Name, waiting(done, 1))
+		res.Counted, res.Waiting = true, s.line.others(req.Name, done.Responses[1].GetResponseRange().GetKvs())
 	}
 	if res.Waiting > 0 {
 		s.others.add(req.Name) // soon

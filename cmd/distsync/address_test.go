@@ -196,7 +196,7 @@ func TestUnreachable(t *testing.T) {
 			if !strings.Contains(c.want, timeout) {
 				timeout = "20s"
 			}
-			got := inside(t.Context(), "ls", "--timeout", timeout, "--store", c.url)
+			got := inside(t.Context(), "ls", "--store-timeout", timeout, "--store", c.url)
 			if got.status != exitUnavailable || got.stdout != "" || !strings.Contains(got.stderr, c.want) {
 				t.Errorf("status %d, %swant %d and %q", got.status, got.stderr, exitUnavailable, c.want)
 			}

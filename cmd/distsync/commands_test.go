@@ -300,7 +300,7 @@ func TestWatchLineAndStore(t *testing.T) {
 	hold := must(t)(web.FairLocker("report").Acquire(ctx))
 	watching, stop := context.WithCancel(ctx)
 	out, ended := new(sink), make(chan int, 1)
-	args := []string{"watch", "report", "--store", url, "--every", "50ms", "--timeout", "500ms"}
+	args := []string{"watch", "report", "--store", url, "--every", "50ms", "--store-timeout", "500ms"}
 	go func() { ended <- execute(watching, args, strings.NewReader(""), out, out) }()
 	saw := func(what string) {
 		t.Helper()

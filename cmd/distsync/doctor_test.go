@@ -115,7 +115,7 @@ func TestDoctorFinds(t *testing.T) {
 			}
 
 			user("deaf", "~*", "&*", "+@all", "-publish")
-			checks, _ = diagnose(t, "--store", url("deaf"), "--timeout", "500ms")
+			checks, _ = diagnose(t, "--store", url("deaf"), "--store-timeout", "500ms")
 			want(t, checks, "exclusive", statusFail, "")
 
 			user("plain", "~*", "&*", "+@all", "-eval", "-evalsha")
@@ -234,7 +234,7 @@ func TestDoctorFindsInEtcd(t *testing.T) {
 		}
 	}
 
-	checks, status := diagnose(t, "--store", "etcd://"+server.Addr+",127.0.0.1:1", "--timeout", "2s")
+	checks, status := diagnose(t, "--store", "etcd://"+server.Addr+",127.0.0.1:1", "--store-timeout", "2s")
 	want(t, checks, "member", statusWarn, "127.0.0.1:1")
 	want(t, checks, "quorum", statusOK, "single")
 	if status != 0 {
@@ -291,7 +291,7 @@ func TestDoctorFindsInEtcdCluster(t *testing.T) {
 		_, err := cli.Put(t.Context(), "filler", strings.Repeat("x", 300_000))
 		return errors.Is(err, rpctypes.ErrNoSpace)
 	})
-	checks, status = diagnose(t, "--store", url, "--timeout", "2s")
+	checks, status = diagnose(t, "--store", url, "--store-timeout", "2s")
 	want(t, checks, "member", statusWarn, members[2].Addr)
 	want(t, checks, "quorum", statusWarn, "2 of 3")
 	want(t, checks, "alarms", statusFail, "is full")
@@ -302,7 +302,7 @@ func TestDoctorFindsInEtcdCluster(t *testing.T) {
 	}
 
 	members[1].Kill() // nobody has a majority any more
-	got := inside(t.Context(), "doctor", "--store", url, "--timeout", "1s")
+	got := inside(t.Context(), "doctor", "--store", url, "--store-timeout", "1s")
 	if got.status != exitUnavailable || !strings.Contains(got.stdout, "fail  connect") {
 		t.Errorf("without a majority: %+v", got)
 	}

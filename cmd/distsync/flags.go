@@ -21,7 +21,7 @@ type global struct {
 func (g *global) define(flags *pflag.FlagSet) {
 	flags.StringVar(&g.store, "store", "", "URL of the store, such as redis://localhost:6379: see distsync help stores")
 	flags.StringVar(&g.prefix, "prefix", "", "what the keys of locks begin with (default: nothing; in etcd distsync/locks/)")
-	flags.DurationVar(&g.timeout, "timeout", 5*time.Second, "how long the store may take to answer")
+	flags.DurationVar(&g.timeout, "store-timeout", 5*time.Second, "how long the store may take to answer")
 	flags.BoolVar(&g.sharded, "sharded", false, "use sharded channels, as all who share these locks do (Redis, Valkey)")
 	flags.BoolVar(&g.json, "json", false, "print JSON, one object a line, for programs")
 	flags.BoolVar(&g.quiet, "quiet", false, "print nothing but what was asked for, and errors")

@@ -19,11 +19,11 @@ func TestUsage(t *testing.T) {
 		`flag: --\x1b[31m`:           {"ls", "--\x1b[31m"},
 		"accepts at most 1 arg":      {"ls", "a", "b"},
 		"requires at least 1 arg":    {"show"},
-		"invalid argument":           {"ls", "--timeout", "soon"},
+		"invalid argument":           {"ls", "--store-timeout", "soon"},
 		"unknown command":            {"doctor", "x"},
 		"--every 1ms: at least 20ms": {"watch", "n", "--every", "1ms"},
 		"which store?":               {"ls"},
-		"--timeout 0s: no store":     {"ls", "--timeout", "0", "--store", "redis://localhost"},
+		"--store-timeout 0s: no store":     {"ls", "--store-timeout", "0", "--store", "redis://localhost"},
 	} {
 		got := inside(t.Context(), args...)
 		if got.status != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, want) || strings.Contains(got.stderr, "\x1b") {
@@ -45,7 +45,7 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("DISTSYNC_STORE", "redis://"+server.Addr)
 	t.Setenv("DISTSYNC_PREFIX", "lock:")
 	t.Setenv("DISTSYNC_JSON", "true")
-	t.Setenv("DISTSYNC_TIMEOUT", "20s")
+	t.Setenv("DISTSYNC_STORE_TIMEOUT", "20s")
 	if got := inside(t.Context(), "ls"); got.status != 0 || !strings.HasPrefix(got.stdout, `{"name":"n",`) {
 		t.Errorf("%+v", got)
 	}
@@ -56,11 +56,11 @@ func TestEnvironment(t *testing.T) {
 	if got := inside(t.Context(), "ls", "--json=false", "--prefix", "other:"); got.stdout != "" || got.stderr != "" {
 		t.Errorf("%+v", got)
 	}
-	t.Setenv("DISTSYNC_TIMEOUT", "soon\x1b")
-	if got := inside(t.Context(), "ls"); got.status != exitUsage || !strings.Contains(got.stderr, `DISTSYNC_TIMEOUT: invalid value "soon\x1b"`) {
+	t.Setenv("DISTSYNC_STORE_TIMEOUT", "soon\x1b")
+	if got := inside(t.Context(), "ls"); got.status != exitUsage || !strings.Contains(got.stderr, `DISTSYNC_STORE_TIMEOUT: invalid value "soon\x1b"`) {
 		t.Errorf("%+v", got)
 	}
-	t.Setenv("DISTSYNC_TIMEOUT", "")
+	t.Setenv("DISTSYNC_STORE_TIMEOUT", "")
 	t.Setenv("DISTSYNC_STORE", "redis://:secret@a:b:c")
 	if got := inside(t.Context(), "ls"); got.status != exitUsage || strings.Contains(got.stderr, "secret") {
 		t.Errorf("%+v", got)

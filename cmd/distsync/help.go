@@ -10,7 +10,7 @@ frees those that are stuck. Say which store with --store or DISTSYNC_STORE:
   distsync show NAME       who has one, for how long, and who stands in line
   distsync doctor          whether locks can work there, for this user
 
-Every flag can be given in the environment: --timeout as DISTSYNC_TIMEOUT, and so on.
+Every flag can be given in the environment: --store-timeout as DISTSYNC_STORE_TIMEOUT, and so on.
 
 What to do with a lock that is stuck is in docs/operations.md of the repository.
 
@@ -40,9 +40,9 @@ these have to be escaped: / as %2F, ? as %3F, # as %23, @ as %40, % as %25.
 A password on a command line is seen by all users of the machine: better put it
 into DISTSYNC_STORE.
 
-Every flag can be given in the environment as well: --timeout as
-DISTSYNC_TIMEOUT, --json as DISTSYNC_JSON=true, and so on; but not --force and
---yes. The command line goes first.
+Every flag can be given in the environment as well: --store-timeout as
+DISTSYNC_STORE_TIMEOUT, --json as DISTSYNC_JSON=true, and so on; but not --force
+and --yes. The command line goes first.
 
 With Redis and Valkey a lock's name is its key, after --prefix. In etcd all locks
 are below --prefix, by default distsync/locks/.

@@ -69,9 +69,6 @@ command's process group. While distsync waits for the lock the first six end it.
 stops the command with ^Z for longer than the lease loses the lock, and the command
 is killed.
 
-For how long the store may take to answer says DISTSYNC_TIMEOUT (5s): here --timeout is
-the command's.
-
 Exit status: the command's; 128+N if signal N ended it, or the wait for the lock; 124 if
 it ran for longer than --timeout; 76 if the lock was lost, or about to be; 75 if it was
 not acquired in time (-E says another); 69 if the store can't be reached; 64 if the
@@ -112,9 +109,7 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
 	f.DurationVar(&r.longest, "timeout", 0, "how long the command may run before it gets TERM, and --grace later KILL (default: for ever)")
 	f.IntVarP(&r.notAcquired, "not-acquired", "E", exitNotAcquired, "the exit status if the lock isn't acquired in time")
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)) // there is such a flag
-	for _, name := range []string{"timeout", "not-acquired"} {
-		f.Lookup(name).Annotations = map[string][]string{byHand: nil}
-	}
+	f.Lookup("not-acquired").Annotations = map[string][]string{byHand: nil}
 	return cmd
 }
 
@@ -122,9 +117,6 @@ var kinds = []string{"lock", "fair", "read", "write", "fenced"}
 
 // check returns an error if the flags can't be meant.
 func (r *runner) check(cmd *cobra.Command) error {
-	if err := fromEnvironment(cmd.Root().PersistentFlags()); err != nil { // for --timeout, which has two meanings
-		return err
-	}
 	r.forever = !cmd.Flags().Changed("wait")
 	if !cmd.Flags().Changed("grace") {
 		r.grace = min(r.lease/3, longestGrace)
@@ -162,7 +154,7 @@ func (r *runner) counts() (n, limit int, err error) {
 }
 
 // margin is how long before the lock may be another's everything has to be dead: killing takes its time on a busy machine.
-func (r *runner) margin() time.Duration { return min(r.lease/20, time.Second) }
+func (r *runner) margin() time.Duration { return min(r.lease/10, time.Second) }
 
 // acquire acquires what the flags say.
 func (r *runner) acquire(ctx context.Context, c *dlock.Client, name string) (*dlock.Hold, error) {

@@ -236,8 +236,7 @@ func TestRunNotAcquired(t *testing.T) {
 	if quiet := distsync(t, "run", "a", "--quiet", "--wait", "0", "--store", url, "--", "true"); quiet != (result{status: 75}) {
 		t.Errorf("%+v", quiet)
 	}
-	// In the environment it is the store's.
-	if late := distsyncWith(t, []string{"DISTSYNC_TIMEOUT=1ns"}, "run", "c", "--store", url, "--", "true"); late.status != 69 {
+	if late := distsyncWith(t, []string{"DISTSYNC_STORE_TIMEOUT=1ns"}, "run", "c", "--store", url, "--", "true"); late.status != 69 {
 		t.Errorf("%+v", late)
 	}
 	server.Do("ACL", "SETUSER", "guest", "on", ">secret", "~*", "+ping")
@@ -310,7 +309,7 @@ func TestRunEndsBeforeTheLockIsAnothers(t *testing.T) {
 				}
 				t.Cleanup(func() { proxy.Close() })
 				log := t.TempDir() + "/log"
-				flags := []string{name, "--lease", "2s", "--grace", "200ms", "--"}
+				flags := []string{name, "--lease", "6s", "--grace", "1s", "--"}
 				first := try(t, scheme+"://"+proxy.Addr(), append(flags, family...)...)
 				first.cmd.Env = append(first.cmd.Env, "LOG="+log, "MEMBER="+member)
 				first.start().await("started")

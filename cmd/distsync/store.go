@@ -50,7 +50,7 @@ func (g *global) openStore(ctx context.Context) (b backend.Backend, closeStore f
 func (g *global) connect(ctx context.Context) (*store, error) {
 	a, err := parseStore(g.store)
 	if err == nil && g.timeout <= 0 {
-		err = fmt.Errorf("--timeout %v: no store answers so soon", g.timeout)
+		err = fmt.Errorf("--store-timeout %v: no store answers so soon", g.timeout)
 	}
 	if err != nil {
 		return nil, exit(exitUsage, err)

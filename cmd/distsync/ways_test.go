@@ -54,7 +54,7 @@ func TestWays(t *testing.T) {
 			if c.says == "no answer" {
 				timeout = "1s" // etcd's client goes on until then
 			}
-			got := distsyncWith(t, []string{c.env}, "ls", "--timeout", timeout, "--store", c.url)
+			got := distsyncWith(t, []string{c.env}, "ls", "--store-timeout", timeout, "--store", c.url)
 			if got.status != c.status || !strings.Contains(got.stderr, c.says) {
 				t.Errorf("%+v, want status %d and %q", got, c.status, c.says)
 			}
