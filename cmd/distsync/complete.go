@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// completeNames completes names of locks that are held, for up to most arguments, or any number if that is negative. A store
+// that doesn't answer soon completes nothing.
+func (g *global) completeNames(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) (names []string, _ cobra.ShellCompDirective) {
+		if fromEnvironment(cmd.Flags()) != nil || most >= 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		g.timeout = min(g.timeout, time.Second)
+		ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
+		defer cancel()
+		_ = g.with(ctx, func(_ *store, c *dlock.Client) error {
+			for l, err := range c.Locks(ctx, begun) {
+				if err != nil || len(names) == 100 {
+					break
+				}
+				if printable(l.Name) == l.Name {
+					names = append(names, l.Name)
+				}
+			}
+			return nil
+		})
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}

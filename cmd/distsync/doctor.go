@@ -1,0 +1,321 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+func newDoctor(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Check that locks can work on this store, for this user",
+		Long: `Connects to the store, and does what the library does: it takes, renews and releases a
+lock of each kind, under a random name that begins with --prefix, and removes what
+is left of it. It looks whether who waits is told of a release, and whether the
+server is one that locks are safe on: its version, replicas, eviction of keys and
+clock; the slots of a cluster; and of etcd its members, alarms and space.
+
+Each check is ok, a warning or a failure, and says what to do. If the user may
+touch only some keys, say --prefix.
+
+The exit status is 0 if nothing has failed, 1 if something has, 69 if the store can't
+be reached.`,
+		Example: `  distsync doctor --store redis://app:PASSWORD@redis.internal:6379 --prefix lock:
+  distsync doctor --json | jq -r 'select(.status != "ok") | .check + ": " + .todo'`,
+		Args: usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return g.doctor(ctx, cmd)
+		},
+	}
+}
+
+// How a check went.
+const (
+	statusOK   = "ok"
+	statusWarn = "warn"
+	statusFail = "fail"
+)
+
+// A check is what the doctor has found out.
+type check struct {
+	Check  string `json:"check"`
+	Status string `json:"status"`
+	Text   string `json:"text"`
+	Todo   string `json:"todo,omitempty"`
+}
+
+// A doctor checks one store.
+type doctor struct {
+	*store
+	session backend.Session
+	timeout time.Duration
+	prefix  string
+	tell    func(check)
+}
+
+func (d *doctor) ok(name, format string, args ...any) {
+	d.tell(check{name, statusOK, fmt.Sprintf(format, args...), ""})
+}
+
+func (d *doctor) warn(name, todo, format string, args ...any) {
+	d.tell(check{name, statusWarn, fmt.Sprintf(format, args...), todo})
+}
+
+func (d *doctor) fail(name, todo, format string, args ...any) {
+	d.tell(check{name, statusFail, fmt.Sprintf(format, args...), todo})
+}
+
+func (g *global) doctor(ctx context.Context, cmd *cobra.Command) error {
+	out := screenOf(cmd.OutOrStdout())
+	var failed bool
+	var broken error
+	tell := func(c check) {
+		failed = failed || c.Status == statusFail
+		if err := c.print(out, g); err != nil {
+			broken = err
+		}
+	}
+	begun := time.Now()
+	s, err := g.connect(ctx)
+	if err != nil {
+		if statusOf(err) == exitUnavailable {
+			tell(check{"connect", statusFail, err.Error(), "is it running, and is the URL right? (distsync help stores)"})
+			err = exit(exitUnavailable, nil)
+		}
+		return err
+	}
+	defer s.close()
+	tell(check{"connect", statusOK, fmt.Sprintf("%s answered within %v", s.address, time.Since(begun).Round(time.Millisecond)), ""})
+	d := &doctor{store: s, session: s.Open(), timeout: g.timeout, prefix: g.prefix, tell: tell}
+	defer d.session.Close()
+	if s.etcd != nil {
+		d.checkEtcd(ctx)
+	} else {
+		d.checkRedis(ctx)
+	}
+	d.checkLocks(ctx)
+	switch {
+	case broken != nil:
+		return broken
+	case ctx.Err() != nil:
+		return exitf(exitFailed, "interrupted: not all was checked")
+	case failed:
+		return exit(exitFailed, nil)
+	}
+	return nil
+}
+
+// print prints a check, for people in a line or two.
+func (c *check) print(s screen, g *global) error {
+	if g.json {
+		return printJSON(s, c)
+	}
+	if g.quiet && c.Status == statusOK {
+		return nil
+	}
+	colour := map[string]string{statusOK: green, statusWarn: yellow, statusFail: red}[c.Status]
+	_, err := fmt.Fprintf(s, "%s  %-11s  %s\n", s.paint(colour, fmt.Sprintf("%-4s", c.Status)), c.Check, escape(c.Text))
+	if err == nil && c.Todo != "" {
+		_, err = fmt.Fprintf(s, "%19s→ %s\n", "", escape(c.Todo))
+	}
+	return err
+}
+
+// bounded returns a context for one request to the store.
+func (d *doctor) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d.timeout)
+}
+
+// checkLocks takes a lock of each kind.
+func (d *doctor) checkLocks(ctx context.Context) {
+	for _, kinds := range [][]backend.Kind{
+		{backend.Exclusive}, {backend.Fenced}, {backend.Write, backend.Read}, {backend.Fair}, {backend.Permits},
+	} {
+		if ctx.Err() == nil && d.Limits().Kinds.Has(kinds[0]) {
+			d.checkKinds(ctx, kinds)
+		}
+	}
+	if ctx.Err() == nil {
+		d.checkLooking(ctx)
+	}
+}
+
+// checkKinds takes, renews and releases a lock of each of some kinds.
+func (d *doctor) checkKinds(ctx context.Context, kinds []backend.Kind) {
+	name := "distsync-doctor-" + strings.ToLower(rand.Text())
+	defer d.remove(context.WithoutCancel(ctx), name)
+	for _, k := range kinds {
+		p := probe{doctor: d, name: name, kind: k}
+		if err := p.run(ctx); err != nil {
+			d.troubled(label(kinds[0]), k, err)
+			return
+		}
+	}
+	d.ok(label(kinds[0]), "taken, renewed and released")
+}
+
+// label returns the name of the check of a kind of lock.
+func label(k backend.Kind) string {
+	if k == backend.Write {
+		return "read-write"
+	}
+	return k.String()
+}
+
+// troubled tells that a lock couldn't be had. Who needs no other kinds than the plain one can do without them.
+func (d *doctor) troubled(name string, k backend.Kind, err error) {
+	todo := "what a user needs for each kind of lock is in docs/operations.md, Permissions"
+	switch {
+	case strings.Contains(err.Error(), "NOPERM") && d.prefix == "":
+		todo += "; if that is only some keys, say --prefix"
+	case errors.Is(err, backend.ErrConflict):
+		todo = "another kind of data is where the locks are to be: say --prefix"
+	}
+	tell := d.warn
+	if k == backend.Exclusive {
+		tell = d.fail
+	}
+	tell(name, todo, "%v", err)
+}
+
+// A probe is a lock that is taken to see whether that works.
+type probe struct {
+	*doctor
+	name string
+	kind backend.Kind
+}
+
+// probing is the owner of probes, and lease how long they last if nobody releases them.
+const (
+	probing = "distsync-doctor:1"
+	lease   = 10 * time.Second
+)
+
+func (p *probe) run(ctx context.Context) error {
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
+	woken, stop := p.listen(ctx)
+	defer stop()
+	got, err := p.session.Acquire(ctx, backend.AcquireRequest{Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1, Limit: 1})
+	switch {
+	case err != nil:
+		return fmt.Errorf("can't be taken: %w", err)
+	case !got.Acquired:
+		return errors.New("can't be taken: somebody has it, under a random name")
+	}
+	renewed, err := p.session.Renew(ctx, backend.RenewRequest{Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1})
+	switch {
+	case err != nil:
+		return fmt.Errorf("can't be renewed: %w", err)
+	case !renewed.Held:
+		return errors.New("was gone at once: does something evict keys, or do writes go elsewhere?")
+	}
+	if err := p.look(ctx); err != nil {
+		return err
+	}
+	released, err := p.session.Release(ctx, backend.ReleaseRequest{Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1})
+	switch {
+	case err != nil:
+		return fmt.Errorf("can't be released: %w", err)
+	case released.Outcome != backend.Freed:
+		return errors.New("was gone when it was released: does something evict keys, or do writes go elsewhere?")
+	}
+	if p.kind == backend.Exclusive {
+		p.heard(ctx, woken)
+	}
+	return nil
+}
+
+// look looks at the plain lock as ls and show do.
+func (p *probe) look(ctx context.Context) error {
+	inspector, ok := p.session.(backend.Inspector)
+	if !ok || p.kind != backend.Exclusive {
+		return nil
+	}
+	found, err := inspector.Inspect(ctx, backend.InspectRequest{Name: p.name})
+	switch {
+	case err != nil:
+		p.warn("show", "allow it if people shall see who has a lock", "can't be looked at: %v", err)
+	case len(found.Holders) != 1 || found.Holders[0].Owner != probing:
+		return fmt.Errorf("it was taken, and the store says it is had by %d others", len(found.Holders))
+	}
+	return nil
+}
+
+// listen asks to be told of the release of a plain lock.
+func (p *probe) listen(ctx context.Context) (woken chan struct{}, stop func()) {
+	notifier, ok := p.session.(backend.Notifier)
+	if !ok || p.kind != backend.Exclusive {
+		return nil, func() {}
+	}
+	woken = make(chan struct{}, 1)
+	sub, err := notifier.Subscribe(ctx, backend.SubscribeRequest{Kind: p.kind, Name: p.name, Wake: func(backend.Wakeup) {
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}})
+	if err != nil {
+		p.fail("messages", "allow the channels: who waits for a lock isn't told of its release, and looks now and then", "can't be subscribed to: %v", err)
+		return nil, func() {}
+	}
+	return woken, sub.Close
+}
+
+// heard waits for the message of the release.
+func (p *probe) heard(ctx context.Context, woken chan struct{}) {
+	if woken == nil {
+		return
+	}
+	begun := time.Now()
+	select {
+	case <-woken:
+		p.ok("messages", "who waits hears of a release (within %v)", time.Since(begun).Round(time.Millisecond))
+	case <-ctx.Done():
+		p.fail("messages", "may this user publish on the lock's channel? Who waits isn't told of releases, and looks now and then",
+			"the release of a lock wasn't heard of within %v", p.timeout)
+	}
+}
+
+// checkLooking lists some locks, as ls does.
+func (d *doctor) checkLooking(ctx context.Context) {
+	lister, ok := d.session.(backend.Lister)
+	if !ok {
+		return
+	}
+	ctx, cancel := d.bounded(ctx)
+	defer cancel()
+	if _, err := lister.List(ctx, backend.ListRequest{Limit: 100}); err != nil {
+		d.warn("ls", "allow it if people shall see which locks there are; locks themselves don't need it", "locks can't be listed: %v", err)
+		return
+	}
+	d.ok("ls", "locks can be listed")
+}
+
+// remove removes what a probe has left in the store: a few keys that stay when a lock of some kinds is free.
+func (d *doctor) remove(ctx context.Context, name string) {
+	ctx, cancel := d.bounded(ctx)
+	defer cancel()
+	var err error
+	if d.etcd != nil {
+		err = d.removeEtcd(ctx, name)
+	} else {
+		err = d.removeRedis(ctx, name)
+	}
+	if err != nil {
+		d.warn("cleaning", "delete what begins so, if anything is left", "%s: what is left can't be removed: %v", name, err)
+	}
+}

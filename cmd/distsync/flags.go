@@ -1,0 +1,51 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// global are the flags that every command has.
+type global struct {
+	store   string
+	prefix  string
+	timeout time.Duration
+	sharded bool
+	json    bool
+	quiet   bool
+}
+
+func (g *global) define(flags *pflag.FlagSet) {
+	flags.StringVar(&g.store, "store", "", "URL of the store, such as redis://localhost:6379: see distsync help stores")
+	flags.StringVar(&g.prefix, "prefix", "", "what the keys of locks begin with (default: nothing; in etcd distsync/locks/)")
+	flags.DurationVar(&g.timeout, "timeout", 5*time.Second, "how long the store may take to answer")
+	flags.BoolVar(&g.sharded, "sharded", false, "use sharded channels, as all who share these locks do (Redis, Valkey)")
+	flags.BoolVar(&g.json, "json", false, "print JSON, one object a line, for programs")
+	flags.BoolVar(&g.quiet, "quiet", false, "print nothing but what was asked for, and errors")
+}
+
+// byHand marks a flag that isn't taken from the environment.
+const byHand = "by hand"
+
+// variable returns the environment variable that stands for a flag.
+func variable(flag string) string {
+	return "DISTSYNC_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// fromEnvironment sets the flags that the command line didn't from the environment.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var err error
+	flags.VisitAll(func(f *pflag.Flag) {
+		value, set := os.LookupEnv(variable(f.Name))
+		if _, skip := f.Annotations[byHand]; err != nil || skip || f.Changed || !set || value == "" || f.Name == "help" {
+			return
+		}
+		if e := flags.Set(f.Name, value); e != nil {
+			err = exitf(exitUsage, "%s: invalid value %q for --%s", variable(f.Name), value, f.Name)
+		}
+	})
+	return err
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// with connects to the store, and calls fn with it and a client for it.
+func (g *global) with(ctx context.Context, fn func(*store, *dlock.Client) error) error {
+	s, err := g.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	c := dlock.New(s.Backend, dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	defer c.Close()
+	return fn(s, c)
+}
+
+// failed gives an error of the store the status to exit with.
+func (g *global) failed(s *store, err error) error {
+	switch {
+	case err == nil || errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitf(exitUnavailable, "%s has not answered within %v: %w", s.address, g.timeout, err)
+	case errors.Is(err, errors.ErrUnsupported), backend.KindOf(err) == backend.Refused:
+		return exit(exitFailed, err)
+	}
+	return exitf(exitUnavailable, "%s: %w", s.address, err)
+}
+
+// inspect asks for one lock, for no longer than the store may take.
+func (g *global) inspect(ctx context.Context, s *store, c *dlock.Client, name string) (*dlock.LockInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	l, err := c.Inspect(ctx, name)
+	return &l, g.failed(s, err)
+}
+
+// usage makes wrong arguments end with the status for that.
+func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, got []string) error {
+		if err := args(cmd, got); err != nil {
+			return exitf(exitUsage, "%w: usage is %s", err, cmd.UseLine())
+		}
+		if slices.Contains(got, "") {
+			return exitf(exitUsage, "a name is empty: usage is %s", cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+func newList(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls [PREFIX]",
+		Short: "List the locks that are held",
+		Long: `Lists the locks that somebody holds, or those whose names begin with PREFIX: who has
+each, how often, or how many permits are out of how many; for how long it lasts
+unless it is renewed; and how many stand in line for it, which a store knows of
+fair locks only. Since when somebody has it no store knows.
+
+The store goes on serving others meanwhile, however much is in it. In Redis and
+Valkey all keys have to be looked at, so it may take a while; --prefix or PREFIX
+don't make that shorter. What isn't a lock, but looks like one, is listed, too.
+
+A holder is shown by the id of its client, which in this library is, unless told
+otherwise, HOST/PROCESS/RANDOM. Of permits Redis and Valkey have no more than a
+digest of that.`,
+		Example: `  distsync ls
+  distsync ls orders:
+  distsync ls --json | jq -r 'select(.holders[].client | startswith("web-1/")) | .name'`,
+		Args:              usage(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: g.completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix := ""
+			if len(args) > 0 {
+				prefix = args[0]
+			}
+			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error { return g.list(cmd, s, c, prefix) })
+		},
+	}
+}
+
+func (g *global) list(cmd *cobra.Command, s *store, c *dlock.Client, prefix string) error {
+	seen := make(map[string]bool)
+	var locks []dlock.LockInfo
+	for l, err := range c.Locks(cmd.Context(), prefix) {
+		if err != nil {
+			return g.failed(s, err)
+		}
+		if seen[l.Name] {
+			continue
+		}
+		seen[l.Name] = true
+		if !g.json {
+			locks = append(locks, l)
+		} else if err := printJSON(cmd.OutOrStdout(), jsonLock(&l)); err != nil {
+			return err
+		}
+	}
+	if len(seen) == 0 && !g.quiet && !g.json {
+		fmt.Fprintln(cmd.ErrOrStderr(), "nobody holds a lock"+beginning(prefix))
+	}
+	slices.SortFunc(locks, func(a, b dlock.LockInfo) int { return cmp.Compare(a.Name, b.Name) })
+	t := table{head: []string{"NAME", "KIND", "HOLDER", "COUNT", "LASTS", "IN LINE"}, cut: []int{2, 0}}
+	for _, l := range locks {
+		t.rows = append(t.rows, []string{printable(l.Name), kindOf(&l).String(), firstHolder(&l), counts(&l), lastsLongest(&l), inLine(&l)})
+	}
+	out := screenOf(cmd.OutOrStdout())
+	_, err := io.WriteString(out, t.on(out))
+	return err
+}
+
+func beginning(prefix string) string {
+	if prefix == "" {
+		return ""
+	}
+	return " whose name begins with " + printable(prefix)
+}
+
+// firstHolder returns who has a lock, in a few words.
+func firstHolder(l *dlock.LockInfo) string {
+	if len(l.Holders) == 0 {
+		return ""
+	}
+	text := printable(cmp.Or(l.Holders[0].Client, l.Holders[0].ID))
+	if more := len(l.Holders) - 1 + l.More; more > 0 {
+		text += " +" + strconv.Itoa(more)
+	}
+	return text
+}
+
+// counts returns how often a lock is held, or how many permits are out of how many.
+func counts(l *dlock.LockInfo) string {
+	sum := 0
+	for _, h := range l.Holders {
+		sum += h.Count
+	}
+	text := strconv.Itoa(sum)
+	if l.More > 0 {
+		text = "≥ " + strconv.Itoa(sum+l.More)
+	}
+	if l.Limit > 0 {
+		text += "/" + strconv.Itoa(l.Limit)
+	}
+	return text
+}
+
+// lastsLongest returns how long the last of the holders has the lock.
+func lastsLongest(l *dlock.LockInfo) string {
+	if len(l.Holders) == 0 {
+		return ""
+	}
+	longest := l.Holders[0].Remaining
+	for _, h := range l.Holders {
+		if h.Remaining < 0 {
+			return lasts(h.Remaining)
+		}
+		longest = max(longest, h.Remaining)
+	}
+	return lasts(longest)
+}
+
+func inLine(l *dlock.LockInfo) string {
+	switch n := len(l.Line); {
+	case n == 0:
+		return ""
+	case n >= backend.MostHolders:
+		return "≥ " + strconv.Itoa(n)
+	default:
+		return strconv.Itoa(n)
+	}
+}
+
+func newShow(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show NAME…",
+		Short: "Show who has a lock, and who stands in line for it",
+		Long: `Shows who has a lock, of whatever kind: holders with how often each has it, or how
+many permits, and for how long that lasts unless it is renewed. Of a fair lock
+also who stands in line for it, in order. A lock that nobody has is shown as free.
+
+A holder is CLIENT:NUMBER, where a client of this library is, unless told
+otherwise, HOST/PROCESS/RANDOM.`,
+		Example: `  distsync show orders:42
+  distsync show --json orders:42 | jq .holders`,
+		Args:              usage(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: g.completeNames(-1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error {
+				for i, name := range args {
+					l, err := g.inspect(cmd.Context(), s, c, name)
+					if err == nil {
+						err = g.show(cmd.OutOrStdout(), l, i > 0)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+// show prints a lock; for people after an empty line if there was another before.
+func (g *global) show(w io.Writer, l *dlock.LockInfo, another bool) error {
+	if g.json {
+		return printJSON(w, jsonLock(l))
+	}
+	text := describe(screenOf(w), l)
+	if another {
+		text = "\n" + text
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// describe returns all that is known of a lock, for people.
+func describe(s screen, l *dlock.LockInfo) string {
+	state := "nobody has it"
+	if len(l.Holders) > 0 {
+		state = kindOf(l).String() + ", " + held(l)
+	}
+	holders := table{head: []string{"HOLDER", "KIND", "COUNT", "LASTS"}, cut: []int{0}}
+	for _, h := range l.Holders {
+		holders.rows = append(holders.rows, []string{printable(h.ID), h.Kind.String(), strconv.Itoa(h.Count), lasts(h.Remaining)})
+	}
+	if l.More > 0 {
+		holders.rows = append(holders.rows, []string{fmt.Sprintf("and %d more", l.More), "", "", ""})
+	}
+	line := table{head: []string{"IN LINE", ""}, cut: []int{1}}
+	for i, owner := range l.Line {
+		line.rows = append(line.rows, []string{strconv.Itoa(i + 1), printable(owner)})
+	}
+	return fmt.Sprintf("%s: %s\n%s%s", s.paint(bold, printable(l.Name)), state, holders.on(s), line.on(s))
+}
+
+// held returns how many hold a lock, in words.
+func held(l *dlock.LockInfo) string {
+	if l.Kind == backend.Permits {
+		return counts(l) + " permits are out"
+	}
+	if n := len(l.Holders) + l.More; n > 1 {
+		return fmt.Sprintf("%d hold it", n)
+	}
+	return "held"
+}

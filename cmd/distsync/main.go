@@ -1,0 +1,65 @@
+// Command distsync looks at distributed locks, runs commands under them, and frees those that are stuck, in Redis, Valkey and
+// etcd: see README.md, and distsync help.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/spf13/cobra"
+
+	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
+)
+
+func main() {
+	child.Guard()
+	os.Exit(execute(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// execute carries out a command line and returns the status to exit with.
+func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	logging.Disable() // what go-redis has to say it also returns
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	status := statusOf(err)
+	if text := message(err); text != "" {
+		fmt.Fprintf(stderr, "distsync: %s\n", text)
+	}
+	return status
+}
+
+// newRoot returns the command with all its subcommands.
+func newRoot() *cobra.Command {
+	g := new(global)
+	root := &cobra.Command{
+		Use:           "distsync",
+		Short:         "Look at distributed locks, run commands under them, free those that are stuck",
+		Long:          overview,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return exitf(exitUsage, "there is no command %s: see distsync help", printable(args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SetOut(cmd.ErrOrStderr())
+			_ = cmd.Help()
+			return exit(exitUsage, nil)
+		},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit(exitUsage, err) })
+	g.define(root.PersistentFlags())
+	root.AddCommand(newList(g), newShow(g), newWatch(g), newUnlock(g), newRun(g), newDoctor(g), newManual(root))
+	root.AddCommand(newHelp()...)
+	return root
+}

@@ -1,0 +1,340 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/valkey-io/valkey-go"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/etcdbackend"
+	"github.com/seed951563bd/distsync/redisbackend"
+	"github.com/seed951563bd/distsync/valkeybackend"
+)
+
+// A store is where the locks are, and the client for it: one of three.
+type store struct {
+	backend.Backend
+	address *address
+
+	redis  redis.UniversalClient
+	valkey valkey.Client
+	etcd   *clientv3.Client
+}
+
+// openStore connects to the store that the flags name, and returns when it has answered. Errors say which status to exit with.
+func (g *global) openStore(ctx context.Context) (b backend.Backend, closeStore func(), err error) {
+	s, err := g.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.Backend, s.close, nil
+}
+
+// connect is openStore for those who need the client, too.
+func (g *global) connect(ctx context.Context) (*store, error) {
+	a, err := parseStore(g.store)
+	if err == nil && g.timeout <= 0 {
+		err = fmt.Errorf("--timeout %v: no store answers so soon", g.timeout)
+	}
+	if err != nil {
+		return nil, exit(exitUsage, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	s := &store{address: a}
+	switch strings.TrimSuffix(strings.TrimSuffix(a.scheme, "+cluster"), "+sentinel") {
+	case "redis", "rediss", "unix":
+		err = s.openRedis(g)
+	case "valkey", "valkeys":
+		err = s.openValkey(ctx, g)
+	case "etcd", "etcds":
+		err = s.openEtcd(ctx, g)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.ping(ctx); err != nil {
+		s.close()
+		return nil, s.unavailable(ctx, g, err)
+	}
+	return s, nil
+}
+
+// unavailable returns the error for a store that didn't answer, or didn't let us in.
+func (s *store) unavailable(ctx context.Context, g *global, err error) error {
+	if timeout, ok := errors.AsType[net.Error](err); ctx.Err() == context.DeadlineExceeded || ok && timeout.Timeout() {
+		err = fmt.Errorf("no answer within %v", g.timeout)
+	}
+	return exitf(exitUnavailable, "%s can't be reached: %w", s.address, err)
+}
+
+// schemes are those of the URLs of stores.
+var schemes = []string{"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
+	"valkey", "valkeys", "etcd", "etcds"}
+
+// parseStore takes the URL of a store apart.
+func parseStore(raw string) (*address, error) {
+	if raw == "" {
+		return nil, errors.New("which store? Say --store URL or set DISTSYNC_STORE, as in redis://localhost:6379 (distsync help stores)")
+	}
+	if strings.HasPrefix(raw, "memory:") {
+		return nil, errors.New("locks in memory can't be seen by another process, so there is nothing to look at: --store must be a server's")
+	}
+	a, err := parseAddress(raw)
+	switch {
+	case err != nil:
+	case !slices.Contains(schemes, a.scheme):
+		err = fmt.Errorf("unknown scheme %s://; there are %s://", a.scheme, strings.Join(schemes, "://, "))
+	case len(a.hosts) == 0 && a.scheme != "unix":
+		err = errors.New("there is no host in it")
+	case len(a.hosts) > 1 && slices.Contains(schemes[:3], a.scheme):
+		err = fmt.Errorf("several hosts: say redis+cluster:// or redis+sentinel://…?master_name=NAME")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the store's URL is wrong: %w (distsync help stores)", err)
+	}
+	return a, nil
+}
+
+// wrong returns the error for a URL that a client's own parser refused, without the URL.
+func wrong(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err
+	}
+	return exitf(exitUsage, "the store's URL is wrong: %w (distsync help stores)", err)
+}
+
+func (s *store) openRedis(g *global) error {
+	a := s.address
+	scheme, way, _ := strings.Cut(a.scheme, "+")
+	switch {
+	case a.sentinels():
+		o, err := redis.ParseFailoverURL(a.url(scheme))
+		if err == nil && o.MasterName == "" {
+			err = errors.New("with Sentinel it must say ?master_name=NAME")
+		}
+		if err != nil {
+			return wrong(err)
+		}
+		if o.RouteByLatency || o.RouteRandomly || o.ReplicaOnly {
+			return wrong(errors.New("locks are on the master: no route_by_latency, route_randomly or replica_only"))
+		}
+		o.DialTimeout, o.ReadTimeout = orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
+		s.redis = redis.NewFailoverClient(o)
+	case way == "cluster":
+		o, err := redis.ParseClusterURL(a.url(scheme))
+		if err != nil {
+			return wrong(err)
+		}
+		o.DialTimeout, o.ReadTimeout = orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
+		s.redis = redis.NewClusterClient(o)
+	default:
+		o, err := redis.ParseURL(a.url(scheme))
+		if err != nil {
+			return wrong(err)
+		}
+		o.DialTimeout, o.ReadTimeout = orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
+		s.redis = redis.NewClient(o)
+	}
+	opts := []redisbackend.Option{redisbackend.WithPrefix(g.prefix)}
+	if g.sharded {
+		opts = append(opts, redisbackend.WithShardedPubSub())
+	}
+	s.Backend = redisbackend.New(s.redis, opts...)
+	return nil
+}
+
+// orDefault returns what the URL says of a client's timeout or, if it says nothing, the one for all.
+func orDefault(d time.Duration, g *global) time.Duration { return cmp.Or(d, g.timeout) }
+
+// valkeyOptions are those that valkey-go's parser knows; others it doesn't mind.
+var valkeyOptions = []string{"db", "dial_timeout", "write_timeout", "addr", "skip_verify", "protocol", "client_cache", "max_retries",
+	"client_name", "master_set"}
+
+func (s *store) openValkey(ctx context.Context, g *global) error {
+	if err := s.address.only(valkeyOptions); err != nil {
+		return wrong(err)
+	}
+	o, err := valkey.ParseURL(s.address.url(s.address.scheme))
+	if err != nil {
+		return wrong(err)
+	}
+	o.Dialer.Timeout, o.ConnWriteTimeout = orDefault(o.Dialer.Timeout, g), orDefault(o.ConnWriteTimeout, g)
+	client, err := dialValkey(ctx, s.address, o)
+	if err != nil {
+		return s.unavailable(ctx, g, err)
+	}
+	s.valkey = client
+	opts := []valkeybackend.Option{valkeybackend.WithPrefix(g.prefix)}
+	if g.sharded {
+		opts = append(opts, valkeybackend.WithShardedPubSub())
+	}
+	s.Backend = valkeybackend.New(client, opts...)
+	return nil
+}
+
+// dialValkey makes a client, which connects at once. One that comes when the context has ended is closed.
+func dialValkey(ctx context.Context, a *address, o valkey.ClientOption) (valkey.Client, error) {
+	if err := a.dial(ctx, nil); err != nil {
+		return nil, err
+	}
+	type result struct {
+		client valkey.Client
+		err    error
+	}
+	made := make(chan result, 1)
+	go func() {
+		client, err := valkey.NewClient(o)
+		made <- result{client, err}
+	}()
+	select {
+	case r := <-made:
+		return r.client, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-made; r.err == nil {
+				r.client.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// etcdOptions are those of an etcd URL, named as etcdctl names them.
+var etcdOptions = []string{"cacert", "cert", "key", "server_name", "skip_verify"}
+
+func (s *store) openEtcd(ctx context.Context, g *global) error {
+	a := s.address
+	if strings.Trim(a.path, "/") != "" {
+		return wrong(errors.New("an etcd URL has no path; for the prefix there is --prefix"))
+	}
+	if g.sharded {
+		return exitf(exitUsage, "--sharded: etcd has no channels")
+	}
+	tlsConfig, err := a.etcdTLS()
+	if err != nil {
+		return wrong(err)
+	}
+	o := clientv3.Config{
+		DialTimeout:          g.timeout,
+		DialKeepAliveTime:    5 * time.Second, // a member that vanishes is noticed well within a lease
+		DialKeepAliveTimeout: 3 * time.Second,
+		TLS:                  tlsConfig,
+		Logger:               zap.NewNop(), // what it has to say it also returns
+	}
+	for _, h := range a.hosts {
+		scheme := "http://"
+		if tlsConfig != nil {
+			scheme = "https://"
+		}
+		o.Endpoints = append(o.Endpoints, scheme+withPort(h, a.port()))
+	}
+	if a.user != nil {
+		o.Username = a.user.Username()
+		o.Password, _ = a.user.Password()
+	}
+	if err := a.dial(ctx, tlsConfig); err != nil {
+		return s.unavailable(ctx, g, err)
+	}
+	client, err := clientv3.New(o)
+	if err != nil {
+		return s.unavailable(ctx, g, err)
+	}
+	s.etcd = client
+	var opts []etcdbackend.Option
+	if g.prefix != "" {
+		opts = append(opts, etcdbackend.WithPrefix(g.prefix))
+	}
+	s.Backend = etcdbackend.New(client, opts...)
+	return nil
+}
+
+// etcdTLS returns how to speak TLS, or nil where the URL is without.
+func (a *address) etcdTLS() (*tls.Config, error) {
+	if err := a.only(etcdOptions); err != nil {
+		return nil, err
+	}
+	if a.scheme != "etcds" {
+		if a.query != "" {
+			return nil, errors.New("these options are for TLS: say etcds://")
+		}
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: a.option("server_name")}
+	if text := a.option("skip_verify"); text != "" {
+		skip, err := strconv.ParseBool(text)
+		if err != nil {
+			return nil, fmt.Errorf("skip_verify=%q: want true or false", text)
+		}
+		c.InsecureSkipVerify = skip
+	}
+	if file := a.option("cacert"); file != "" {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("cacert: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("cacert: no certificate in %s", file)
+		}
+	}
+	cert, key := a.option("cert"), a.option("key")
+	if cert != "" || key != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("cert and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// ping returns nil if the store answers, whatever this user may do there.
+func (s *store) ping(ctx context.Context) error {
+	var err error
+	switch {
+	case s.redis != nil:
+		if err := s.address.dial(ctx, nil); err != nil {
+			return err
+		}
+		err = s.redis.Ping(ctx).Err()
+	case s.valkey != nil:
+		err = s.valkey.Do(ctx, s.valkey.B().Ping().Build()).Error()
+	default:
+		if _, err = s.etcd.Get(ctx, "distsync"); errors.Is(err, rpctypes.ErrPermissionDenied) {
+			err = nil
+		}
+	}
+	if err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
+		err = nil // it knows us
+	}
+	return err
+}
+
+// close closes the client.
+func (s *store) close() {
+	switch {
+	case s.redis != nil:
+		_ = s.redis.Close()
+	case s.valkey != nil:
+		s.valkey.Close()
+	default:
+		_ = s.etcd.Close()
+	}
+}

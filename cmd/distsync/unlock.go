@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+func newUnlock(g *global) *cobra.Command {
+	var force, yes bool
+	cmd := &cobra.Command{
+		Use:   "unlock --force NAME",
+		Short: "Free a lock, whoever has it",
+		Long: `Takes a lock away from those who have it, of whatever kind: a plain one, both sides of
+a read-write lock, all permits of a semaphore. Those who wait are woken; of a fair
+lock the first in line gets it.
+
+Who has the lock is not asked, and goes on until his client notices: at its next
+renewal, or when a fixed lease ends. Until then two may be inside. Make sure that
+he is gone (distsync show NAME says on which host and in which process) before you
+do this. A lock whose holder is dead frees itself when its lease ends.
+
+On a terminal it shows whose lock it is, and asks. Elsewhere it needs --yes.`,
+		Example: `  distsync unlock --force orders:42
+  distsync unlock --force --yes --json orders:42`,
+		Args:              usage(cobra.ExactArgs(1)),
+		ValidArgsFunction: g.completeNames(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !force {
+				return exitf(exitUsage, "a lock is unlocked by whoever has it; to take it away from him say --force")
+			}
+			if !yes && !(isTerminal(cmd.InOrStdin()) && isTerminal(cmd.ErrOrStderr())) {
+				return exitf(exitUsage, "there is no terminal to ask on: say --yes")
+			}
+			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error { return g.unlock(cmd, s, c, args[0], yes) })
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "take it away from whoever has it")
+	cmd.Flags().BoolVar(&yes, "yes", false, "don't ask")
+	for _, name := range []string{"force", "yes"} {
+		cmd.Flags().Lookup(name).Annotations = map[string][]string{byHand: nil}
+	}
+	return cmd
+}
+
+// unlocked is what unlock did, as programs get it.
+type unlocked struct {
+	nameJSON
+	Released bool         `json:"released"`
+	Holders  []holderJSON `json:"holders"` // who had it just before
+	More     int          `json:"more,omitempty"`
+}
+
+func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name string, yes bool) error {
+	l, err := g.inspect(cmd.Context(), s, c, name)
+	if err != nil {
+		return err
+	}
+	asked := screenOf(cmd.ErrOrStderr())
+	if len(l.Holders) > 0 && !yes {
+		if err := ask(cmd, asked, l); err != nil {
+			return err
+		}
+		now, err := g.inspect(cmd.Context(), s, c, name)
+		if err != nil {
+			return err
+		}
+		if !sameHolders(l, now) {
+			fmt.Fprint(asked, describe(asked, now))
+			return exitf(exitFailed, "meanwhile it isn't held by the same any more: nothing was done")
+		}
+	}
+	released := false
+	if len(l.Holders) > 0 {
+		ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
+		defer cancel()
+		if released, err = forceUnlock(ctx, c, l); err != nil {
+			return g.failed(s, err)
+		}
+	}
+	if g.json {
+		return printJSON(cmd.OutOrStdout(), unlocked{jsonName(name), released, jsonHolders(l.Holders), l.More})
+	}
+	_, err = io.WriteString(cmd.OutOrStdout(), g.told(l, released))
+	return err
+}
+
+// ask shows whose lock it is, and returns an error unless the answer is yes.
+func ask(cmd *cobra.Command, s screen, l *dlock.LockInfo) error {
+	fmt.Fprintf(s, "%sTake it away? Who has it goes on until he notices. [y/N] ", describe(s, l))
+	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil {
+		fmt.Fprintln(s)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return exitf(exitFailed, "nothing was done")
+}
+
+// sameHolders says whether a lock is held by the same as before.
+func sameHolders(before, now *dlock.LockInfo) bool {
+	ids := make(map[string]bool)
+	for _, h := range before.Holders {
+		ids[h.ID] = true
+	}
+	for _, h := range now.Holders {
+		if !ids[h.ID] {
+			return before.More > 0 // then not all were listed
+		}
+	}
+	return len(now.Holders) > 0
+}
+
+// forceUnlock takes a lock away from all who have it.
+func forceUnlock(ctx context.Context, c *dlock.Client, l *dlock.LockInfo) (bool, error) {
+	switch l.Kind {
+	case backend.Permits:
+		return c.Semaphore(l.Name, 0).ForceRelease(ctx)
+	case backend.Read, backend.Write:
+		rw := c.RWLocker(l.Name)
+		wrote, err := rw.Writer().ForceUnlock(ctx) // takes what the writer reads, too
+		if err != nil {
+			return false, err
+		}
+		read, err := rw.Reader().ForceUnlock(ctx)
+		return wrote || read, err
+	}
+	if len(l.Line) > 0 { // the first of them gets it at once
+		return c.FairLocker(l.Name).ForceUnlock(ctx)
+	}
+	return c.Locker(l.Name).ForceUnlock(ctx)
+}
+
+// told returns what unlock did, for people.
+func (g *global) told(l *dlock.LockInfo, released bool) string {
+	if !released && g.quiet {
+		return ""
+	}
+	name := printable(l.Name)
+	if !released {
+		return name + ": nobody has it\n"
+	}
+	var text strings.Builder
+	for _, h := range l.Holders {
+		fmt.Fprintf(&text, "%s: taken from %s (%s)\n", name, printable(h.ID), h.Kind)
+	}
+	if l.More > 0 {
+		fmt.Fprintf(&text, "%s: and from %d more\n", name, l.More)
+	}
+	return text.String()
+}

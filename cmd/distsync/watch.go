@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+func newWatch(g *global) *cobra.Command {
+	every := time.Second
+	cmd := &cobra.Command{
+		Use:   "watch NAME…",
+		Short: "Tell who comes to locks and who goes",
+		Long: `Tells who gets and who leaves the locks, and who comes into line for a fair one, until
+it is interrupted. At first it tells who is there. It looks when the store says
+that a lock was released, and every so often besides: what is over within that
+time may be missed.
+
+The events are: holds and free, as it is at first; acquired and gone, which may be
+released, run out or forced, no store tells which; count, if a holder has it more
+or less often than before; queued and unqueued; error, if the store doesn't
+answer, and again, if it then does.`,
+		Example: `  distsync watch orders:42
+  distsync watch --json orders:42 prices | jq -r 'select(.event == "acquired") | .holder.client'`,
+		Args:              usage(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: g.completeNames(-1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if every < shortest {
+				return exitf(exitUsage, "--every %v: at least %v", every, shortest)
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return g.with(ctx, func(s *store, c *dlock.Client) error { return g.watch(ctx, cmd, s, c, args, every) })
+		},
+	}
+	cmd.Flags().DurationVar(&every, "every", every, "look at least so often")
+	return cmd
+}
+
+// shortest is the least time between two looks at a lock: many that come and go must not make the store
+// work for those who look on.
+const shortest = 20 * time.Millisecond
+
+// watch tells of locks until ctx ends, or nothing can be written any more.
+func (g *global) watch(ctx context.Context, cmd *cobra.Command, s *store, c *dlock.Client, names []string, every time.Duration) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	session := s.Backend.Open()
+	defer session.Close()
+	var mu sync.Mutex
+	var broken error
+	out := screenOf(cmd.OutOrStdout())
+	tell := func(e event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if broken == nil {
+			broken = e.print(out, g.json)
+		}
+		if broken != nil {
+			stop()
+		}
+	}
+	var all sync.WaitGroup
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		w := &watcher{name: name, every: every, timeout: g.timeout, tell: tell, wake: make(chan struct{}, 1)}
+		w.inspect = func(ctx context.Context) (*dlock.LockInfo, error) { return g.inspect(ctx, s, c, name) }
+		if n, ok := session.(backend.Notifier); ok {
+			w.notifier = n
+			w.kinds = channels(s.Limits().Kinds)
+		}
+		all.Go(func() { w.run(ctx) })
+	}
+	all.Wait()
+	return broken
+}
+
+// channels returns a kind for each way in which a store tells of releases: that of a lock isn't known before.
+func channels(known backend.Kinds) []backend.Kind {
+	return slices.DeleteFunc([]backend.Kind{backend.Exclusive, backend.Write, backend.Permits},
+		func(k backend.Kind) bool { return !known.Has(k) })
+}
+
+// A watcher watches one lock.
+type watcher struct {
+	name     string
+	every    time.Duration
+	timeout  time.Duration
+	tell     func(event)
+	inspect  func(context.Context) (*dlock.LockInfo, error)
+	notifier backend.Notifier
+	kinds    []backend.Kind // that are still to be subscribed to
+	standing []backend.Subscription
+	wake     chan struct{}
+
+	last    *dlock.LockInfo // nil at first
+	failing bool
+}
+
+// run watches until ctx ends.
+func (w *watcher) run(ctx context.Context) {
+	defer func() {
+		for _, sub := range w.standing {
+			sub.Close()
+		}
+	}()
+	for {
+		w.subscribe(ctx) // before the look, so that nothing is missed in between
+		l, err := w.inspect(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		w.compare(l, err)
+		if !pause(ctx, w.wake, w.every) || !pause(ctx, nil, shortest) {
+			return
+		}
+	}
+}
+
+// pause returns after d, or when wake says so, and false when ctx has ended.
+func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-wake:
+	case <-time.After(d):
+	}
+	return true
+}
+
+// subscribe asks to be told of releases, for each kind for which that doesn't stand yet and isn't refused.
+func (w *watcher) subscribe(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	for len(w.kinds) > 0 {
+		sub, err := w.notifier.Subscribe(ctx, backend.SubscribeRequest{Kind: w.kinds[0], Name: w.name, Wake: func(backend.Wakeup) {
+			select {
+			case w.wake <- struct{}{}:
+			default:
+			}
+		}})
+		switch {
+		case err == nil:
+			w.standing = append(w.standing, sub)
+		case backend.KindOf(err) != backend.Refused:
+			return // next time
+		}
+		w.kinds = w.kinds[1:]
+	}
+}
+
+// compare tells what is different from the last time.
+func (w *watcher) compare(l *dlock.LockInfo, err error) {
+	if err != nil {
+		if !w.failing {
+			w.event("error", func(e *event) { e.Error = err.Error() })
+		}
+		w.failing = true
+		return
+	}
+	if w.failing {
+		w.event("again", nil)
+		w.failing = false
+	}
+	came, last := "acquired", w.last
+	if last == nil {
+		came, last = "holds", &dlock.LockInfo{}
+	}
+	w.compareLine("unqueued", last.Line, l.Line)
+	w.compareHolders("gone", "", last.Holders, l.Holders)
+	w.compareHolders(came, "count", l.Holders, last.Holders)
+	w.compareLine("queued", l.Line, last.Line)
+	if len(l.Holders) == 0 && (w.last == nil || len(last.Holders) > 0) {
+		w.event("free", nil)
+	}
+	w.last = l
+}
+
+// compareHolders tells of those that aren't among the others, and those that are with another count, unless there is no word for it.
+func (w *watcher) compareHolders(missing, differs string, holders, others []dlock.Holder) {
+	counts := make(map[string]int, len(others))
+	for _, o := range others {
+		counts[o.Kind.String()+o.ID] = o.Count
+	}
+	for _, h := range holders {
+		what := missing
+		if count, there := counts[h.Kind.String()+h.ID]; there && count == h.Count {
+			continue
+		} else if there {
+			what = differs
+		}
+		if what != "" {
+			w.event(what, func(e *event) { e.Holder = &jsonHolders([]dlock.Holder{h})[0] })
+		}
+	}
+}
+
+// compareLine tells of those in line that aren't among the others.
+func (w *watcher) compareLine(missing string, line, others []string) {
+	there := make(map[string]bool, len(others))
+	for _, o := range others {
+		there[o] = true
+	}
+	for _, id := range line {
+		if !there[id] {
+			w.event(missing, func(e *event) { e.Waiter = id })
+		}
+	}
+}
+
+// event tells of something that happened, which fill, unless it is nil, says more of.
+func (w *watcher) event(what string, fill func(*event)) {
+	e := event{Time: time.Now(), nameJSON: jsonName(w.name), Event: what}
+	if fill != nil {
+		fill(&e)
+	}
+	w.tell(e)
+}
+
+// An event is what happened to a lock.
+type event struct {
+	Time time.Time `json:"time"`
+	nameJSON
+	Event  string      `json:"event"`
+	Holder *holderJSON `json:"holder,omitempty"`
+	Waiter string      `json:"waiter,omitempty"` // who came into line or left it
+	Error  string      `json:"error,omitempty"`
+}
+
+// colours of events.
+var colours = map[string]string{"acquired": green, "holds": green, "gone": yellow, "error": red}
+
+// print prints the event, in a line.
+func (e *event) print(s screen, asJSON bool) error {
+	if asJSON {
+		return printJSON(s, e)
+	}
+	name := e.Name
+	if e.Base64 != nil {
+		name = string(e.Base64)
+	}
+	text := fmt.Sprintf("%s  %s  %s", e.Time.Format("15:04:05.000"), printable(name), s.paint(colours[e.Event], e.Event))
+	switch h := e.Holder; {
+	case h != nil:
+		text += fmt.Sprintf("  %s  %s", printable(h.ID), h.Kind)
+		if h.Count != 1 {
+			text += " " + strconv.Itoa(h.Count)
+		}
+	case e.Waiter != "":
+		text += "  " + printable(e.Waiter)
+	case e.Error != "":
+		text += "  " + escape(e.Error)
+	}
+	_, err := fmt.Fprintln(s, text)
+	return err
+}
