@@ -113,6 +113,8 @@ func (s *turnsFake) acquirePermits(ctx context.Context, req backend.AcquireReque
 			}
 			req.Limit = st.told[req.Name]
 		})
+	case "a renewal tells of its owner's limit again":
+		st.with(func() { st.told[req.Name+" of "+req.Owner] = req.Limit })
 	case "no limit means no end":
 		if req.Limit == 0 && before.Held {
 			req.Limit = 1000
@@ -380,6 +382,12 @@ func (s *turnsFake) Renew(ctx context.Context, req backend.RenewRequest) (res ba
 		defer s.mute(false)
 	case "renewal of permits is everybody's", "permits have one expiry":
 		s.renewAll(ctx, req.Name, req.Lease)
+	case "a renewal tells of its owner's limit again":
+		again := backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease, Permits: req.Permits}
+		s.st.with(func() { again.Limit = s.st.told[req.Name+" of "+req.Owner] })
+		if count == req.Permits {
+			s.memSession.Acquire(ctx, again)
+		}
 	}
 	return s.memSession.Renew(ctx, req)
 }
@@ -551,6 +559,7 @@ var turnFaults = []storeFault{
 	{"the first limit stays", "permits/limit", true},
 	{"available is less than none", "permits/limit", true},
 	{"no limit means no end", "permits/as told", true},
+	{"a renewal tells of its owner's limit again", "permits/renewals tell nothing", false},
 	{"who isn't told of a limit takes its own", "permits/never told", true},
 	{"too many wait", "permits/too many", true},
 	{"too many tells of the limit", "permits/too many", true},

@@ -252,7 +252,6 @@ var permitsCases = []testCase{
 			a.of(2, 9).renews("lock", 2*lease, true)
 			a.available("lock", 0, 9)
 		}},
-
 	{"permits/never told", "Without a limit a store that was told of none answers ErrNoLimit, of kind Refused, and has changed nothing",
 		func(e *env) {
 			a, lease := e.worker("a"), e.longLease()
