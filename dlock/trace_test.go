@@ -439,3 +439,31 @@ func TestTraceOfAnAcquisitionDuringClose(t *testing.T) {
 		l.balance(t)
 	})
 }
+
+// Lost is called once all that was lost has ended: whoever looks on keeps nobody from hearing of it.
+func TestTraceOfALossKeepsNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var contexts []context.Context
+		told := 0
+		c := New(membackend.New(), quiet(), WithTrace(&Trace{Lost: func(*Loss) {
+			told++
+			for _, ctx := range contexts {
+				select {
+				case <-ctx.Done():
+				default:
+					t.Error("told of a loss before a context has ended")
+				}
+			}
+		}}))
+		defer c.Close()
+		r := c.RWLocker("x").Reader()
+		for range 2 {
+			h, err := r.Acquire(t.Context())
+			must(t, err)
+			contexts = append(contexts, h.Context())
+		}
+		if _, err := r.ForceUnlock(t.Context()); err != nil || told != 2 {
+			t.Errorf("told of %d losses: %v", told, err)
+		}
+	})
+}
