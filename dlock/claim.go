@@ -367,7 +367,7 @@ func (c *Client) forsakeLocked(h *hold) {
 	if h.told {
 		h.told = false
 		e := c.forsakenLocked(h)
-		c.laterLocked(func() { c.traceRelease(context.Background(), e) })
+		c.traceLocked(func() { c.traceRelease(context.Background(), e) })
 	}
 	c.unscheduleLocked(&h.claim.alarm)
 }

@@ -70,6 +70,7 @@ type Client struct {
 	armed      instant     // when that will be
 	polls      bool        // a subscription was refused, and that was logged
 	ends       []func()    // of contexts and subscriptions: to be called once mu is free
+	tales      []func()    // of traces: to be called after these
 	records    []record    // to be logged after these
 }
 
@@ -271,19 +272,25 @@ func (c *Client) backgroundLocked(f func()) {
 }
 
 // unlock unlocks c.mu and does what had to wait for that: first whoever is told that something is
-// over, all of them, then what is to be logged.
+// over, all of them, then whoever looks on, then what is to be logged.
 func (c *Client) unlock() {
-	ends, records := c.ends, c.records
-	c.ends, c.records = nil, nil
+	ends, tales, records := c.ends, c.tales, c.records
+	c.ends, c.tales, c.records = nil, nil, nil
 	c.mu.Unlock()
 	for _, end := range ends {
 		end()
+	}
+	for _, tell := range tales {
+		tell()
 	}
 	c.log.add(records...)
 }
 
 // laterLocked calls end once c.mu is free.
 func (c *Client) laterLocked(end func()) { c.ends = append(c.ends, end) }
+
+// traceLocked calls tell after that.
+func (c *Client) traceLocked(tell func()) { c.tales = append(c.tales, tell) }
 
 func (c *Client) now() instant { return time.Since(c.epoch) }
 

@@ -219,7 +219,7 @@ func (c *Client) lostLocked(h *hold, l *Loss) error {
 	c.lastLosses = append(c.lastLosses, l)
 	if h.told {
 		h.told = false
-		c.laterLocked(func() { c.traceLost(l) })
+		c.traceLocked(func() { c.traceLost(l) })
 	}
 	return &Error{Op: "hold", Name: l.Name, Err: l}
 }

@@ -55,8 +55,8 @@ func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 	return ErrNotHeld // it gave back more than it took
 }
 
-// release gives back one hold. It is errAgain if the last one was given back before.
-func (c *Client) release(ctx context.Context, h *hold) error {
+// releaseUntold gives back one hold. It is errAgain if the last one was given back before.
+func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
 	if c.handOn(h) {
 		return nil
 	}

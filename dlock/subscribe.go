@@ -79,7 +79,7 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 		return
 	}
 	if q.subscribed == failing {
-		c.laterLocked(func() { c.subscriptionChanged(q, nil) })
+		c.traceLocked(func() { c.subscriptionChanged(q, nil) })
 	}
 	q.sub, q.subscribed = sub, standing
 	c.laterLocked(q.cancel) // else the context stays for as long as somebody waits
@@ -101,7 +101,7 @@ func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	}
 	retry := backend.KindOf(err) != backend.Refused
 	if q.subscribed == subscribing {
-		c.laterLocked(func() { c.subscriptionChanged(q, err) })
+		c.traceLocked(func() { c.subscriptionChanged(q, err) })
 		c.wakeQueueLocked(q) // it must poll from now on
 		if q.placed {
 			c.lookAtLineLocked(q)

@@ -244,30 +244,57 @@ func outcomeOf(err error) Outcome {
 func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
-		err := c.explained(h, c.release(ctx, h))
+		err := c.explained(h, c.releaseUntold(ctx, h))
 		if err != errAgain {
 			c.counts.released.Add(1)
 		}
 		return err
 	}
-	e := ReleaseDone{Name: h.claim.object.name, Kind: h.kind, HolderID: h.claim.owner}
-	began := c.now()
-	handed := c.handOn(h)
-	if !handed {
-		e.Err = c.explained(h, c.releaseToStore(ctx, h))
-	}
+	e, tell := c.releaseTold(ctx, h)
 	if e.Err == errAgain {
 		return e.Err
 	}
 	c.counts.released.Add(1)
-	e.Held, e.Took = began-h.since(), c.now()-began
-	if c.ended(h, &e, handed) {
+	if tell {
 		c.traceRelease(ctx, e)
 	}
 	if debug {
 		c.debug("unlock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "held", e.Held, "err", e.Err)
 	}
 	return e.Err
+}
+
+// release gives back one hold that nobody's call gives back, or not any more. It is errAgain if the last one was given back before.
+func (c *Client) release(ctx context.Context, h *hold) error {
+	if len(c.traces) == 0 {
+		return c.releaseUntold(ctx, h)
+	}
+	e, tell := c.releaseTold(ctx, h)
+	if tell && e.Outcome != StillHeld && e.Outcome != AlreadyLost {
+		c.traceRelease(ctx, e)
+	}
+	return e.Err
+}
+
+// releaseTold gives back one hold, and says how that went and whether it is to be told.
+func (c *Client) releaseTold(ctx context.Context, h *hold) (e ReleaseDone, tell bool) {
+	e = ReleaseDone{Name: h.claim.object.name, Kind: h.kind, HolderID: h.claim.owner, Err: errPanicked}
+	began, handed := c.now(), false
+	defer func() {
+		if e.Err == errAgain {
+			return
+		}
+		e.Held, e.Took = began-h.since(), c.now()-began
+		if tell = c.ended(h, &e, handed); tell && e.Err == errPanicked {
+			c.traceRelease(ctx, e) // nobody else will
+		}
+	}()
+	if handed = c.handOn(h); handed {
+		e.Err = nil
+	} else {
+		e.Err = c.explained(h, c.releaseToStore(ctx, h))
+	}
+	return
 }
 
 func (c *Client) traceRelease(ctx context.Context, e ReleaseDone) {
@@ -287,7 +314,7 @@ func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	case errors.Is(e.Err, ErrLost):
 		e.Outcome = AlreadyLost
 		return true
-	case !h.told, e.Err == nil && h.state != released:
+	case !h.told, h.state != released && (e.Err == nil || e.Err == errPanicked):
 		e.Outcome = StillHeld
 		return !c.closed
 	case e.Err != nil:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -141,7 +142,10 @@ func TestTraceOfAHandover(t *testing.T) {
 		must(t, h.Release(t.Context()))
 		next.mustBeIn(t)
 		next.l.Unlock()
-		l.want(t, "lock exclusive acquired store", "unlock exclusive handover", "lock exclusive acquired handover", "unlock exclusive released")
+		l.mu.Lock()
+		slices.Sort(l.lines) // who hands it on and who gets it tell of that at the same time
+		l.mu.Unlock()
+		l.want(t, "lock exclusive acquired handover", "lock exclusive acquired store", "unlock exclusive handover", "unlock exclusive released")
 	})
 }
 
@@ -436,6 +440,141 @@ func TestTraceOfAnAcquisitionDuringClose(t *testing.T) {
 		lk := c.Locker("x")
 		must(t, lk.LockContext(t.Context()))
 		lk.UnlockContext(t.Context())
+		l.balance(t)
+	})
+}
+
+// Lost is called once all that was lost has ended: whoever looks on keeps nobody from hearing of it.
+func TestTraceOfALossKeepsNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var contexts []context.Context
+		told := 0
+		c := New(membackend.New(), quiet(), WithTrace(&Trace{Lost: func(*Loss) {
+			told++
+			for _, ctx := range contexts {
+				select {
+				case <-ctx.Done():
+				default:
+					t.Error("told of a loss before a context has ended")
+				}
+			}
+		}}))
+		defer c.Close()
+		r := c.RWLocker("x").Reader()
+		for range 2 {
+			h, err := r.Acquire(t.Context())
+			must(t, err)
+			contexts = append(contexts, h.Context())
+		}
+		if _, err := r.ForceUnlock(t.Context()); err != nil || told != 2 {
+			t.Errorf("told of %d losses: %v", told, err)
+		}
+	})
+}
+
+// Unlocks that don't wait for a step of their own hold go on in the background, and one of them may be the last.
+func TestTraceOfUnlocksInTheBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		let := make(chan struct{})
+		c := New(slowReleases{membackend.New(), let}, quiet(), l.trace())
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		lk := c.Locker("x")
+		for range 3 {
+			must(t, lk.LockContext(ctx))
+		}
+		first := make(chan error)
+		go func() { first <- lk.UnlockContext(ctx) }()
+		synctest.Wait()
+		for range 2 {
+			short, cancel := context.WithTimeout(ctx, time.Millisecond)
+			must(t, lk.UnlockContext(short))
+			cancel()
+		}
+		close(let)
+		must(t, <-first)
+		synctest.Wait()
+		l.balance(t)
+		empty(t, c)
+	})
+}
+
+// A reader who comes too late gives back what is left of another of the same Locker, who has given back what was meant for him.
+func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		store := membackend.New()
+		c := New(store, quiet(), l.trace())
+		defer c.Close()
+		lk := c.RWLocker("x").Reader()
+		must(t, lk.LockContext(t.Context(), Lease(time.Minute)))
+
+		// The next of this Locker is handed another hold, and its context ends before it has taken it.
+		a := c.newAcquisition()
+		*a = acquisition{call: call{kind: backend.Read, name: "x", party: party(lk.plain), o: acquireOptions{lease: DefaultLease}}, waiting: waiting{signal: a.signal}}
+		other, err := c.RWLocker("x").Reader().Acquire(t.Context())
+		must(t, err)
+		c.mu.Lock()
+		o := c.objectLocked(backend.Read, "x")
+		a.handed = c.joinReadersLocked(o, other.hold.claim, a)
+		handed := a.handed
+		c.unlock()
+		must(t, c.giveUpHold(t.Context(), handed)) // as an unlock of the other does that finds it
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := c.take(over, a); err == nil {
+			t.Fatal("taken")
+		}
+		synctest.Wait()
+		must(t, other.Release(t.Context()))
+		synctest.Wait()
+		l.balance(t)
+		empty(t, c)
+	})
+}
+
+// panickyReleases is a store whose next release panics.
+type panickyReleases struct {
+	backend.Backend
+	panics atomic.Bool
+}
+
+func (b *panickyReleases) Open() backend.Session { return &panickyRelease{b.Backend.Open(), b} }
+
+type panickyRelease struct {
+	backend.Session
+	b *panickyReleases
+}
+
+func (s *panickyRelease) Prompt() {}
+
+func (s *panickyRelease) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	if s.b.panics.CompareAndSwap(true, false) {
+		panic("release")
+	}
+	return s.Session.Release(ctx, req)
+}
+
+// An unlock that panics in the store ends what it was to give back.
+func TestTraceOfAnUnlockThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		store := &panickyReleases{Backend: membackend.New()}
+		c := New(store, quiet(), l.trace())
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		lk := c.Locker("x")
+		must(t, lk.LockContext(ctx))
+		must(t, lk.LockContext(ctx))
+		for range 2 {
+			store.panics.Store(true)
+			func() {
+				defer func() { recover() }()
+				lk.UnlockContext(ctx)
+			}()
+		}
+		l.want(t, "lock exclusive acquired store", "lock exclusive acquired reentry", "unlock exclusive held", "unlock exclusive error")
 		l.balance(t)
 	})
 }
