@@ -39,7 +39,8 @@ const (
 	LossExpired LossReason = iota
 
 	// LossGone: the store has the hold no more, and nobody else has the lock, or nobody knows who does. It was forced by
-	// another client or by hand, or the store has lost its data.
+	// another client or by hand, or the store has lost its data. So it is, too, where somebody asked about the hold before the store
+	// had said who has the lock now.
 	LossGone
 
 	// LossTaken: the store has the hold no more, and another has the lock.
