@@ -61,9 +61,9 @@
 // Whoever has permits of a semaphore has a key of its own, too, with their number and how many there are:
 //
 //	distsync/locks/calls\x01permits/6ab0…:20
-//	{"owner":"6ab0…:20","count":2,"kind":"permits","limit":10,"said":4711}
+//	{"owner":"6ab0…:20","count":2,"kind":"permits","limit":10}
 //
-// Who doesn't say how many there are is given as many as was said last of these, by revision. So nobody knows when none is out.
+// Who doesn't say how many there are is given as many as was said last of these: in the revision in which that was written, or which a renewal that wrote it again has noted as "said". So nobody knows when none is out.
 //
 // Who stands in line for a fair lock has a key there as well, and the order is that in which these were created:
 //

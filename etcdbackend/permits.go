@@ -1,7 +1,6 @@
 package etcdbackend
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -30,11 +29,11 @@ func (at stock) out() (n int) {
 	return n
 }
 
-// last returns the hold of who has said last how many permits there are. A renewal that writes a key says nothing.
+// last returns the hold of who has said last how many permits there are.
 func (at stock) last() record {
 	last := at.mine
 	for _, r := range at.holds {
-		if last.free() || cmp.Or(cmp.Compare(r.said, last.said), cmp.Compare(r.created, last.created)) > 0 {
+		if r.told() > last.told() {
 			last = r
 		}
 	}
@@ -92,6 +91,7 @@ func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
 func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
 	a := s.withPermits(id, s.store.ttl(req.Lease))
+	a.tells = true
 	at := stock{mine: s.holds.guess(id)}
 	var err error
 	if req.Limit == 0 || at.mine.free() && s.looksFirst(a) {
@@ -118,7 +118,7 @@ func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest
 		}
 		a.only = append(same(s.store.key(req.Name), record{}), s.store.beside(req.Name).asOf(at.rev))
 		next := at.mine
-		next.owner, next.count, next.limit, next.said = req.Owner, req.Permits, limit, at.rev
+		next.owner, next.count, next.limit, next.said = req.Owner, req.Permits, limit, 0
 		var done bool
 		var key record
 		if done, key, err = s.write(ctx, a, at.mine, next); done {

@@ -426,6 +426,9 @@ func (s *session) putAndKeep(ctx context.Context, a *attempt, old, next record, 
 // attached to before, or a fresh one.
 func (s *session) put(ctx context.Context, a *attempt, old, next record, l lease, fresh bool) (done bool, key record, err error) {
 	id := a.id
+	if id.role == permitRole && !a.tells {
+		next.said = old.told()
+	}
 	ops := []*pb.RequestOp{s.store.put(id, next)}
 	var place []byte
 	if old.free() {

@@ -202,6 +202,7 @@ type attempt struct {
 
 	fair   bool // all that may be beside the key matters, and is read
 	onlyUp bool // what is held ends no sooner for it
+	tells  bool // how many permits there are
 }
 
 // swap carries out ops if the hold's key is still as old says. If it isn't, swap returns how it is,

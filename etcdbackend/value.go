@@ -55,7 +55,7 @@ type record struct {
 	lease   int64 // that it is attached to; 0: none, it never ends
 
 	limit int   // of permits: how many there are, as their owner has said, or had found
-	said  int64 // and a revision just before that
+	said  int64 // and in which revision that was, if its key was written since: by a renewal
 
 	// Of who has come back to a line, before all others that were there: the how-manieth of those who came at once, and
 	// who was inside then by his place.
@@ -69,6 +69,14 @@ type record struct {
 }
 
 func (r record) free() bool { return r.rev == 0 }
+
+// told returns the revision in which the owner of permits has said how many there are, or 0.
+func (r record) told() int64 {
+	if r.said > 0 {
+		return r.said
+	}
+	return r.rev
+}
 
 // value is the JSON of a record.
 type value struct {
