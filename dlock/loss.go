@@ -109,7 +109,7 @@ func (c *Client) ranOutLocked(cl *claim, now instant) why {
 	switch {
 	case known && w.reason != LossExpired:
 		return w
-	case !cl.watched:
+	case !cl.watched && cl.goal() <= cl.until():
 		return why{reason: LossLease}
 	case stood > 0:
 		return why{reason: LossPaused, paused: stood}
@@ -143,8 +143,11 @@ func (a *alarms) nextLocked(now instant) instant {
 	return min(a.heap[0].at, now)
 }
 
-// troubledLocked notes what a renewal that failed, or the store, says about a claim.
+// troubledLocked notes what a renewal that failed, or the store, says about a claim. What is gone is gone.
 func (c *Client) troubledLocked(cl *claim, w why) {
+	if c.troubles[cl].reason == LossGone {
+		return
+	}
 	if c.troubles == nil {
 		c.troubles = make(map[*claim]why)
 	}
@@ -157,6 +160,9 @@ func (c *Client) goneLocked(cl *claim) {
 	if c.inspector == nil || rules[cl.kind].many {
 		c.loseClaimLocked(cl, gone)
 		return
+	}
+	if c.troubles[cl].reason == LossGone {
+		return // and the store is being asked
 	}
 	had := cl.confirmed()
 	cl.deadline.Store(min(cl.deadline.Load(), int64(c.now())))

@@ -234,3 +234,65 @@ func TestFailedRenewalsAreNamed(t *testing.T) {
 		}
 	})
 }
+
+// A renewal under way when the store says that it has a lock no more makes no difference to why that is lost.
+func TestWhatIsGoneIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowInspect{membackend.New(), make(chan struct{})}
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		cl, ctx := h.hold.claim, h.Context()
+		other.Locker("x").ForceUnlock(t.Context())
+		<-store.asked
+		c.renewed(cl, cl.kind, c.now(), cl.lease, backend.RenewResult{}, errSevered)
+		c.renewed(cl, cl.kind, c.now(), cl.lease, backend.RenewResult{}, nil)
+		<-ctx.Done()
+		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone || l.Renewed > DefaultLease/2 {
+			t.Errorf("the cause is %+v", l)
+		}
+	})
+}
+
+// severedLines is a store with fair locks that can be cut off.
+type severedLines struct{ severed }
+
+func (b *severedLines) Open() backend.Session {
+	s := b.Backend.Open()
+	return &severedLine{severedSession{s, &b.severed}, s.(backend.Liner)}
+}
+
+type severedLine struct {
+	severedSession
+	backend.Liner
+}
+
+// A fixed lease that the store doesn't answer for any more, before it was over, didn't run out as it was meant to.
+func TestAGrantThatIsNotProlongedIsALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &severedLines{severed{Backend: membackend.New()}}
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		first, err := other.FairLocker("x").Acquire(t.Context())
+		must(t, err)
+		got := make(chan *Hold)
+		go func() {
+			h, err := c.FairLocker("x").Acquire(t.Context(), Lease(time.Hour))
+			must(t, err)
+			got <- h
+		}()
+		synctest.Wait()
+		store.cut.Store(true)
+		must(t, first.Release(t.Context()))
+		h := <-got
+		began := time.Now()
+		ctx := h.Context()
+		<-ctx.Done()
+		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossExpired || time.Since(began) > time.Minute {
+			t.Errorf("after %v: %+v", time.Since(began), l)
+		}
+	})
+}

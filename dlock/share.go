@@ -440,8 +440,11 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	if c.now() >= inner.until() {
 		return nil, errLate
 	}
-	inner.began, inner.alarm.task = sent, inner
 	first := inner.more.holds == 0
+	if first { // else somebody has it since then
+		inner.began = sent
+	}
+	inner.alarm.task = inner
 	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a)
 	switch {
 	case first:

@@ -597,3 +597,25 @@ func TestTraceThatPanics(t *testing.T) {
 		empty(t, c)
 	})
 }
+
+// A writer may begin to read in one goroutine while he ends it in another.
+func TestTraceOfReadingUnderAWrite(t *testing.T) {
+	var l ledger
+	c := New(membackend.New(), quiet(), l.trace())
+	defer c.Close()
+	ctx := WithOwner(t.Context(), NewOwner())
+	rw := c.RWLocker("x")
+	must(t, rw.Writer().LockContext(ctx))
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 500 {
+				must(t, rw.Reader().LockContext(ctx))
+				must(t, rw.Reader().UnlockContext(ctx))
+			}
+		})
+	}
+	all.Wait()
+	must(t, rw.Writer().UnlockContext(ctx))
+	l.balance(t)
+}
