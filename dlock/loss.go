@@ -168,7 +168,7 @@ func (c *Client) goneLocked(cl *claim) {
 	cl.deadline.Store(min(cl.deadline.Load(), int64(c.now())))
 	c.troubledLocked(cl, why{reason: LossGone, had: had})
 	c.backgroundLocked(func() {
-		w := c.whoHas(cl)
+		w := c.whoHas(c.ctx, cl)
 		w.had = had
 		c.mu.Lock()
 		defer c.unlock()
@@ -180,11 +180,11 @@ func (c *Client) goneLocked(cl *claim) {
 const inquiryPatience = 100 * time.Millisecond
 
 // whoHas asks the store who has what it says that a claim hasn't any more.
-func (c *Client) whoHas(cl *claim) why {
+func (c *Client) whoHas(ctx context.Context, cl *claim) why {
 	if c.inspector == nil {
 		return gone
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, inquiryPatience)
+	ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
 	defer cancel()
 	res, err := step(ctx, c, inspect, backend.InspectRequest{Name: cl.object.name})
 	if err != nil {
@@ -286,8 +286,8 @@ func (c *Client) explained(h *hold, err error) error {
 }
 
 // foundLost notes that a hold was lost as its last release has found.
-func (c *Client) foundLost(h *hold) {
-	w := c.whoHas(h.claim)
+func (c *Client) foundLost(ctx context.Context, h *hold) {
+	w := c.whoHas(ctx, h.claim)
 	c.mu.Lock()
 	defer c.unlock()
 	l := c.lossLocked(h, w)

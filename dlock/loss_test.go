@@ -296,3 +296,23 @@ func TestAGrantThatIsNotProlongedIsALoss(t *testing.T) {
 		}
 	})
 }
+
+// An unlock that finds that the lock was lost asks nobody who has it for longer than it may take itself.
+func TestAnUnlockAsksForNoLongerThanItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowInspect{membackend.New(), make(chan struct{})}
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		other.Locker("x").ForceUnlock(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		err = h.Release(ctx)
+		if l, ok := errors.AsType[*Loss](err); !ok || l.Reason != LossGone || time.Since(began) > time.Millisecond {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
