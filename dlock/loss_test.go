@@ -316,3 +316,27 @@ func TestAnUnlockAsksForNoLongerThanItMay(t *testing.T) {
 		}
 	})
 }
+
+// What somebody reads under his write, and the store has no more, isn't believed in again because of an answer that comes late.
+func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowInspect{membackend.New(), make(chan struct{})}
+		c := New(store, quiet())
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		rw := c.RWLocker("x")
+		must(t, rw.Writer().LockContext(ctx))
+		r, err := rw.Reader().Acquire(ctx)
+		must(t, err)
+		c.mu.Lock()
+		write := c.objectLocked(backend.Write, "x").alone
+		c.goneLocked(r.hold.claim)
+		c.unlock()
+		a := c.newAcquisition()
+		*a = acquisition{call: call{kind: backend.Read, name: "x", party: write.party, o: acquireOptions{lease: DefaultLease}}}
+		if _, err := c.readUnder(ctx, write, a); err != errAgain || r.Err() == nil {
+			t.Errorf("read again: %v; the hold says %v", err, r.Err())
+		}
+		must(t, rw.Writer().UnlockContext(ctx))
+	})
+}

@@ -419,6 +419,9 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 
 	c.mu.Lock()
 	defer c.unlock()
+	if now := c.now(); inner.more.holds > 0 && now >= inner.until() {
+		c.loseClaimLocked(inner, c.ranOutLocked(inner, now)) // no answer brings that back
+	}
 	switch {
 	case err != nil:
 		inner.unsure = inner.unsure || backend.KindOf(err) == backend.Unknown
