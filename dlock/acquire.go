@@ -74,7 +74,7 @@ var errAgain = errors.New("again")
 
 // acquire gets the lock for a caller: re-enters what it holds, or acquires and waits. What it
 // returns instead of a hold is the reason, not yet wrapped.
-func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOptions) (*hold, error) {
+func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOptions) (h *hold, err error) {
 	a := c.newAcquisition()
 	*a = acquisition{
 		call:    call{kind: l.kind, name: l.name, party: who.party, o: o, bound: who.hold, began: c.now()},
@@ -83,20 +83,31 @@ func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOp
 	}
 	a.partners = a.variable() == nil && !who.alone
 	a.mayTake(ctx)
-	over := false
+	over, told := false, false
 	ctx = c.begins(ctx, a)
 	defer func() {
-		if !over { // a step panicked, or ended its goroutine
+		switch {
+		case !over: // a step panicked, or ended its goroutine
 			c.forgo(a)
 			c.acquired(ctx, a, nil, errPanicked)
-			return
+		case !told && h != nil: // a Trace did, and nobody hears what he has got
+			c.letGo(h)
+		default:
+			c.acquisitions.Put(a)
 		}
-		c.acquisitions.Put(a)
 	}()
-	h, err := c.acquireInTime(ctx, a)
+	h, err = c.acquireInTime(ctx, a)
 	over = true
 	c.acquired(ctx, a, h, err)
+	told = true
 	return h, err
+}
+
+// letGo gives back what a call has got that will never return it.
+func (c *Client) letGo(h *hold) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.backgroundLocked(func() { c.release(context.Background(), h) })
 }
 
 // mayTake notes how long a call may wait, if that is bounded.

@@ -110,7 +110,7 @@ func (c *Client) ranOutLocked(cl *claim, now instant) why {
 	switch {
 	case known && w.reason != LossExpired:
 		return w
-	case !cl.watched:
+	case !cl.watched && cl.goal() <= cl.until():
 		return why{reason: LossLease}
 	case stood > 0:
 		return why{reason: LossPaused, paused: stood}
@@ -144,8 +144,11 @@ func (a *alarms) nextLocked(now instant) instant {
 	return min(a.heap[0].at, now)
 }
 
-// troubledLocked notes what a renewal that failed, or the store, says about a claim.
+// troubledLocked notes what a renewal that failed, or the store, says about a claim. What is gone is gone.
 func (c *Client) troubledLocked(cl *claim, w why) {
+	if c.troubles[cl].reason == LossGone {
+		return
+	}
 	if c.troubles == nil {
 		c.troubles = make(map[*claim]why)
 	}
@@ -159,11 +162,14 @@ func (c *Client) goneLocked(cl *claim) {
 		c.loseClaimLocked(cl, gone)
 		return
 	}
+	if c.troubles[cl].reason == LossGone {
+		return // and the store is being asked
+	}
 	had := cl.confirmed()
 	cl.deadline.Store(min(cl.deadline.Load(), int64(c.now())))
 	c.troubledLocked(cl, why{reason: LossGone, had: had})
 	c.backgroundLocked(func() {
-		w := c.whoHas(cl)
+		w := c.whoHas(c.ctx, cl)
 		w.had = had
 		c.mu.Lock()
 		defer c.unlock()
@@ -175,11 +181,11 @@ func (c *Client) goneLocked(cl *claim) {
 const inquiryPatience = 100 * time.Millisecond
 
 // whoHas asks the store who has what it says that a claim hasn't any more.
-func (c *Client) whoHas(cl *claim) why {
+func (c *Client) whoHas(ctx context.Context, cl *claim) why {
 	if c.inspector == nil {
 		return gone
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, inquiryPatience)
+	ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
 	defer cancel()
 	res, err := step(ctx, c, inspect, backend.InspectRequest{Name: cl.object.name})
 	if err != nil {
@@ -281,8 +287,8 @@ func (c *Client) explained(h *hold, err error) error {
 }
 
 // foundLost notes that a hold was lost as its last release has found.
-func (c *Client) foundLost(h *hold) {
-	w := c.whoHas(h.claim)
+func (c *Client) foundLost(ctx context.Context, h *hold) {
+	w := c.whoHas(ctx, h.claim)
 	c.mu.Lock()
 	defer c.unlock()
 	l := c.lossLocked(h, w)

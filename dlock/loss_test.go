@@ -234,3 +234,109 @@ func TestFailedRenewalsAreNamed(t *testing.T) {
 		}
 	})
 }
+
+// A renewal under way when the store says that it has a lock no more makes no difference to why that is lost.
+func TestWhatIsGoneIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowInspect{membackend.New(), make(chan struct{})}
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		cl, ctx := h.hold.claim, h.Context()
+		other.Locker("x").ForceUnlock(t.Context())
+		<-store.asked
+		c.renewed(cl, cl.kind, c.now(), cl.lease, backend.RenewResult{}, errSevered)
+		c.renewed(cl, cl.kind, c.now(), cl.lease, backend.RenewResult{}, nil)
+		<-ctx.Done()
+		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone || l.Renewed > DefaultLease/2 {
+			t.Errorf("the cause is %+v", l)
+		}
+	})
+}
+
+// severedLines is a store with fair locks that can be cut off.
+type severedLines struct{ severed }
+
+func (b *severedLines) Open() backend.Session {
+	s := b.Backend.Open()
+	return &severedLine{severedSession{s, &b.severed}, s.(backend.Liner)}
+}
+
+type severedLine struct {
+	severedSession
+	backend.Liner
+}
+
+// A fixed lease that the store doesn't answer for any more, before it was over, didn't run out as it was meant to.
+func TestAGrantThatIsNotProlongedIsALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &severedLines{severed{Backend: membackend.New()}}
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		first, err := other.FairLocker("x").Acquire(t.Context())
+		must(t, err)
+		got := make(chan *Hold)
+		go func() {
+			h, err := c.FairLocker("x").Acquire(t.Context(), Lease(time.Hour))
+			must(t, err)
+			got <- h
+		}()
+		synctest.Wait()
+		store.cut.Store(true)
+		must(t, first.Release(t.Context()))
+		h := <-got
+		began := time.Now()
+		ctx := h.Context()
+		<-ctx.Done()
+		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossExpired || time.Since(began) > time.Minute {
+			t.Errorf("after %v: %+v", time.Since(began), l)
+		}
+	})
+}
+
+// An unlock that finds that the lock was lost asks nobody who has it for longer than it may take itself.
+func TestAnUnlockAsksForNoLongerThanItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowInspect{membackend.New(), make(chan struct{})}
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		other.Locker("x").ForceUnlock(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		err = h.Release(ctx)
+		if l, ok := errors.AsType[*Loss](err); !ok || l.Reason != LossGone || time.Since(began) > time.Millisecond {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// What somebody reads under his write, and the store has no more, isn't believed in again because of an answer that comes late.
+func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowInspect{membackend.New(), make(chan struct{})}
+		c := New(store, quiet())
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		rw := c.RWLocker("x")
+		must(t, rw.Writer().LockContext(ctx))
+		r, err := rw.Reader().Acquire(ctx)
+		must(t, err)
+		c.mu.Lock()
+		write := c.objectLocked(backend.Write, "x").alone
+		c.goneLocked(r.hold.claim)
+		c.unlock()
+		a := c.newAcquisition()
+		*a = acquisition{call: call{kind: backend.Read, name: "x", party: write.party, o: acquireOptions{lease: DefaultLease}}}
+		if _, err := c.readUnder(ctx, write, a); err != errAgain || r.Err() == nil {
+			t.Errorf("read again: %v; the hold says %v", err, r.Err())
+		}
+		must(t, rw.Writer().UnlockContext(ctx))
+	})
+}

@@ -260,7 +260,7 @@ func (c *Client) freeLocked(ctx context.Context, h *hold, q *queue, now instant)
 	}
 	freed, err = c.drain(ctx, cl, lease, ask)
 	if err == ErrLost {
-		c.foundLost(h)
+		c.foundLost(ctx, h)
 	}
 	return err
 }

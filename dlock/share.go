@@ -419,6 +419,9 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 
 	c.mu.Lock()
 	defer c.unlock()
+	if now := c.now(); inner.more.holds > 0 && now >= inner.until() {
+		c.loseClaimLocked(inner, c.ranOutLocked(inner, now)) // no answer brings that back
+	}
 	switch {
 	case err != nil:
 		inner.unsure = inner.unsure || backend.KindOf(err) == backend.Unknown
@@ -440,8 +443,11 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	if c.now() >= inner.until() {
 		return nil, errLate
 	}
-	inner.began, inner.alarm.task = sent, inner
 	first := inner.more.holds == 0
+	if first { // else somebody has it since then
+		inner.began = sent
+	}
+	inner.alarm.task = inner
 	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a)
 	switch {
 	case first:

@@ -279,12 +279,15 @@ func (c *Client) release(ctx context.Context, h *hold) error {
 // releaseTold gives back one hold, and says how that went and whether it is to be told.
 func (c *Client) releaseTold(ctx context.Context, h *hold) (e ReleaseDone, tell bool) {
 	e = ReleaseDone{Name: h.claim.object.name, Kind: h.kind, HolderID: h.claim.owner, Err: errPanicked}
+	c.mu.Lock()
+	since := h.since()
+	c.mu.Unlock()
 	began, handed := c.now(), false
 	defer func() {
 		if e.Err == errAgain {
 			return
 		}
-		e.Held, e.Took = began-h.since(), c.now()-began
+		e.Held, e.Took = began-since, c.now()-began
 		if tell = c.ended(h, &e, handed); tell && e.Err == errPanicked {
 			c.traceRelease(ctx, e) // nobody else will
 		}

@@ -578,3 +578,44 @@ func TestTraceOfAnUnlockThatPanics(t *testing.T) {
 		l.balance(t)
 	})
 }
+
+// Nobody is left with a lock who doesn't know that he has it, since what looks on has panicked.
+func TestTraceThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		c := New(membackend.New(), quiet(), l.trace(), WithTrace(&Trace{AcquireDone: func(context.Context, AcquireDone) { panic("trace") }}))
+		defer c.Close()
+		func() {
+			defer func() { recover() }()
+			c.Locker("x").LockContext(t.Context())
+		}()
+		synctest.Wait()
+		if locked, err := c.Locker("x").IsLocked(t.Context()); locked || err != nil {
+			t.Error("locked", err)
+		}
+		l.balance(t)
+		empty(t, c)
+	})
+}
+
+// A writer may begin to read in one goroutine while he ends it in another.
+func TestTraceOfReadingUnderAWrite(t *testing.T) {
+	var l ledger
+	c := New(membackend.New(), quiet(), l.trace())
+	defer c.Close()
+	ctx := WithOwner(t.Context(), NewOwner())
+	rw := c.RWLocker("x")
+	must(t, rw.Writer().LockContext(ctx))
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 500 {
+				must(t, rw.Reader().LockContext(ctx))
+				must(t, rw.Reader().UnlockContext(ctx))
+			}
+		})
+	}
+	all.Wait()
+	must(t, rw.Writer().UnlockContext(ctx))
+	l.balance(t)
+}
