@@ -73,11 +73,15 @@ func (ln *line) leave(name string) {
 	}
 	delete(ln.places, name)
 	if p.key != nil {
-		ln.leases.background(func(ctx context.Context) {
-			// What can't be deleted now goes with its lease.
-			_, _ = insist(ctx, patience(0), ln.store.kv.DeleteRange, &pb.DeleteRangeRequest{Key: p.key})
-		})
+		ln.remove(p.key)
 	}
+}
+
+// remove deletes a key in the background. What can't be deleted goes with its lease.
+func (ln *line) remove(key []byte) {
+	ln.leases.background(func(ctx context.Context) {
+		_, _ = insist(ctx, patience(0), ln.store.kv.DeleteRange, &pb.DeleteRangeRequest{Key: key})
+	})
 }
 
 // stand takes the last place in the line for a lock, if the session is subscribed and has none. If
@@ -103,6 +107,10 @@ func (ln *line) stand(ctx context.Context, name string) {
 	defer ln.mu.Unlock()
 	if gone(err) && ln.lease == l {
 		ln.lease = lease{}
+	}
+	if ln.places[name] != p {
+		ln.remove(key) // it has left meanwhile, perhaps before this was written
+		return
 	}
 	switch {
 	case err != nil && backend.KindOf(err) != backend.Unknown:
