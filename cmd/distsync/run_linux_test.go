@@ -392,6 +392,28 @@ func TestRunIsKilledWhenTheLockIsGone(t *testing.T) {
 	}
 }
 
+// Who has stood in line gets the lock for a second or so at first, until it is renewed: no reason to end the command.
+func TestRunInLine(t *testing.T) {
+	anywhere(t, func(t *testing.T, url string) {
+		c := client(t, url)
+		for _, lease := range []string{"30s", "3s"} {
+			h := must(t)(c.FairLocker(lease).Acquire(t.Context()))
+			r := try(t, url, lease, "--kind", "fair", "--lease", lease, "--", "sleep", "0.1").start()
+			testservers.Until(t, "in line", func() bool {
+				l, err := c.Inspect(t.Context(), lease)
+				if err != nil {
+					t.Error(err)
+				}
+				return len(l.Line) > 0
+			})
+			if err := h.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.mustExit(0)
+		}
+	})
+}
+
 // Who waits and is interrupted leaves nothing in the store.
 func TestRunInterruptedWaits(t *testing.T) {
 	t.Parallel()
