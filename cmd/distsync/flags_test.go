@@ -15,6 +15,7 @@ func TestUsage(t *testing.T) {
 		"Usage:":                       {},
 		"there is no command frob":     {"frob"},
 		`no command "\x1b[31m"`:        {"\x1b[31m"},
+		"the name is empty":            {"run", "", "--", "true"},
 		"unknown flag: --frob":         {"ls", "--frob"},
 		`flag: --\x1b[31m`:             {"ls", "--\x1b[31m"},
 		"accepts at most 1 arg":        {"ls", "a", "b"},
@@ -57,7 +58,7 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	t.Setenv("DISTSYNC_STORE_TIMEOUT", "soon\x1b")
-	if got := inside(t.Context(), "ls"); got.status != exitUsage || !strings.Contains(got.stderr, `DISTSYNC_STORE_TIMEOUT: invalid value "soon\x1b"`) {
+	if got := inside(t.Context(), "ls"); got.status != exitUsage || !strings.Contains(got.stderr, `DISTSYNC_STORE_TIMEOUT: invalid argument "soon\x1b" for "--store-timeout" flag: time: `) {
 		t.Errorf("%+v", got)
 	}
 	t.Setenv("DISTSYNC_STORE_TIMEOUT", "")

@@ -360,6 +360,21 @@ func TestRunAsksBeforeItKills(t *testing.T) {
 	}
 }
 
+// People are told in words why a command was ended.
+func TestRunSaysWhy(t *testing.T) {
+	t.Parallel()
+	for reason := dlock.LossExpired; reason <= dlock.LossPaused; reason++ {
+		p := &progress{Event: "killed", Reason: reason.String()}
+		if got := p.text("n"); reason != dlock.LossForced && strings.HasSuffix(got, ": "+reason.String()) {
+			t.Errorf("%q", got)
+		}
+	}
+	p := &progress{Event: "terminated", Reason: "timeout"}
+	if got, want := p.text("n"), "distsync: n: the command is asked to end: it has run for longer than --timeout"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // When the store says that the lock is gone, or another has it, the command is killed without being asked.
 func TestRunIsKilledWhenTheLockIsGone(t *testing.T) {
 	t.Parallel()
