@@ -19,7 +19,11 @@ type HoldInfo struct {
 	Name     string
 	Kind     backend.Kind
 	HolderID string // see [Hold.HolderID]
-	By       string // whose calls hold it: "locker" for plain calls of a Locker, "owner N", "goroutine N", or "permits"
+
+	// By is whose calls hold it: "locker" for plain calls of a Locker; "owner N" for an [Owner], where each Do and Acquire that nobody
+	// is named for has one of its own, and N is a number of this process's that is found nowhere else; "goroutine N", where N is
+	// the one that dumps of goroutines have; or "permits".
+	By string
 
 	Since   time.Time     // when the request was sent that acquired it, or it was handed on
 	Until   time.Time     // until when it is held at least: see [Hold.Until]

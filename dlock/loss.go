@@ -13,7 +13,7 @@ import (
 )
 
 // Loss is how a lock was lost. It is an error that wraps [ErrLost], and is found, with [errors.AsType], in the cause of
-// a hold's context, in [Hold.Err], and in what the unlock returns.
+// a hold's context, in [Hold.Err], and in what the unlock returns. The *[Error] around it names the lock; its own text doesn't.
 type Loss struct {
 	Name   string
 	Kind   backend.Kind

@@ -18,7 +18,8 @@
 //	prefix=orders:  for those whose names begin with that,
 //	name=orders:42  or for the one of that name
 //
-// Any path, and the methods GET and HEAD. What can't be understood is answered with status 400.
+// Any path, and the methods GET and HEAD. A value that can't be understood is answered with status 400; parameters
+// of other names are ignored.
 //
 // # JSON
 //
@@ -39,7 +40,8 @@
 //	    "client": "web-7/812/X3QYH6…",
 //	    "name": "orders:42", "kind": "exclusive", "holder": "web-7/812/X3QYH6…:17",
 //	    "reason": "taken",                   // expired, gone, taken, forced, paused, or lease
-//	    "at": "…", "held": 12.3, "renewed": 9.9,
+//	    "at": "…", "held": 12.3,
+//	    "renewed": 9.9,                      // so long before, the store confirmed it last
 //	    "by": "web-9/77/K0…:4",              // of taken
 //	    "paused": 31.2,                      // of paused
 //	    "error": "…"                         // of expired

@@ -184,9 +184,9 @@ func TestUnreachable(t *testing.T) {
 		{"redis+cluster://u:hidden@" + silent.Addr, "no answer within 500ms"},
 		{"valkey://u:hidden@" + silent.Addr, "no answer within 500ms"},
 		{"etcd://u:hidden@" + silent.Addr, "no answer within 500ms"},
-		{"redis://u:hidden@" + server.Addr, "WRONGPASS"},
-		{"redis://" + server.Addr, "NOAUTH"},
-		{"valkey://u:hidden@" + server.Addr, "WRONGPASS"},
+		{"redis://u:hidden@" + server.Addr, "doesn't let us in: WRONGPASS"},
+		{"redis://" + server.Addr, "doesn't let us in: NOAUTH"},
+		{"valkey://u:hidden@" + server.Addr, "doesn't let us in: WRONGPASS"},
 		{"rediss://u:hidden@" + server.Addr, "no answer within 500ms"},
 		{"redis+cluster://:secret@" + server.Addr, "cluster"},
 	} {
@@ -197,6 +197,11 @@ func TestUnreachable(t *testing.T) {
 				timeout = "20s"
 			}
 			got := inside(t.Context(), "ls", "--store-timeout", timeout, "--store", c.url)
+			if strings.HasPrefix(c.want, "doesn't let us in") {
+				if asked := inside(t.Context(), "doctor", "--store", c.url); asked.status != exitUnavailable || !strings.Contains(asked.stdout, "→ are the user and the password") {
+					t.Errorf("doctor: %+v", asked)
+				}
+			}
 			if got.status != exitUnavailable || got.stdout != "" || !strings.Contains(got.stderr, c.want) {
 				t.Errorf("status %d, %swant %d and %q", got.status, got.stderr, exitUnavailable, c.want)
 			}

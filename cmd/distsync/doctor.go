@@ -92,7 +92,11 @@ func (g *global) doctor(ctx context.Context, cmd *cobra.Command) error {
 	s, err := g.connect(ctx)
 	if err != nil {
 		if statusOf(err) == exitUnavailable {
-			tell(check{"connect", statusFail, err.Error(), "is it running, and is the URL right? (distsync help stores)"})
+			todo := "is it running, and is the URL right? (distsync help stores)"
+			if keepsOut(err) {
+				todo = "are the user and the password in the URL right, and is what is special in them escaped? (distsync help stores)"
+			}
+			tell(check{"connect", statusFail, err.Error(), todo})
 			err = exit(exitUnavailable, nil)
 		}
 		return err

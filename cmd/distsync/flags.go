@@ -44,7 +44,7 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 			return
 		}
 		if e := flags.Set(f.Name, value); e != nil {
-			err = exitf(exitUsage, "%s: invalid value %q for --%s", variable(f.Name), value, f.Name)
+			err = exitf(exitUsage, "%s: %w", variable(f.Name), e)
 		}
 	})
 	return err

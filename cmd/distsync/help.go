@@ -41,8 +41,8 @@ A password on a command line is seen by all users of the machine: better put it
 into DISTSYNC_STORE.
 
 Every flag can be given in the environment as well: --store-timeout as
-DISTSYNC_STORE_TIMEOUT, --json as DISTSYNC_JSON=true, and so on; but not --force
-and --yes. The command line goes first.
+DISTSYNC_STORE_TIMEOUT, --json as DISTSYNC_JSON=true, and so on; but not --force,
+--yes and -E. The command line goes first.
 
 With Redis and Valkey a lock's name is its key, after --prefix. In etcd all locks
 are below --prefix, by default distsync/locks/.

@@ -190,7 +190,12 @@ func newShow(g *global) *cobra.Command {
 		Short: "Show who has a lock, and who stands in line for it",
 		Long: `Shows who has a lock, of whatever kind: holders with how often each has it, or how
 many permits, and for how long that lasts unless it is renewed. Of a fair lock
-also who stands in line for it, in order. A lock that nobody has is shown as free.
+also who stands in line for it, in order. That nobody has a lock is said, and no
+error; what kind it is nobody knows then, and the kind in JSON says nothing.
+
+No store knows whether a lock is being renewed. Look again: if it lasts for longer than
+before, its holder is alive; if it goes down for more than a third of the lease, 10s as
+a rule, he is dead, or cut off, or has a fixed lease.
 
 A holder is CLIENT:NUMBER, where a client of this library is, unless told
 otherwise, HOST/PROCESS/RANDOM.`,

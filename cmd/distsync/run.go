@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,6 +65,10 @@ When the command has ended, what it has left in its process group is killed befo
 lock is given back. A daemon that is to outlive it, without the lock, needs a session
 of its own: see setsid(1).
 
+Where it has waited for a fair lock, the command begins up to a second after its turn has
+come, when the lock is renewed for the first time. All who share permits must say the same LIMIT: the last
+to say another changes it for all.
+
 The signals INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the
 command's process group. While distsync waits for the lock the first six end it. Who
 stops the command with ^Z for longer than the lease loses the lock, and the command
@@ -82,7 +87,10 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
   distsync run deploy --wait 10m --lease 15s -- sh -c 'make deploy && make check'
   distsync run gpu --permits 1/4 -- ./train`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if cmd.ArgsLenAtDash() != 1 || len(args) < 2 || args[0] == "" || args[1] == "" {
+			if len(args) > 0 && args[0] == "" {
+				return exitf(exitUsage, "the name is empty: usage is distsync run NAME [FLAGS] -- COMMAND [ARG…]")
+			}
+			if cmd.ArgsLenAtDash() != 1 || len(args) < 2 || args[1] == "" {
 				return exitf(exitUsage, "usage is distsync run NAME [FLAGS] -- COMMAND [ARG…]")
 			}
 			return nil
@@ -222,6 +230,15 @@ func reasonOf(err error) string {
 	return dlock.LossExpired.String()
 }
 
+// because says to people what a reason means.
+var because = map[string]string{
+	"timeout":                  "it has run for longer than --timeout",
+	dlock.LossExpired.String(): "the lock couldn't be renewed",
+	dlock.LossGone.String():    "the store has the lock no more",
+	dlock.LossTaken.String():   "another has the lock",
+	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
+}
+
 // text returns the event for people, or nothing if it is as it should be.
 func (p *progress) text(name string) string {
 	what := map[string]string{
@@ -238,7 +255,7 @@ func (p *progress) text(name string) string {
 	case p.Error != "":
 		what += ": " + p.Error
 	case p.Reason != "":
-		what += ": " + p.Reason
+		what += ": " + cmp.Or(because[p.Reason], p.Reason)
 	}
 	return fmt.Sprintf("distsync: %s: %s", printable(name), escape(what))
 }

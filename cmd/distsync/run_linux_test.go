@@ -360,6 +360,21 @@ func TestRunAsksBeforeItKills(t *testing.T) {
 	}
 }
 
+// People are told in words why a command was ended.
+func TestRunSaysWhy(t *testing.T) {
+	t.Parallel()
+	for reason := dlock.LossExpired; reason <= dlock.LossPaused; reason++ {
+		p := &progress{Event: "killed", Reason: reason.String()}
+		if got := p.text("n"); reason != dlock.LossForced && strings.HasSuffix(got, ": "+reason.String()) {
+			t.Errorf("%q", got)
+		}
+	}
+	p := &progress{Event: "terminated", Reason: "timeout"}
+	if got, want := p.text("n"), "distsync: n: the command is asked to end: it has run for longer than --timeout"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // When the store says that the lock is gone, or another has it, the command is killed without being asked.
 func TestRunIsKilledWhenTheLockIsGone(t *testing.T) {
 	t.Parallel()
@@ -390,6 +405,28 @@ func TestRunIsKilledWhenTheLockIsGone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who has stood in line gets the lock for a second or so at first, until it is renewed: no reason to end the command.
+func TestRunInLine(t *testing.T) {
+	anywhere(t, func(t *testing.T, url string) {
+		c := client(t, url)
+		for _, lease := range []string{"30s", "3s"} {
+			h := must(t)(c.FairLocker(lease).Acquire(t.Context()))
+			r := try(t, url, lease, "--kind", "fair", "--lease", lease, "--", "sleep", "0.1").start()
+			testservers.Until(t, "in line", func() bool {
+				l, err := c.Inspect(t.Context(), lease)
+				if err != nil {
+					t.Error(err)
+				}
+				return len(l.Line) > 0
+			})
+			if err := h.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.mustExit(0)
+		}
+	})
 }
 
 // Who waits and is interrupted leaves nothing in the store.

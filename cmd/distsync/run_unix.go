@@ -108,8 +108,8 @@ func (s *running) run(ctx context.Context) (err error) {
 	s.tell("waiting", nil)
 	began := time.Now()
 	s.hold, err = s.acquire(ctx, c, s.name)
-	waited()
 	if err != nil {
+		waited()
 		s.leaveNothing(c)
 		return interrupted(ctx, s.refused(store, err))
 	}
@@ -117,11 +117,32 @@ func (s *running) run(ctx context.Context) (err error) {
 		p.Holder, p.Waited = s.hold.HolderID(), secondsOf(time.Since(began))
 		p.Token, _ = s.hold.Token()
 	})
+	s.settle(ctx)
+	waited()
 	if ctx.Err() != nil {
 		s.release()
 		return context.Cause(ctx)
 	}
+	if s.hold.Err() != nil {
+		s.release()
+		return s.verdict(0)
+	}
 	return s.underLock()
+}
+
+// settle waits until the lock lasts for long enough to begin, or is lost. What the store gives to the first in line of a fair lock lasts
+// for a second or so, until it is renewed, which is soon; a command that began before that would be asked to end at once.
+func (s *running) settle(ctx context.Context) {
+	for time.Until(s.last()) <= s.grace {
+		select {
+		case e := <-s.renewals:
+			s.tellRenewal(e)
+		case <-s.hold.Lost():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // interruptible lets the first signal interrupt, until the function that it returns has returned. That may be called again.
@@ -180,6 +201,13 @@ func (s *running) renewed(e dlock.RenewDone) {
 	}
 }
 
+// tellRenewal tells of a round of renewals if it failed.
+func (s *running) tellRenewal(e dlock.RenewDone) {
+	if e.Err != nil {
+		s.tell("unrenewed", func(p *progress) { p.Error = e.Err.Error() })
+	}
+}
+
 // underLock runs the command, gives the lock back, and returns with which status to exit.
 func (s *running) underLock() error {
 	s.listen(others)
@@ -201,6 +229,11 @@ func (s *running) underLock() error {
 		s.tell("spared", func(p *progress) { p.Error = strconv.Itoa(n) })
 	}
 	s.release()
+	return s.verdict(status)
+}
+
+// verdict returns with which status to exit when the command has ended with that.
+func (s *running) verdict(status int) error {
 	switch {
 	case s.lost != nil && s.quiet:
 		return exit(exitLost, nil)
@@ -240,9 +273,7 @@ func (s *running) follow() {
 			s.look() // we may have been stopped, too
 			s.child.Signal(sig.(syscall.Signal))
 		case e := <-s.renewals:
-			if e.Err != nil {
-				s.tell("unrenewed", func(p *progress) { p.Error = e.Err.Error() })
-			}
+			s.tellRenewal(e)
 		case <-lost:
 			lost = nil
 		case <-timer.C:

@@ -81,7 +81,16 @@ func (s *store) unavailable(ctx context.Context, g *global, err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); ctx.Err() == context.DeadlineExceeded || ok && timeout.Timeout() {
 		err = fmt.Errorf("no answer within %v", g.timeout)
 	}
+	if keepsOut(err) {
+		return exitf(exitUnavailable, "%s doesn't let us in: %w", s.address, err)
+	}
 	return exitf(exitUnavailable, "%s can't be reached: %w", s.address, err)
+}
+
+// keepsOut says whether a store that was reached wants another user or password.
+func keepsOut(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "WRONGPASS ") || strings.Contains(text, "NOAUTH ") || strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrAuthFailed))
 }
 
 // schemes are those of the URLs of stores.

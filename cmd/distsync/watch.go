@@ -23,7 +23,7 @@ func newWatch(g *global) *cobra.Command {
 		Use:   "watch NAME…",
 		Short: "Tell who comes to locks and who goes",
 		Long: `Tells who gets and who leaves the locks, and who comes into line for a fair one, until
-it is interrupted. At first it tells who is there. It looks when the store says
+it is interrupted, which is no failure. At first it tells who is there. It looks when the store says
 that a lock was released, and every so often besides: what is over within that
 time may be missed.
 
