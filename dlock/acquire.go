@@ -32,13 +32,14 @@ type call struct {
 // inquiry is what has come of asking the store. All attempts of an acquisition share one owner string, so
 // that an attempt without an answer which the store carries out late is part of the same hold.
 type inquiry struct {
-	h        *hold  // what the attempts ask for
-	within   *hold  // what the call re-enters: what its context is for, or what its party had when it began
-	attempt  uint64 // the number of its own latest
-	seen     uint64 // how many attempts this client had sent before the call waited
-	answered bool   // the store said during the call that another has the lock
-	via      Via    // how it got what it has
-	failure  error  // why the last attempt failed; nil if it was answered
+	h        *hold   // what the attempts ask for
+	within   *hold   // what the call re-enters: what its context is for, or what its party had when it began
+	attempt  uint64  // the number of its own latest
+	sent     instant // when that was sent
+	seen     uint64  // how many attempts this client had sent before the call waited
+	answered bool    // the store said during the call that another has the lock
+	via      Via     // how it got what it has
+	failure  error   // why the last attempt failed; nil if it was answered
 	tries    backoff
 	polls    backoff
 	reports  backoff // of failures, in the log
@@ -447,7 +448,7 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 	sent, forced := c.now(), c.forced.Load()
 	h.claim.sending(sent, lease)
 	c.attempts++
-	a.attempt = c.attempts
+	a.attempt, a.sent = c.attempts, sent
 	c.mu.Unlock()
 
 	res, err := step(ctx, c, backend.Session.Acquire, c.attemptRequest(a, h.claim, lease))

@@ -217,7 +217,10 @@ func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration)
 	if q.subscribed == unsubscribed && c.notifier != nil {
 		c.subscribeLocked(q)
 	}
-	if !q.looking {
+	switch {
+	case q.subscribed == standing && a.sent <= q.stood: // it may have been given the lock before anybody listened, and the look since then didn't ask for it
+		c.lookAtLineLocked(q)
+	case !q.looking:
 		c.hastenLocked(&q.look, c.nextKeepLocked(q, remaining))
 	}
 }

@@ -197,3 +197,39 @@ func TestASubscriptionThatFailsWhenNobodyWaits(t *testing.T) {
 		}
 	})
 }
+
+// Who is given the lock before its client listens, and whose answer comes only after the look that is made then, is told by another.
+func TestAGrantBeforeTheSubscriptionAndTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newAround()
+		c, other := New(store, quiet()), New(store.Backend, quiet())
+		defer c.Close()
+		defer other.Close()
+		first, err := other.FairLocker("x").Acquire(t.Context())
+		must(t, err)
+		placed := make(chan struct{})
+		late := make(chan struct{})
+		store.hook(func(_ backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			store.hook(nil)
+			res, err := do()
+			close(placed)
+			<-late
+			return res, err
+		})
+		a := wait(t.Context(), c.FairLocker("x"))
+		<-placed
+		must(t, first.Release(t.Context())) // it is a's now
+		b := wait(t.Context(), c.FairLocker("x"))
+		synctest.Wait() // b stands in line, its client listens, and has looked
+		begin := time.Now()
+		close(late)
+		a.mustBeIn(t)
+		if took := time.Since(begin); took > 100*time.Millisecond {
+			t.Errorf("a was told after %v that it has the lock", took)
+		}
+		a.leave()
+		b.mustBeIn(t)
+		b.leave()
+		empty(t, c)
+	})
+}

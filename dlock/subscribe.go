@@ -11,6 +11,7 @@ type subscription struct {
 	subscribed subState
 	cancel     context.CancelFunc   // ends the subscribing; nil when that is over
 	sub        backend.Subscription // while it stands
+	stood      instant              // since when it stands
 }
 
 type subState uint8
@@ -81,7 +82,7 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 	if q.subscribed == failing {
 		c.traceLocked(func() { c.subscriptionChanged(q, nil) })
 	}
-	q.sub, q.subscribed = sub, standing
+	q.sub, q.subscribed, q.stood = sub, standing, c.now()
 	c.laterLocked(q.cancel) // else the context stays for as long as somebody waits
 	q.cancel = nil
 	switch {
