@@ -13,8 +13,8 @@ var (
 	// ErrNotAcquired says that the lock was not acquired within the time given with [Wait].
 	ErrNotAcquired = errors.New("not acquired in time")
 
-	// ErrHeld says that another has the lock, or had it when the store was last heard of; to a reader also that
-	// another has waited to write for longer, and of a [Semaphore] that too few permits are left, be it that the caller has the others. It comes
+	// ErrHeld says that another has the lock, or had it when the store was last heard of; of an [RWLocker] also that
+	// another has waited to write for longer than a reader, the caller or one of this client who is before it, and of a [Semaphore] that too few permits are left, be it that the caller has the others. It comes
 	// with the reason why the call didn't wait any longer: [ErrNotAcquired], or the error of the
 	// context.
 	ErrHeld = errors.New("held by another")

@@ -150,7 +150,7 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 }
 
 // TryLock takes the lock if that is possible now, or within [Wait]. False with a nil error means
-// exactly one thing: another holds it (or, to the reading side of an [RWLocker], has waited to write for longer). The lock is renewed until it is unlocked, unless [Lease] is
+// exactly one thing: another holds it (or, of an [RWLocker], has waited to write for longer than a reader: the caller, or one of this client who is before it). The lock is renewed until it is unlocked, unless [Lease] is
 // given. Errors are those of [Locker.LockContext], and [ErrLost] if the last hold of this Locker
 // was lost, and nobody has unlocked it yet. A single attempt takes as long as ctx allows or, if that
 // has no deadline, as the store's client waits for an answer.

@@ -51,11 +51,25 @@ func (left *note) endsWith(n *number, by *step) {
 	}
 }
 
-// barred says whether a note may have kept a call from reading.
+// barred says whether a note may have kept a call from reading; or from writing, if it has asked for nothing itself, but waited behind who wanted
+// to read.
 func (e *evidence) barred(o *op) bool {
-	return o.side == backend.Read && slices.ContainsFunc(e.notes, func(n *note) bool {
+	if o.side != backend.Read && (o.side != backend.Write || e.asked(o)) {
+		return false
+	}
+	return slices.ContainsFunc(e.notes, func(n *note) bool {
 		return n.name == o.name && n.may.from <= o.ret && o.call <= n.may.to
 	})
+}
+
+// asked says whether a call has made an attempt of its own.
+func (e *evidence) asked(o *op) bool {
+	for _, n := range e.numbers {
+		if slices.ContainsFunc(n.steps, func(s *step) bool { return s.op == o && s.kind == acquireStep }) {
+			return true
+		}
+	}
+	return false
 }
 
 // leastBlink is how exact the times are that are told to a store, and its own, if it counts in milliseconds.

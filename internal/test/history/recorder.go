@@ -98,7 +98,7 @@ type op struct {
 	joined   bool          // a Read that shares what its client has
 	lent     bool          // and perhaps that is a Write
 	lined    bool          // it stood in line, and the store gave it the lock
-	barred   bool          // a writer's note may have kept it from reading
+	barred   bool          // a writer's note may have kept it, or who was before it, from reading
 	forgets  bool          // a loss of data, which takes the last number with it
 }
 

@@ -137,6 +137,8 @@ func (s *sides) writes(o *op) bool {
 	switch {
 	case o.result == upgrade:
 		return o.reads > 0 && s.write.his(o).free(o)
+	case o.result == no && o.barred:
+		return true
 	case o.result != yes || o.reentry != fresh && s.write.his(o).valid(o) || o.reentry == again || o.doomed:
 		return s.write.acquires(o)
 	default:
