@@ -90,7 +90,8 @@ func (h *Hold) Release(ctx context.Context) error {
 	return s.locker.wrap("release", s.locker.client.releaseWithin(ctx, s.hold))
 }
 
-// Lost returns a channel that is closed when the lock is lost or the client is closed, and never by a Release.
+// Lost returns a channel that is closed when the lock is lost or the client is closed, and never by a Release. Where the store has said that it has the hold no
+// more, [Hold.Err] says so at once, and the channel, like that of the context, once the store has been asked who has the lock: after a tenth of a second at the latest.
 func (h *Hold) Lost() <-chan struct{} {
 	s := h.mustBeHeld()
 	return s.locker.client.lostChannel(s.hold)
@@ -116,7 +117,8 @@ func (h *Hold) Err() error {
 }
 
 // Until returns until when the lock is surely held if it isn't renewed any more, by this process's clock, monotonic: a hundredth
-// of the lease before the store lets it end. It moves with each renewal. Who must have stopped by then, whatever happens, looks at it
+// of the lease before the store lets it end. It moves with each renewal. A fair lock that was given to who
+// stood in line has about a second at first, until its first renewal, which follows at once. Who must have stopped by then, whatever happens, looks at it
 // again and again: a lock that is lost may be another's before.
 func (h *Hold) Until() time.Time {
 	s := h.mustBeHeld()

@@ -15,7 +15,8 @@ import (
 // is set.
 //
 // A hold of which AcquireDone was told, with Acquired and not [ViaReentry], ends with exactly one of: Lost, or ReleaseDone with [Released],
-// [HandedOn], [ReleaseFailed] or [Forsaken].
+// [HandedOn], [ReleaseFailed] or [Forsaken]. What happens in several goroutines at about the same time is told in any order: of a hold that ends at once
+// perhaps first that it has ended.
 type Trace struct {
 	// AcquireStart is called when a call begins to acquire, and returns its context or one that is derived from that, for a span: with
 	// it steps of the store are called, and AcquireDone. The context of the Hold isn't derived from it.

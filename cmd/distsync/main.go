@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
@@ -42,6 +43,7 @@ func newRoot() *cobra.Command {
 		Use:           "distsync",
 		Short:         "Look at distributed locks, run commands under them, free those that are stuck",
 		Long:          overview,
+		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -62,4 +64,13 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newList(g), newShow(g), newWatch(g), newUnlock(g), newRun(g), newDoctor(g), newManual(root))
 	root.AddCommand(newHelp()...)
 	return root
+}
+
+// version returns what this was built from: a release, or a commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
 }

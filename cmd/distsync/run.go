@@ -85,7 +85,7 @@ unrenewed (a renewal has failed, and will be repeated), terminated, killed, ende
 spared (processes of other users are left), lost, released, unreleased, failed.`,
 		Example: `  distsync run nightly --wait 0 -E 0 -- /usr/local/bin/backup
   distsync run deploy --wait 10m --lease 15s -- sh -c 'make deploy && make check'
-  distsync run gpu --permits 1/4 -- ./train`,
+  distsync run gpu --permits 4 -- ./train`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && args[0] == "" {
 				return exitf(exitUsage, "the name is empty: usage is distsync run NAME [FLAGS] -- COMMAND [ARG…]")
@@ -110,7 +110,7 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
 	}
 	f := cmd.Flags()
 	f.StringVar(&r.kind, "kind", "lock", "of lock: "+strings.Join(kinds, ", "))
-	f.StringVar(&r.permits, "permits", "", "instead of a lock, N permits of a semaphore that has LIMIT: as in 1/3")
+	f.StringVar(&r.permits, "permits", "", "instead of a lock, a permit of a semaphore that has LIMIT, as in 3; or N of them, as in 2/5")
 	f.DurationVar(&r.wait, "wait", 0, "how long to wait for the lock; 0: not at all (default: for ever)")
 	f.DurationVar(&r.lease, "lease", dlock.DefaultLease, "how long the lock outlives a distsync that dies; it is renewed each third of that")
 	f.DurationVar(&r.grace, "grace", 0, "how long the command has from TERM to KILL, at most half the lease (default: a third of it, at most 10s)")
@@ -153,10 +153,13 @@ func (r *runner) counts() (n, limit int, err error) {
 		return 0, 0, nil
 	}
 	first, second, ok := strings.Cut(r.permits, "/")
+	if !ok {
+		first, second = "1", r.permits
+	}
 	n, err = strconv.Atoi(first)
 	limit, err2 := strconv.Atoi(second)
-	if !ok || err != nil || err2 != nil || n < 1 || limit < n {
-		return 0, 0, exitf(exitUsage, "--permits %s: want N/LIMIT, as in 1/3", printable(r.permits))
+	if err != nil || err2 != nil || n < 1 || limit < n {
+		return 0, 0, exitf(exitUsage, "--permits %s: want LIMIT, for one of so many, or N/LIMIT, as in 2/5", printable(r.permits))
 	}
 	return n, limit, nil
 }

@@ -128,7 +128,9 @@ func TestRunStatus(t *testing.T) {
 		{[]string{"i", "--kind", "big", "--", "true"}, 64},
 		{[]string{"i", "--kind", "fair", "--permits", "1/2", "--", "true"}, 64},
 		{[]string{"i", "--permits", "3/2", "--", "true"}, 64},
-		{[]string{"i", "--permits", "2", "--", "true"}, 64},
+		{[]string{"slots", "--permits", "2", "--", "true"}, 0},
+		{[]string{"i", "--permits", "0", "--", "true"}, 64},
+		{[]string{"i", "--permits", "/2", "--", "true"}, 64},
 		{[]string{"i", "--wait", "-1s", "--", "true"}, 64},
 		{[]string{"i", "--lease", "1ms", "--", "true"}, 64},
 		{[]string{"i", "--grace", "1m", "--", "true"}, 64},
@@ -148,7 +150,7 @@ func TestRunStatus(t *testing.T) {
 			t.Errorf("%q: acquired %v, released %v", tt.args, acquired, released)
 		}
 	}
-	if keys := server.Do("DBSIZE"); keys != "1" {
+	if keys := server.Do("DBSIZE"); keys != "2" { // text, and how many slots there are
 		t.Errorf("there are %s keys in the store", keys)
 	}
 	try(t, "redis://"+server.Addr+"/x", "a", "--", "true").start().mustExit(64)
@@ -212,7 +214,7 @@ func TestRunNotAcquired(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
-	must(t)(client(t, url).Locker("a").Acquire(t.Context()))
+	holder := must(t)(client(t, url).Locker("a").Acquire(t.Context()))
 	must(t)(client(t, url).FairLocker("b").Acquire(t.Context()))
 	for _, tt := range []struct {
 		args   []string
@@ -230,7 +232,7 @@ func TestRunNotAcquired(t *testing.T) {
 		}
 	}
 	text := distsyncWith(t, []string{"DISTSYNC_STORE=" + url, "DISTSYNC_WAIT=0s"}, "run", "a", "--", "true")
-	if text.status != 75 || !strings.Contains(text.stderr, "held by another") || strings.Count(text.stderr, "\n") != 1 {
+	if text.status != 75 || !strings.Contains(text.stderr, "held by another: "+holder.HolderID()+" has it") || strings.Count(text.stderr, "\n") != 1 {
 		t.Errorf("%+v", text)
 	}
 	if quiet := distsync(t, "run", "a", "--quiet", "--wait", "0", "--store", url, "--", "true"); quiet != (result{status: 75}) {

@@ -63,6 +63,20 @@ func (r *runner) run(ctx context.Context, stderr io.Writer, name string, command
 	return err
 }
 
+// heldBy returns the error of who didn't get the lock with who has it, if the store says that soon.
+func (s *running) heldBy(c *dlock.Client, err error) error {
+	if !errors.Is(err, dlock.ErrHeld) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	info, failed := c.Inspect(ctx, s.name)
+	if failed != nil || len(info.Holders) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
+}
+
 // lookUp returns where a command is.
 func lookUp(command string) (string, error) {
 	path, err := exec.LookPath(command)
@@ -111,7 +125,7 @@ func (s *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		waited()
 		s.leaveNothing(c)
-		return interrupted(ctx, s.refused(store, err))
+		return interrupted(ctx, s.refused(store, s.heldBy(c, err)))
 	}
 	s.tell("acquired", func(p *progress) {
 		p.Holder, p.Waited = s.hold.HolderID(), secondsOf(time.Since(began))
