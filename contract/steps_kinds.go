@@ -671,6 +671,17 @@ var writeCases = []testCase{
 			w.releases("lock", lease, backend.NotHeld)
 			w.as(backend.Read).releases("lock", lease, backend.NotHeld)
 			a.as(backend.Write).has("lock", 1)
+
+			w.acquires("written", lease)
+			w.as(backend.Read).asks("written", 0, 0, e.shortLease())
+			e.eventually("the owner of the Write reads no more", func() bool {
+				res, err := w.s.Look(e.ctx, backend.LookRequest{Kind: backend.Read, Name: "written", Owner: w.owner})
+				if err != nil || res.Held != (res.Count > 0) {
+					e.Fatalf("Look: %+v, %v; nobody but the owner can read", res, err)
+				}
+				return !res.Held
+			})
+			w.has("written", 1)
 		}},
 }
 

@@ -3,6 +3,9 @@ if (mode ~= ARGV[1] and (mode ~= 'write' or redis.call('hlen', KEYS[1]) == 2)) t
     return {0, false, -2};
 end;
 if (KEYS[2] and redis.call('exists', KEYS[2]) == 0) then
-    holds = false; -- a read that has ended
+    if (holds and (mode == 'write' or redis.call('hlen', KEYS[1]) == 2)) then
+        return {0, false, -2}; -- that has ended, and nobody else reads
+    end;
+    holds = false;
 end;
 return {1, holds, left};
