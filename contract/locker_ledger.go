@@ -104,7 +104,7 @@ func (x *ledger) settled() (wrong []string) {
 
 // settles waits until everything adds up: calls may return a moment after Close.
 func (x *ledger) settles() (wrong []string) {
-	for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(10 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
 		if wrong = x.settled(); len(wrong) == 0 {
 			break
 		}

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
 func TestStatus(t *testing.T) {
@@ -107,7 +109,7 @@ func TestDispositions(t *testing.T) {
 	for _, before := range []string{"", "trap '' HUP; ", "trap '' INT; "} {
 		direct, err := exec.Command("/bin/sh", "-c", before+show).Output()
 		if err != nil {
-			t.Skip("there is no /proc/self/status")
+			t.Fatal("there is no /proc/self/status:", err)
 		}
 		r := start(t, func(cmd *exec.Cmd) {
 			cmd.Args = append([]string{"/bin/sh", "-c", before + `exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
@@ -135,10 +137,7 @@ func TestSignal(t *testing.T) {
 // timeout(1) leaves the group for one of its own, as shells that control jobs do, and setsid(1).
 func TestSignalToACommandThatHasLeftTheGroup(t *testing.T) {
 	t.Parallel()
-	setsid, err := exec.LookPath("setsid")
-	if err != nil {
-		t.Skip(err)
-	}
+	setsid := testservers.Program(t, "setsid")
 	r := start(t, nil, forever, setsid, "/bin/sh", "-c", `trap "exit 7" TERM; echo $$ >$DIR/inner; while :; do sleep 0.01; done`)
 	r.pid("inner")
 	r.tell("signal 15")
