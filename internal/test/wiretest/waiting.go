@@ -69,10 +69,11 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 		Subscribe(t, closed, "n")
 		closed.Close()
 		l := Subscribe(t, other, "n")
-		defer l.Sub.Close()
 		if got := waiting(t, closed, "n"); got == 0 {
 			t.Error("a session that was closed counts itself as one who waits")
 		}
+		l.Sub.Close() // which the server hears of later
+		testservers.Until(t, "nobody waits any more", func() bool { return waiting(t, s, "n") == 0 })
 	})
 
 	t.Run("on the wire", func(t *testing.T) {
