@@ -30,6 +30,10 @@ type Limits struct {
 
 	// Kinds is which kinds of lock the store knows beside [Exclusive].
 	Kinds Kinds
+
+	// Keeps says that the store can keep what is released taken for a while, see [ReleaseRequest].Keep: what it knows
+	// of Exclusive, Fenced and Fair locks, of Write and of Permits. Of Read there is no such thing.
+	Keeps bool
 }
 
 // Session is one client's access to the store: five atomic steps, and Close.
@@ -228,6 +232,14 @@ type ReleaseRequest struct {
 
 	Permits int // how many the owner has acquired; of the kind Permits only
 
+	// Keep, unless it is zero, is for how long, counted from now, nobody is to get what the release gives back, if it is the
+	// owner's last hold: the outcome is [Kept] then, and nobody is woken, neither now nor when that time is over. What is kept
+	// lasts for just as long, as if somebody else held it whom nobody knows: the owner's number doesn't renew or acquire it any more, and no request of it
+	// that comes late, or twice, changes anything; its next release with Keep finds it Kept, and leaves it as it is. A Look sees it held, and
+	// a ForceRelease frees it. Keep is a lease like any other, a multiple of Limits.LeaseStep, and only asked for where
+	// Limits.Keeps.
+	Keep time.Duration
+
 	// AskWaiting asks for ReleaseResult.Waiting. That is done where this client has had the lock for
 	// a while and may want it again, and must not cost a round trip: a store that can't answer
 	// on the way doesn't.
@@ -242,6 +254,7 @@ const (
 	NotHeld ReleaseOutcome = iota // nothing: the owner holds nothing
 	Left                          // one hold was given back, others of the owner are left
 	Freed                         // the owner's last hold was given back
+	Kept                          // the same, and nobody gets it for a while: see ReleaseRequest.Keep
 )
 
 // String returns the outcome in words.
@@ -251,6 +264,8 @@ func (o ReleaseOutcome) String() string {
 		return "holds left"
 	case Freed:
 		return "freed"
+	case Kept:
+		return "kept"
 	default:
 		return "not held"
 	}
