@@ -15,7 +15,7 @@ import (
 )
 
 func TestContractOnValkey(t *testing.T) {
-	if wiretest.Apart(t) {
+	if wiretest.Apart(t, "locker") {
 		return
 	}
 	server := testservers.Valkey(t)
