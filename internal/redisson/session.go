@@ -166,6 +166,15 @@ func (s *session) foreign(ctx context.Context, name string) error {
 	return ParseIsForeign(r.Value)
 }
 
+// kept says whether a lock is kept, or returns the error of a step that has found something else than a plain one.
+func (s *session) kept(ctx context.Context, name string) (bool, error) {
+	r := readOnly(s.run(ctx, IsKept(name)))
+	if r.Refusal != "" {
+		return false, nil // it stays what it seems to be
+	}
+	return parse(r, ParseIsKept)
+}
+
 // acquireAsking acquires and asks, in the same round trip, what else must be known: how many holds the owner
 // has if it is a re-entry, and last how many replicas have acknowledged it if that is asked for.
 func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.AcquireRequest) (Reply, backend.AcquireResult, error) {
@@ -204,6 +213,9 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	req.Owner = k.called(req.Owner)
 	s.latest.isNot(req.Name)
 	s.turns.over(req.Name, req.Owner)
+	if req.Keep > 0 && k.keep != nil {
+		return parse(s.run(ctx, k.keep(s.Dialect, req)), ParseKeep)
+	}
 	var res backend.ReleaseResult
 	if !req.AskWaiting || k.line {
 		res, err = parse(s.run(ctx, k.release(s.Dialect, req)), k.released)
@@ -256,7 +268,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
 }
 
-// Look asks in one round trip, and in a second one if the answers may be about something else than a lock.
+// Look asks in one round trip, and in a second one if the answers may be about something else than a lock, or it may be kept.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
@@ -268,7 +280,10 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if err != nil || certain {
 		return res, err
 	}
-	return res, s.foreign(ctx, req.Name)
+	if res.Kept, err = s.kept(ctx, req.Name); err != nil {
+		return backend.LookResult{}, err
+	}
+	return res, nil
 }
 
 // Subscribe returns once the server has confirmed the subscription.
