@@ -450,6 +450,9 @@ func TestAtLeastOnReentry(t *testing.T) {
 							t.Errorf("it stays taken for %v, %v; want %v", left, err, time.Until(end))
 						}
 					}
+					if left, err := other.Locker("x").TTL(t.Context()); err != nil || left < time.Until(end) {
+						t.Errorf("while it is held it would stay taken for %v, %v; want at least %v", left, err, time.Until(end))
+					}
 					mustUnlock(t, owned, l)
 					if left, err := other.Locker("x").TTL(t.Context()); err != nil || left < time.Until(end) {
 						t.Errorf("after one of two unlocks it stays taken for %v, %v; want at least %v", left, err, time.Until(end))
@@ -542,6 +545,66 @@ func TestAKeptLockWhoseReleasesGetLost(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The store counts twice what was asked for twice, since the first answer was lost. Then it takes two releases, and the second may never arrive.
+func TestAKeptLockThatTheStoreCountsTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newWitness()
+		c, other := New(store, quiet(), WithLease(time.Second)), New(store.Backend, quiet())
+		defer c.Close()
+		defer other.Close()
+		const d = 20 * time.Second
+		began := time.Now()
+		h, err := c.Locker("x").Acquire(t.Context(), AtLeast(d))
+		must(t, err)
+		late := backend.AcquireRequest{Name: "x", Owner: h.HolderID(), Lease: d}
+		if res, err := store.Backend.Open().Acquire(t.Context(), late); err != nil || res.Count != 2 { // as an attempt that comes late
+			t.Fatalf("%+v, %v", res, err)
+		}
+		n := 0
+		store.release = func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+			if n++; n == 1 {
+				return do()
+			}
+			return backend.ReleaseResult{}, errSevered
+		}
+		if err := h.Release(t.Context()); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("Release: %v", err)
+		}
+		time.Sleep(time.Until(began.Add(d - time.Millisecond)))
+		if ok, err := other.Locker("x").TryLock(t.Context()); ok || err != nil {
+			t.Errorf("TryLock before the time is over = %v, %v", ok, err)
+		}
+		time.Sleep(time.Millisecond)
+		mustTry(t, other.Locker("x"))
+	})
+}
+
+// Who stands in line in the same client looks as soon as it is over, whether the store says something or not.
+func TestALineBehindAKeptLockIsLookedAtInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New(), silent: true}
+		c := New(store, quiet())
+		defer c.Close()
+		const d = 5 * time.Second
+		began, l := time.Now(), c.FairLocker("x")
+		h, err := l.Acquire(t.Context(), AtLeast(d))
+		must(t, err)
+		time.Sleep(300 * time.Millisecond) // so that who waits, and looks each second, wouldn't look just then
+		in := make(chan *Hold)
+		go func() {
+			h, err := l.Acquire(t.Context())
+			must(t, err)
+			in <- h
+		}()
+		time.Sleep(4300 * time.Millisecond)
+		mustRelease(t, h)
+		mustRelease(t, <-in)
+		if waited := time.Since(began); waited < d || waited > d+50*time.Millisecond {
+			t.Errorf("got in after %v of %v", waited, d)
+		}
+	})
 }
 
 // An attempt whose answer was lost, and whose call gave up, has acquired nothing that is to stay taken.

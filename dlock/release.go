@@ -280,7 +280,7 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 	switch {
 	case res.Outcome == backend.Freed:
 		c.freedLocked(cl, began, res, own)
-	case res.Outcome == backend.Kept && own != heard: // a message would be of somebody who has forced it
+	case res.Outcome == backend.Kept:
 		c.keptLocked(cl)
 	default:
 		c.wakeLocked(cl) // freed or not: nobody here has it any more
