@@ -776,7 +776,11 @@ func TestTraceOfWhatIsKept(t *testing.T) {
 		l := c.Locker("x")
 		mustTry(t, l, AtLeast(time.Second))
 		done := make(chan struct{})
-		go func() { defer close(done); l.Lock(); l.Unlock() }()
+		go func() {
+			defer close(done)
+			l.Lock()
+			defer l.Unlock()
+		}()
 		synctest.Wait()
 		l.Unlock()
 		<-done
