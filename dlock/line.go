@@ -263,10 +263,16 @@ func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration)
 	end := c.now() + promised(a.o.lease)
 	cl.deadline.Store(int64(min(since+promised(lease), end)))
 	cl.more.grant, cl.more.end = lease, end
+	if a.o.keeps {
+		cl.keep(c.now() + a.o.atLeast)
+	}
 	a.h = nil
 	c.dequeueLocked(a)
 	a.via = ViaGranted
 	c.handLocked(a, c.grantLocked(h, since))
+	if a.o.keeps {
+		c.hastenLocked(&cl.alarm, c.now()) // until then the store knows nothing of that
+	}
 	h.offered = true
 }
 
