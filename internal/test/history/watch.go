@@ -147,7 +147,7 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 
 func acquisition(ctx context.Context, req backend.AcquireRequest) *step {
 	return &step{
-		kind: acquireStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease,
+		kind: acquireStep, op: tag(ctx, req.Name), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease,
 		reentry: req.Reentry, waited: req.Waited, place: req.Place, permits: req.Permits,
 	}
 }
@@ -165,7 +165,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 }
 
 func release(ctx context.Context, req backend.ReleaseRequest) *step {
-	return &step{kind: releaseStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
+	return &step{kind: releaseStep, op: tag(ctx, req.Name), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
 }
 
 func (r *Recorder) released(s *step, res backend.ReleaseResult, err error) {
@@ -191,7 +191,7 @@ func renewal(req backend.RenewRequest) *step {
 }
 
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
-	st := s.r.stepStarted(&step{kind: forceStep, op: tag(ctx), side: req.Kind, name: req.Name})
+	st := s.r.stepStarted(&step{kind: forceStep, op: tag(ctx, req.Name), side: req.Kind, name: req.Name})
 	res, err := s.Session.ForceRelease(ctx, req)
 	s.r.stepEnded(st, orRefused(res.Released, freed), err)
 	return res, err
