@@ -595,6 +595,12 @@ func TestAllIsLostIfOneIs(t *testing.T) {
 	})
 }
 
+// pass locks and unlocks.
+func pass(l sync.Locker) {
+	l.Lock()
+	defer l.Unlock()
+}
+
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -703,8 +709,9 @@ func TestAllReenters(t *testing.T) {
 		// Of two owners.
 		x, y := NewOwner(), NewOwner()
 		two := All(l.c.Locker("a").For(x), l.c.Locker("b").For(y))
-		two.Lock()
-		two.Lock()
+		for range 2 {
+			two.Lock()
+		}
 		two.Unlock()
 		l.wantHeld("locked twice and unlocked once", "ab")
 		two.Unlock()
@@ -720,8 +727,7 @@ func TestAllOfReadersAndWriters(t *testing.T) {
 		mustTry(l.T, l.other.RWLocker("r").Reader())
 		mustTryNot(l.T, l.other.RWLocker("w").Reader())
 		second := All(l.c.RWLocker("r").Reader(), l.c.Locker("b")) // joins
-		second.Lock()
-		second.Unlock()
+		pass(second)
 		m.Unlock()
 		mustTry(l.T, l.other.RWLocker("w").Reader())
 		for _, name := range []string{"r", "w"} {
@@ -896,9 +902,7 @@ func TestAllSendsTogether(t *testing.T) {
 		l.all(abc...).lockers[0].ForceUnlock(l.Context())
 		l.all(abc...).lockers[1].ForceUnlock(l.Context())
 		l.all(abc...).lockers[2].ForceUnlock(l.Context())
-		m := l.all(abc...)
-		m.Lock()
-		m.Unlock()
+		pass(l.all(abc...))
 		l.relay.mu.Lock()
 		if l.relay.batches != 3 {
 			l.Errorf("%d batches for a pair and a lock of three names", l.relay.batches)

@@ -54,7 +54,7 @@ var (
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
 	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect or list, or hold, where it is about a hold itself; of the reading side of an RWLocker with an r before it
-	Name string // the lock's; of list the prefix
+	Name string // the lock's; of list the prefix; of a MultiLocker that isn't about one of its locks all their names
 	Err  error
 }
 

@@ -402,20 +402,20 @@ func (t *together) giveBack(ctx context.Context) {
 		return
 	}
 	for c, parts := range byClient(held) {
-		c.letGoTogether(parts)
+		c.letGoTogether(withoutCancel(ctx), parts)
 	}
 }
 
 // letGoTogether gives back what nobody waits for any more.
-func (c *Client) letGoTogether(parts []*part) {
+func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 	c.mu.Lock()
 	here := c.closed || c.prompt // else it goes on after a Close, or takes no time
 	if !here {
-		c.backgroundLocked(func() { c.releaseTogether(context.Background(), parts, true) })
+		c.backgroundLocked(func() { c.releaseTogether(ctx, parts, true) })
 	}
 	c.unlock()
 	if here {
-		ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+		ctx, cancel := context.WithTimeout(ctx, closePatience)
 		defer cancel()
 		c.releaseTogether(ctx, parts, true)
 	}
