@@ -199,7 +199,7 @@ func (e *evidence) follow(ops []*op) {
 func (e *evidence) passing(ops []*op) (all []*step) {
 	for _, o := range ops {
 		for _, s := range e.attempts[o] {
-			if o.rounds && s.result == granted && o.granter != s {
+			if s.passes() && o.granter != s {
 				all = append(all, s)
 			}
 		}
@@ -207,6 +207,9 @@ func (e *evidence) passing(ops []*op) (all []*step) {
 	slices.SortFunc(all, func(a, b *step) int { return cmp.Compare(a.ret, b.ret) })
 	return all
 }
+
+// passes says whether a call that may give back what it has got before it is over has got it by the step.
+func (s *step) passes() bool { return s.result == granted && s.op != nil && s.op.rounds }
 
 // releasedIn says whether a call sent a release of the number. Whoever was handed it may have sent
 // another meanwhile.
@@ -372,7 +375,7 @@ func (e *evidence) resolve(key numberKey, n *number) {
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
 			// A Read is shared, permits and who has them are counted on their own, and who stands in line may be given the
 			// lock, without a word; and to acquire any of them again doesn't count.
-			n.shaken = n.shaken || s.open() && !lines || !several(s.side) && !lines || n.releasedBefore(s.ret)
+			n.shaken = n.shaken || s.open() && !lines || !several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever
 			if !s.open() {
 				gone = n.goneAfter(s.ret)

@@ -63,11 +63,12 @@ func errorOf(err error, name string, others error) error {
 	return err
 }
 
-// takeAll is a round with several locks at once.
+// takeAll is a round with several locks at once, of which each has one holder: what others of a client join while a call has it, and then gives
+// back, can't be told from what they have asked for themselves.
 func (u *user) takeAll(ctx context.Context) {
 	var parties []*Party
 	for _, i := range u.dice.Perm(len(u.w.Locks))[:2+u.dice.IntN(len(u.w.Locks)-1)] {
-		if l := u.w.Locks[i]; l.Kind != backend.Permits {
+		if l := u.w.Locks[i]; !several(l.Kind) && l.Kind != backend.Write {
 			parties = append(parties, u.party(l))
 		}
 	}
