@@ -231,16 +231,16 @@ type round struct {
 
 // round makes an attempt at all parts that aren't there yet, and returns one that wasn't granted, or nil.
 func (t *together) round(ctx context.Context) *part {
+	if t.keptOut(ctx) {
+		return t.refused()
+	}
 	r := &round{began: time.Now(), patience: longestRound}
 	missing := make([]*part, 0, len(t.parts))
 	for _, p := range t.parts {
-		if p.err = nil; p.h == nil {
+		if p.h == nil {
 			missing = append(missing, p)
 			r.patience = min(r.patience, max(p.o.lease/3, shortestWait))
 		}
-	}
-	if keptOut(ctx, missing) {
-		return t.refused()
 	}
 	r.left = len(missing)
 	r.Context, r.cut = context.WithCancelCause(ctx)
@@ -258,18 +258,20 @@ func (t *together) round(ctx context.Context) *part {
 }
 
 // keptOut says whether this process knows, without asking anybody, that it can't have all. Then nothing was asked for.
-func keptOut(ctx context.Context, missing []*part) bool {
-	for _, p := range missing {
-		if p.who.hold != nil {
-			continue // it is re-entered, or isn't
+func (t *together) keptOut(ctx context.Context) bool {
+	for _, p := range t.parts {
+		p.err = nil // of the last round
+	}
+	for _, p := range t.parts {
+		if p.h != nil || p.who.hold != nil {
+			continue // it is there, or is re-entered, or isn't
 		}
 		c, a := p.locker.client, p.single(ctx)
 		if c.known(a) == nil {
 			c.acquisitions.Put(a)
 			continue
 		}
-		p.h, p.err = c.carryOut(ctx, a) // says so, and tells
-		if p.err != nil {
+		if p.h, p.err = c.carryOut(ctx, a); p.err != nil { // it says so, and tells
 			return true
 		}
 	}
@@ -384,7 +386,7 @@ func (p *part) settle(ctx context.Context) {
 	case p.h == p.within:
 		p.err = c.whyOver(p.h)
 	default:
-		p.err = errBrief
+		p.err = unavailable(errBrief)
 	}
 }
 
