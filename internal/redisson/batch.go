@@ -101,8 +101,17 @@ func (s *session) triedInLine(ctx context.Context, req backend.AcquireRequest, s
 func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
 	b := &releases{s, slices.Clone(reqs), make([]*kind, len(reqs)), answer}
 	var chosen []int
+	var apart sync.WaitGroup
+	defer apart.Wait()
 	for i := range b.reqs {
 		req := &b.reqs[i]
+		if req.Keep > 0 { // as in AcquireBatch
+			apart.Go(func() {
+				res, err := s.Release(ctx, *req)
+				answer(i, res, err)
+			})
+			continue
+		}
 		req.Name = s.Prefix + req.Name
 		k, err := s.check(ctx, req.Kind, req.Name, req.Owner)
 		if err != nil {
