@@ -2,7 +2,7 @@
 //
 // Application code uses package [github.com/seed951563bd/distsync/dlock] and the constructor of one
 // of the backends. This package is for those who write a backend: implement [Backend] and
-// [Session], the optional [Notifier] and [BatchRenewer] if the store can do more, and run the
+// [Session], the optional [Notifier], [BatchRenewer] and [Batcher] if the store can do more, and run the
 // contract suite ([github.com/seed951563bd/distsync/contract]) on the result.
 //
 // A store needs little: one atomic step each to acquire, release, renew, force-release and look at
@@ -142,7 +142,7 @@
 // # What a store can do beside
 //
 // What else a session can do it says by implementing an optional interface: [Notifier] if the store can
-// tell of releases, [BatchRenewer] if it renews many holds for the price of few, [Leavable] if its
+// tell of releases, [BatchRenewer] if it renews many holds for the price of few, [Batcher] if it acquires and releases several so, [Leavable] if its
 // steps return when their context ends whatever the store does, [Prompt] if none of them ever waits. Each
 // says what is done without it. [Liner] isn't optional for a store that has Fair locks. For people who look from outside a session may be an
 // [Inspector], which says who has a lock, and a [Lister], which says which locks there are.

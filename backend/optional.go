@@ -94,6 +94,19 @@ type BatchRenewer interface {
 	RenewBatch(ctx context.Context, reqs []RenewRequest, answer func(i int, res RenewResult, err error))
 }
 
+// Batcher is an optional interface of a [Session] that can acquire and release several locks for the price of few. Without it
+// each is acquired and released by a call of its own, and these run concurrently.
+//
+// Both methods do what Acquire or Release does, for each request: each is a step of its own, which has its own result or error. The requests are
+// for different locks, and are carried out in their order where one server has them. answer is called once for each, with the
+// request's index, as soon as its answer is there, from any goroutine and concurrently; the method returns after the last of these calls. Where a store
+// consists of several servers, one that hangs must not delay the answers of the others. The requests may not be changed or kept. A session that is
+// [Leavable] leaves them as it does a step, and that can't be waited for, too.
+type Batcher interface {
+	AcquireBatch(ctx context.Context, reqs []AcquireRequest, answer func(i int, res AcquireResult, err error))
+	ReleaseBatch(ctx context.Context, reqs []ReleaseRequest, answer func(i int, res ReleaseResult, err error))
+}
+
 // Liner is an interface that a [Session] must implement if its store has [Fair] locks.
 //
 // Those who wait for such a lock stand in line in the store, all of them, with a place each, which ends unless

@@ -13,7 +13,7 @@ import (
 type ledger struct {
 	mu     sync.Mutex
 	calls  int            // that acquire, under way
-	holds  map[string]int // not ended, by name and holder: several where one hold of the store is several here
+	holds  map[string]int // not ended, by name and holder: several where one hold of the store is several here; negative while of one that ends at once only the end was told
 	losses []*dlock.Loss
 	wrong  []string
 }
@@ -35,7 +35,7 @@ func (x *ledger) trace() dlock.Option {
 					x.wrong = append(x.wrong, fmt.Sprintf("told of an acquisition: %+v", e))
 				}
 				if acquired && e.Via != dlock.ViaReentry {
-					x.holds[e.Name+" by "+e.HolderID]++
+					x.count(e.Name, e.HolderID, +1)
 				}
 			})
 		},
@@ -43,7 +43,7 @@ func (x *ledger) trace() dlock.Option {
 			x.note(func() {
 				switch e.Outcome {
 				case dlock.Released, dlock.HandedOn, dlock.ReleaseFailed, dlock.Forsaken:
-					x.ends(e.Name, e.HolderID, fmt.Sprintf("%+v", e))
+					x.count(e.Name, e.HolderID, -1)
 				}
 				if e.Held < 0 || e.Took < 0 {
 					x.wrong = append(x.wrong, fmt.Sprintf("told of a release: %+v", e))
@@ -53,7 +53,7 @@ func (x *ledger) trace() dlock.Option {
 		Lost: func(l *dlock.Loss) {
 			x.note(func() {
 				x.losses = append(x.losses, l)
-				x.ends(l.Name, l.Holder, fmt.Sprintf("%+v", *l))
+				x.count(l.Name, l.Holder, -1)
 				if l.Held < 0 || l.Renewed < 0 || l.Paused < 0 || l.At.IsZero() || l.Reason == dlock.LossTaken && l.By == "" {
 					x.wrong = append(x.wrong, fmt.Sprintf("told of a loss: %+v", *l))
 				}
@@ -68,13 +68,10 @@ func (x *ledger) note(f func()) {
 	f()
 }
 
-// ends notes that a hold ended. x.mu is held.
-func (x *ledger) ends(name, holder, how string) {
+// count notes that a hold began, or ended. x.mu is held.
+func (x *ledger) count(name, holder string, n int) {
 	hold := name + " by " + holder
-	if x.holds[hold]--; x.holds[hold] < 0 {
-		x.wrong = append(x.wrong, fmt.Sprintf("told of the end of %q, which it wasn't told of, or of whose end it was told before: %s", hold, how))
-	}
-	if x.holds[hold] == 0 {
+	if x.holds[hold] += n; x.holds[hold] == 0 {
 		delete(x.holds, hold)
 	}
 }
@@ -96,7 +93,7 @@ func (x *ledger) settled() (wrong []string) {
 	x.note(func() {
 		wrong = append(wrong, x.wrong...)
 		if x.calls != 0 || len(x.holds) > 0 {
-			wrong = append(wrong, fmt.Sprintf("told that there began and didn't end: %d calls, and the holds %v", x.calls, x.holds))
+			wrong = append(wrong, fmt.Sprintf("told of %d calls that began and didn't end, and that holds began so much more often than they ended: %v", x.calls, x.holds))
 		}
 	})
 	return wrong

@@ -64,7 +64,7 @@
 // [Client.RWLocker] makes read-write locks, whose two sides are Lockers: any number of readers or one writer.
 // [Client.FencedLocker] makes locks whose acquisitions are numbered, so that a resource can refuse a holder that was
 // paused for longer than its lease: [Token]. [Client.FairLocker] makes locks that go to those who wait in the order of
-// their arrival. [Client.Semaphore] makes semaphores, whose permits any number of holders have. [Locker.Acquire] is Do for code that can't be one function, and returns a
+// their arrival. [Client.Semaphore] makes semaphores, whose permits any number of holders have. [All] makes several locks one. [Locker.Acquire] is Do for code that can't be one function, and returns a
 // [Hold]. Locks of different kinds should have different names; where a store can tell that they haven't, that is [ErrConflict].
 //
 // [Client.Election] is a layer on fenced locks: [Election.Run] has a function run by one of all who campaign, and by another when that is over.

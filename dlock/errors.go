@@ -57,7 +57,7 @@ var (
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
 	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, run, leader or changes, or hold, where it is about a hold itself; of the reading side of an RWLocker with an r before it
-	Name string // the lock's; of list the prefix
+	Name string // the lock's; of list the prefix; of a MultiLocker that isn't about one of its locks all their names
 	Err  error
 }
 
@@ -74,6 +74,7 @@ var (
 	errUnanswered  = errors.New("the store has not answered")
 	errNotUnlocked = fmt.Errorf("the last hold of this Locker is over, but not unlocked: %w", ErrLost)
 	errOtherKind   = fmt.Errorf("%w: the caller has it as a lock of another kind", ErrConflict)
+	errBrief       = errors.New("it was over before the others were acquired")
 	errPanicked    = errors.New("a step of the store panicked, or ended its goroutine")
 	errNoToken     = errors.New("the store gave no fencing token")
 	errElsewhere   = fmt.Errorf("%w by this Locker; another Locker of this client has it", ErrNotHeld)

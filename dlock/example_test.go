@@ -730,3 +730,33 @@ func ExampleAtLeast() {
 	// true
 	// 1m0s <nil>
 }
+
+// A transfer needs both accounts, whichever comes first: All takes both or none, and never waits for one while it has the
+// other, so that transfers in both directions don't wait for each other.
+func ExampleAll() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+
+	balance := map[string]int{"alice": 100, "bob": 100}
+	transfer := func(from, to string) error {
+		both := dlock.All(client.Locker("account:"+from), client.Locker("account:"+to))
+		return both.Do(context.Background(), func(ctx context.Context) error {
+			balance[from]--
+			balance[to]++
+			return ctx.Err() // of either: both must have been held all the time
+		})
+	}
+	var transfers sync.WaitGroup
+	for range 50 {
+		transfers.Go(func() { transfer("alice", "bob") })
+		transfers.Go(func() { transfer("bob", "alice") })
+	}
+	transfers.Wait()
+	fmt.Println(balance["alice"], balance["bob"])
+
+	same := dlock.All(client.Locker("account:alice"), client.Locker("account:alice"))
+	fmt.Println(same.LockContext(context.Background()))
+	// Output:
+	// 100 100
+	// dlock: lock "account:alice, account:alice": "account:alice" is there twice
+}

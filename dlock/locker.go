@@ -313,10 +313,7 @@ func (l *Locker) acquire(ctx context.Context, who caller, o acquireOptions, opts
 	if err := l.usable(ctx); err != nil {
 		return nil, both(err, l.client.whyOver(who.hold))
 	}
-	o, err := l.client.options(o, opts)
-	if err == nil && o.keeps {
-		err = l.keeps()
-	}
+	o, err := l.options(o, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -329,12 +326,25 @@ func (l *Locker) acquire(ctx context.Context, who caller, o acquireOptions, opts
 	return h, err
 }
 
+// options applies opts to what a call for the lock does by default, and checks the outcome.
+func (l *Locker) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
+	o, err := l.client.options(o, opts)
+	if err == nil && o.keeps {
+		err = l.keeps()
+	}
+	return o, err
+}
+
 // unlock gives back one hold of whoever calls.
 func (l *Locker) unlock(ctx context.Context) error {
 	if l.name == "" {
 		return errEmptyName
 	}
-	switch who := l.caller(ctx); {
+	return l.unlockAs(ctx, l.caller(ctx))
+}
+
+func (l *Locker) unlockAs(ctx context.Context, who caller) error {
+	switch {
 	case who.hold != nil && who.hold.kind == l.kind:
 		return l.client.releaseWithin(ctx, who.hold)
 	case who.party != party(l.plain):

@@ -62,6 +62,9 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	}
 	for _, o := range ops {
 		s, last := e.granter(o), e.lastAttempt(o)
+		if o.holder != "" {
+			o.number = e.numbers[numberKey{o.name, o.holder, o.side == backend.Read}]
+		}
 		switch {
 		case last != nil && (s == nil || s.owner != last.owner):
 			o.number, o.lined = e.numbers[last.key()], true
@@ -135,12 +138,15 @@ func (e *evidence) granter(o *op) (last *step) {
 		return nil
 	}
 	for _, s := range e.attempts[o] {
-		if s.result == granted && s.ret < o.ret && (last == nil || s.ret > last.ret) {
+		if s.result == granted && s.ret < o.ret && o.mayHave(s) && (last == nil || s.ret > last.ret) {
 			last = s
 		}
 	}
 	return last
 }
+
+// mayHave says whether a call can have what a step has acquired.
+func (o *op) mayHave(s *step) bool { return o.holder == "" || o.holder == s.owner }
 
 // lastAttempt returns the last attempt of a call that has a Fair lock, or nil: what has come in vain is given up with its number.
 func (e *evidence) lastAttempt(o *op) (last *step) {
@@ -148,7 +154,7 @@ func (e *evidence) lastAttempt(o *op) (last *step) {
 		return nil
 	}
 	for _, s := range e.attempts[o] {
-		if s.call < o.ret && (last == nil || s.call > last.call) {
+		if s.call < o.ret && o.mayHave(s) && (last == nil || s.call > last.call) {
 			last = s
 		}
 	}
@@ -164,7 +170,12 @@ func (e *evidence) follow(ops []*op) {
 		who   int
 	}
 	users, clients := make(map[place]*number), make(map[place]*number) // the last number of each
+	passing := e.passing(ops)
 	for _, o := range slices.SortedFunc(slices.Values(ops), func(a, b *op) int { return cmp.Compare(a.ret, b.ret) }) {
+		for ; len(passing) > 0 && passing[0].ret < o.ret; passing = passing[1:] {
+			s := passing[0]
+			clients[place{s.name, s.side == backend.Read, s.op.client}] = e.numbers[s.key()]
+		}
 		reads := o.side == backend.Read
 		user, client := place{o.name, reads, o.user}, place{o.name, reads, o.client}
 		switch {
@@ -183,6 +194,22 @@ func (e *evidence) follow(ops []*op) {
 		}
 	}
 }
+
+// passing returns the attempts that were granted to calls which gave that back, or handed it on, before they were over; by when they were answered.
+func (e *evidence) passing(ops []*op) (all []*step) {
+	for _, o := range ops {
+		for _, s := range e.attempts[o] {
+			if s.passes() && o.granter != s {
+				all = append(all, s)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *step) int { return cmp.Compare(a.ret, b.ret) })
+	return all
+}
+
+// passes says whether a call that may give back what it has got before it is over has got it by the step.
+func (s *step) passes() bool { return s.result == granted && s.op != nil && s.op.rounds }
 
 // releasedIn says whether a call sent a release of the number. Whoever was handed it may have sent
 // another meanwhile.
@@ -348,7 +375,7 @@ func (e *evidence) resolve(key numberKey, n *number) {
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
 			// A Read is shared, permits and who has them are counted on their own, and who stands in line may be given the
 			// lock, without a word; and to acquire any of them again doesn't count.
-			n.shaken = n.shaken || s.open() && !lines || !several(s.side) && !lines || n.releasedBefore(s.ret)
+			n.shaken = n.shaken || s.open() && !lines || !several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever
 			if !s.open() {
 				gone = n.goneAfter(s.ret)

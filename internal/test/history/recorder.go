@@ -75,6 +75,9 @@ type op struct {
 	gated bool // perhaps it waited for others who use the same Locker
 	waits bool // it waits for the lock
 
+	rounds bool   // it may have had the lock, and given it back, before it got it or failed
+	holder string // the owner of what it has got then
+
 	// Of a semaphore.
 	permits     int
 	limit       int  // how many there are, as the call says; 0: as many as the store was told
@@ -158,11 +161,18 @@ func (r *Recorder) Count() int {
 
 type opKey struct{}
 
-// tagged returns a context from which the steps of a call are known.
-func tagged(ctx context.Context, o *op) context.Context { return context.WithValue(ctx, opKey{}, o) }
+// tagged returns a context from which the steps of a call are known: of one for several locks, as of several calls.
+func tagged(ctx context.Context, ops ...*op) context.Context {
+	return context.WithValue(ctx, opKey{}, ops)
+}
 
-// tag returns the call that a step is made for, or nil.
-func tag(ctx context.Context) *op {
-	o, _ := ctx.Value(opKey{}).(*op)
-	return o
+// tag returns the call that a step about a lock is made for, or nil.
+func tag(ctx context.Context, name string) *op {
+	ops, _ := ctx.Value(opKey{}).([]*op)
+	for _, o := range ops {
+		if len(ops) == 1 || o.name == name {
+			return o
+		}
+	}
+	return nil
 }

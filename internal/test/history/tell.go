@@ -39,11 +39,11 @@ type toldOp struct {
 	ID, User, Client             int
 	Kind                         kind
 	Side                         backend.Kind
-	Name, Text                   string
+	Name, Text, Holder           string
 	Call, Ret, Lease             time.Duration
 	Result                       result
 	Held, Permits, Limit, Borrow int
-	Fixed, Waits                 bool
+	Fixed, Waits, Rounds         bool
 }
 
 // A toldStep is what others want to know of a step. Op is the id of its call, from 1.
@@ -62,7 +62,7 @@ type toldStep struct {
 func (r *Recorder) tellOp(o *op) {
 	if r.tell != nil {
 		r.tell.Encode(told{Op: &toldOp{ // if it can't be told it isn't evidence
-			o.id, o.user, o.client, o.kind, o.side, o.name, o.text, o.call, o.ret, o.lease, o.result, o.held, o.permits, o.limit, o.loan, o.fixed, o.waits,
+			o.id, o.user, o.client, o.kind, o.side, o.name, o.text, o.holder, o.call, o.ret, o.lease, o.result, o.held, o.permits, o.limit, o.loan, o.fixed, o.waits, o.rounds,
 		}})
 	}
 }
@@ -111,8 +111,8 @@ func (r *Recorder) hear(lines *json.Decoder) error {
 		case t.Op != nil:
 			o := t.Op
 			ops[o.ID] = &op{
-				id: o.ID, user: o.User, client: o.Client, kind: o.Kind, side: o.Side, name: o.Name, text: o.Text, call: o.Call, ret: o.Ret,
-				lease: o.Lease, result: o.Result, held: o.Held, permits: o.Permits, limit: o.Limit, loan: o.Borrow, fixed: o.Fixed, waits: o.Waits,
+				id: o.ID, user: o.User, client: o.Client, kind: o.Kind, side: o.Side, name: o.Name, text: o.Text, holder: o.Holder, call: o.Call, ret: o.Ret,
+				lease: o.Lease, result: o.Result, held: o.Held, permits: o.Permits, limit: o.Limit, loan: o.Borrow, fixed: o.Fixed, waits: o.Waits, rounds: o.Rounds,
 			}
 			r.ops = append(r.ops, ops[o.ID])
 		case t.Step != nil:

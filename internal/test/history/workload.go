@@ -161,6 +161,10 @@ func (u *user) party(l Lock) *Party {
 
 // round uses one lock once.
 func (u *user) round(ctx context.Context) {
+	if len(u.w.Locks) > 1 && u.oneIn(8) {
+		u.takeAll(ctx)
+		return
+	}
 	l := u.w.Locks[u.dice.IntN(len(u.w.Locks))]
 	if l.Kind == backend.Permits {
 		u.borrow(ctx, l)
