@@ -453,9 +453,11 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 	s.mu.Unlock()
 	r := newRound(s, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) { return st.session.Look(ctx, req) })
 	defer r.leave()
-	r.ask(s.stores...)
+	order := s.order(req.Name)
+	r.ask(order...)
 	free, has := 0, 0
 	var ends []time.Duration
+	var heldAt, freeAt set
 	for {
 		var deadline time.Time
 		if free+len(ends) >= s.need {
@@ -469,17 +471,21 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 		case rep.err != nil:
 		case rep.res.Held:
 			ends = append(ends, rep.res.Remaining)
+			heldAt.add(rep.from)
 			if rep.res.Count > 0 {
 				has++
 			}
 		default:
+			freeAt.add(rep.from)
 			free++
 		}
 	}
+	// Whoever asks for it now asks one store first, and gets it if that says yes and a majority does.
+	first := slices.IndexFunc(order, func(st *store) bool { return heldAt.has(st) || freeAt.has(st) })
 	switch {
 	case free+len(ends) < s.need:
 		return res, r.failure()
-	case free >= s.need: // whoever asks gets it
+	case free >= s.need && freeAt.has(order[first]):
 		return res, nil
 	}
 	if has >= s.need {
