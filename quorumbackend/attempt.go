@@ -97,7 +97,7 @@ func (a *attempt) askFirst() {
 		if len(a.left) > 0 {
 			a.ask(a.left[0])
 			a.left = a.left[1:]
-			deadline = a.sent.Add(a.longest)
+			deadline = a.sent.Add(max(a.longest, leastPatience)) // one that was down may be all that is left
 		}
 		if !a.take(deadline) && (a.over() || a.waiting == 0 && len(a.left) == 0) {
 			return
