@@ -2,6 +2,7 @@ package quorumbackend_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -160,6 +161,7 @@ func testWithOne(t *testing.T, parts []string, harm func(t *testing.T, server *t
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		only(t, parts...)
 		store := storeOf(t, servers, makers)
+		t.Cleanup(func() { p.Unblock(faults.Both); p.Cut() })
 		harm(t, servers[ill], p)
 		return store
 	}})
@@ -195,12 +197,16 @@ func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
 				p.Unblock(faults.Both)
 			}
 		})
-		t.Cleanup(func() { p.Unblock(faults.Both) })
 	})
 }
 
+// Of two who want a lock at the same time each may have the vote of one store, and whoever gets that of the one that forgets can be without a
+// majority in the next moment: so here nobody competes, and no writer waits.
 func TestContractWithAStoreThatForgets(t *testing.T) {
-	testWithOne(t, mostSteps, func(t *testing.T, server *testservers.Server, _ *faults.Proxy) {
+	parts := slices.DeleteFunc(slices.Clone(mostSteps), func(part string) bool {
+		return part == "model" || part == "steps/note" || strings.Contains(part, "concurrency")
+	})
+	testWithOne(t, parts, func(t *testing.T, server *testservers.Server, _ *faults.Proxy) {
 		every(t, 20*time.Millisecond, func(int) { testservers.Do(server.Addr, "FLUSHALL") })
 	})
 }
