@@ -27,6 +27,7 @@ type ill struct {
 	mu    sync.Mutex
 	fails error         // of each step, which isn't carried out
 	hangs chan struct{} // what steps wait for, if it isn't nil; they are carried out then, though nobody waits for them any more
+	slow  time.Duration // how long each step takes
 	asked []string      // the steps, with their owners
 }
 
@@ -87,12 +88,21 @@ type illSession struct {
 // carry carries out a step, sooner or later.
 func carry[Req, Res any](ctx context.Context, s *illSession, what string, do func(context.Context, Req) (Res, error), req Req) (Res, error) {
 	s.ill.mu.Lock()
-	s.ill.asked = append(s.ill.asked, what)
-	fails, hangs := s.ill.fails, s.ill.hangs
+	if len(s.ill.asked) < 1000 {
+		s.ill.asked = append(s.ill.asked, what)
+	}
+	fails, hangs, slow := s.ill.fails, s.ill.hangs, s.ill.slow
 	s.ill.mu.Unlock()
 	var none Res
 	if fails != nil {
 		return none, fails
+	}
+	if slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return none, ctx.Err()
+		}
 	}
 	if hangs == nil {
 		return do(ctx, req)
