@@ -14,7 +14,7 @@ import (
 const (
 	leastPatience = 20 * time.Millisecond // with a store, where another may do as well
 	roundTrips    = 4                     // and as many of its round trips
-	unknownTrip   = 50 * time.Millisecond // of a store that hasn't answered yet
+	unknownTrip   = 25 * time.Millisecond // of a store that hasn't answered yet
 	downFor       = time.Second           // a store that didn't answer is left for last
 	grace         = time.Second           // after which what nobody waits for is given up
 )
@@ -246,6 +246,7 @@ func (r *round[Res]) slow() {
 			r.s.failed(st)
 		}
 	}
+	r.hopeful &^= r.out
 }
 
 // leave ends the round. What is under way may go on for a little: a store that is slower than it was is then known to be.
