@@ -164,6 +164,7 @@ const (
 	asksSameAgain
 	silentLeft
 	lateVoteLeft
+	refutedForgotten
 )
 
 // mutations says in words what each mutation does.
@@ -315,6 +316,7 @@ var mutations = [...]string{
 	asksSameAgain:    "who was refused by a majority asks the same store first again",
 	silentLeft:       "what is given back leaves out stores that didn't answer",
 	lateVoteLeft:     "a release takes back nothing that is under way beside it",
+	refutedForgotten: "… nor where a renewal was told \"not held\", as it overtook the acquisition",
 }
 
 func (m mutation) String() string { return mutations[m] }

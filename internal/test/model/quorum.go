@@ -232,7 +232,10 @@ func (m *Quorum) tidy(s *QuorumState) {
 		case renews, reenters:
 			x.listens, x.woken, x.looks = 0, false, false
 		case givesBack:
-			*x = voter{at: givesBack, name: x.name, comes: x.comes, votes: x.votes, lead: x.lead, down: x.down}
+			*x = voter{at: givesBack, name: x.name, comes: x.comes, votes: x.votes, never: x.never, down: x.down}
+			if m.Mutation != refutedForgotten {
+				x.never = 0
+			}
 		}
 	}
 	s.split = s.split && m.Well

@@ -540,7 +540,7 @@ func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 		gone := left == 1
 		if s.stores[k].away == 0 {
 			m.release(&t, k, x.name)
-			if inSet(t.names[x.name].late, k) && m.Mutation != lateVoteLeft {
+			if forgotten := m.Mutation == lateVoteLeft || m.Mutation == refutedForgotten && inSet(x.never, k); inSet(t.names[x.name].late, k) && !forgotten {
 				t.names[x.name].back |= 1 << k
 			}
 			if gone {

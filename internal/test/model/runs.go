@@ -416,6 +416,7 @@ func runs() []run {
 		quorumWithout(asksSameAgain, quorumBoth, "Z"),
 		quorumWithout(silentLeft, quorumBoth, "G"),
 		quorumWithout(lateVoteLeft, quorumBoth, "G"),
+		quorumWithout(refutedForgotten, quorumBoth, "G"),
 		quorumWithout(takenBackOnce, quorumBoth, "G"),
 		quorumWithout(neverTakenBack, quorumBoth, "G"),
 
