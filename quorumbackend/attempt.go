@@ -77,7 +77,7 @@ func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireReque
 	if barred != 0 {
 		a.left = slices.DeleteFunc(slices.Clone(a.left), barred.has)
 	}
-	a.round = newRound(s, ctx, func(ctx context.Context, st *store) (backend.AcquireResult, error) {
+	a.round = newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.AcquireResult, error) {
 		return st.session.Acquire(ctx, req)
 	})
 	defer a.leave()
@@ -209,7 +209,7 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 	}
 	s.mu.Unlock()
 	if burnt && !over {
-		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease})
+		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease}, h.noted)
 	}
 	if a.refused == nil {
 		return backend.AcquireResult{}, a.failure()

@@ -71,7 +71,7 @@ func (b *batch) ask(ctx context.Context) {
 		return
 	}
 	b.answered = make(chan struct{})
-	r := newRound(b.s, ctx, func(ctx context.Context, st *store) (struct{}, error) { return struct{}{}, b.at(ctx, st) })
+	r := newRound(b.s, b.s.ctx, ctx, func(ctx context.Context, st *store) (struct{}, error) { return struct{}{}, b.at(ctx, st) })
 	defer r.leave()
 	for _, st := range b.s.stores {
 		if b.asks(st) {

@@ -159,8 +159,8 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	return err
 }
 
-// pay makes one attempt to pay each debt of a key. If there are none it does something else instead.
-func (s *session) pay(ctx context.Context, k key, otherwise func() error) error {
+// pay makes one attempt to pay the debts of a key, and fails if those that are left may yet make a majority.
+func (s *session) pay(ctx context.Context, k key) error {
 	s.mu.Lock()
 	var mine []*debt
 	for _, d := range s.debts.list {
@@ -170,10 +170,10 @@ func (s *session) pay(ctx context.Context, k key, otherwise func() error) error 
 	}
 	s.mu.Unlock()
 	if len(mine) == 0 {
-		return otherwise()
+		return nil
 	}
 	debtOf := make([]*debt, len(s.stores))
-	r := newRound(s, ctx, func(ctx context.Context, st *store) (struct{}, error) {
+	r := newRound(s, context.Background(), ctx, func(ctx context.Context, st *store) (struct{}, error) {
 		return struct{}{}, s.pay1(ctx, debtOf[st.number])
 	})
 	defer r.leave()

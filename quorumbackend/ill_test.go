@@ -27,7 +27,6 @@ type ill struct {
 	mu    sync.Mutex
 	fails error         // of each step, which isn't carried out
 	hangs chan struct{} // what steps wait for, if it isn't nil; they are carried out then, though nobody waits for them any more
-	slow  time.Duration // how long each step takes
 	asked []string      // the steps, with their owners
 }
 
@@ -91,18 +90,11 @@ func carry[Req, Res any](ctx context.Context, s *illSession, what string, do fun
 	if len(s.ill.asked) < 1000 {
 		s.ill.asked = append(s.ill.asked, what)
 	}
-	fails, hangs, slow := s.ill.fails, s.ill.hangs, s.ill.slow
+	fails, hangs := s.ill.fails, s.ill.hangs
 	s.ill.mu.Unlock()
 	var none Res
 	if fails != nil {
 		return none, fails
-	}
-	if slow > 0 {
-		select {
-		case <-time.After(slow):
-		case <-ctx.Done():
-			return none, ctx.Err()
-		}
 	}
 	if hangs == nil {
 		return do(ctx, req)
@@ -412,6 +404,65 @@ func TestAttemptsThatFail(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		a.acquires(alice, true)
 		a.releases(alice, backend.Freed)
+	})
+}
+
+// A writer who has got some of the votes, and has given them back, goes on waiting: his note stays where it was, and goes when he gives up.
+func TestNoteOfAWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a, other := open(t, b), open(t, b)
+		foe := stores[1].Backend.Open() // has two of three
+		defer foe.Close()
+		third := stores[2].Backend.Open()
+		defer third.Close()
+		for _, s := range []backend.Session{foe, third} {
+			if res, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Read, Name: "n", Owner: bob, Lease: time.Second}); err != nil || !res.Acquired {
+				t.Fatal(res, err)
+			}
+		}
+		write := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease, Place: time.Minute}
+		for range 2 {
+			if res, err := a.s.Acquire(t.Context(), write); err != nil || res.Acquired {
+				t.Fatalf("Acquire of a Write: %+v, %v; want refused", res, err)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		read := func(want bool) {
+			t.Helper()
+			res, err := other.s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Read, Name: "n", Owner: bob, Lease: lease})
+			if err != nil || res.Acquired != want {
+				t.Errorf("Acquire of a Read: %+v, %v; want %v", res, err, want)
+			}
+		}
+		read(false)
+		if res, err := a.s.Release(t.Context(), backend.ReleaseRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease}); err != nil || res.Outcome != backend.NotHeld {
+			t.Errorf("Release of a Write that waits: %v, %v; want not held", res.Outcome, err)
+		}
+		read(true)
+	})
+}
+
+// A release that is under way when the session is closed goes on.
+func TestCloseDuringARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		s := b.Open()
+		a := tester{t, s}
+		a.acquires(alice, true)
+		for _, s := range stores {
+			s.hang()
+		}
+		time.AfterFunc(time.Millisecond, func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			for _, s := range stores {
+				s.wake()
+			}
+		})
+		a.releases(alice, backend.Freed)
+		a.wantHeld(stores, 0)
 	})
 }
 

@@ -42,16 +42,6 @@ var (
 	_ backend.BatchRenewer = (*session)(nil)
 )
 
-// base returns the context that requests have: after Close there are still releases.
-func (s *session) base() context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return context.Background()
-	}
-	return s.ctx
-}
-
 // background runs f in a goroutine that Settle waits for.
 func (s *session) background(f func()) {
 	s.mu.Lock()
@@ -159,7 +149,7 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 		s.lose(h, req.Owner)
 		return false, nil
 	}
-	r := newRound(s, ctx, func(ctx context.Context, st *store) (backend.RenewResult, error) { return st.session.Renew(ctx, req) })
+	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.RenewResult, error) { return st.session.Renew(ctx, req) })
 	defer r.leave()
 	r.ask(voters...)
 	yes, no := 0, len(s.stores)-len(voters)
@@ -247,7 +237,7 @@ func later(x, y time.Time) time.Time {
 
 // touch asks a majority about an owner who has nothing, for what they may say of the name: that it is none, or no lock.
 func (s *session) touch(ctx context.Context, do func(context.Context, *store) error) error {
-	r := newRound(s, ctx, func(ctx context.Context, st *store) (struct{}, error) { return struct{}{}, do(ctx, st) })
+	r := newRound(s, context.Background(), ctx, func(ctx context.Context, st *store) (struct{}, error) { return struct{}{}, do(ctx, st) })
 	defer r.leave()
 	r.ask(s.stores...)
 	for answers := 0; answers < s.need; {
@@ -294,19 +284,20 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	case count > 0:
 		return s.free(ctx, h, req)
 	case asked: // a note
-		s.giveBack(ctx, h, req)
+		s.giveBack(ctx, h, req, false)
 	}
-	return none, s.pay(ctx, h.key, func() error {
-		return s.touch(ctx, func(ctx context.Context, st *store) error {
-			_, err := st.session.Release(ctx, req)
-			return err
-		})
+	if err := s.pay(ctx, h.key); err != nil {
+		return none, err
+	}
+	return none, s.touch(ctx, func(ctx context.Context, st *store) error {
+		_, err := st.session.Release(ctx, req)
+		return err
 	})
 }
 
 // free gives back the last of a hold, or what an attempt has left behind.
 func (s *session) free(ctx context.Context, h *hold, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	r, last, err := s.giveBack(ctx, h, req)
+	r, last, err := s.giveBack(ctx, h, req, false)
 	if err != nil {
 		return backend.ReleaseResult{}, err
 	}
@@ -322,20 +313,21 @@ func (s *session) free(ctx context.Context, h *hold, req backend.ReleaseRequest)
 
 // giveBack releases in every store that was asked: first in the others, and last in that which is asked first, since those who wait
 // listen there. It returns how many have had the hold, and what the last has said; or an error if that isn't known, and then it can
-// be called again.
-func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequest) (had int, last backend.ReleaseResult, err error) {
+// be called again. A Write that waits on keeps its notes, and with them its name, unless a release of that may yet be on its way.
+func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool) (had int, last backend.ReleaseResult, err error) {
 	s.mu.Lock()
 	held, first := h.count > 0, h.first
 	h.dying = true
 	req.Owner, req.Lease = h.attempt, s.stored(req.Lease, h)
-	asked := s.inLocked(h, granted, doubtful, struck, denied)
-	if h.kind != backend.Write {
-		asked = s.inLocked(h, granted, doubtful, struck) // nobody else leaves notes
+	asked := s.inLocked(h, granted, doubtful, struck)
+	if h.noted && !waits {
+		asked = append(asked, s.inLocked(h, denied)...)
 	}
 	had = len(s.inLocked(h, freed))
+	burnt := false // a release may yet be on its way
 	s.mu.Unlock()
 
-	r := newRound(s, ctx, func(ctx context.Context, st *store) (backend.ReleaseResult, error) {
+	r := newRound(s, context.Background(), ctx, func(ctx context.Context, st *store) (backend.ReleaseResult, error) {
 		req := req
 		req.AskWaiting = req.AskWaiting && st == first
 		return st.session.Release(ctx, req)
@@ -351,6 +343,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		case rep.res.Outcome == backend.NotHeld:
 			if v.state == doubtful {
 				s.oweLocked(h, rep.from, true) // it may yet get there
+				burnt = true
 			}
 			v.state = unasked
 		default:
@@ -392,6 +385,20 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	}
 	for _, st := range left {
 		s.oweLocked(h, st, h.votes[st.number].state == doubtful)
+	}
+	if waits && !burnt && len(left) == 0 {
+		h.dying, h.first = false, nil
+		for i := range h.votes {
+			if h.votes[i].state == freed {
+				h.votes[i] = vote{}
+			}
+		}
+		return had, last, nil
+	}
+	if waits {
+		for _, st := range s.inLocked(h, denied) {
+			s.oweLocked(h, st, false)
+		}
 	}
 	if had >= s.need && h.votes[first.number].state == unasked {
 		s.ringLocked(h, first)
@@ -436,7 +443,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if err := s.begin(ctx, req.Kind); err != nil {
 		return res, err
 	}
-	r := newRound(s, ctx, func(ctx context.Context, st *store) (backend.ForceReleaseResult, error) {
+	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.ForceReleaseResult, error) {
 		return st.session.ForceRelease(ctx, req)
 	})
 	defer r.leave()
@@ -478,7 +485,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 		req.Owner, count = h.attempt, h.count
 	}
 	s.mu.Unlock()
-	r := newRound(s, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) { return st.session.Look(ctx, req) })
+	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) { return st.session.Look(ctx, req) })
 	defer r.leave()
 	order := s.order(req.Name)
 	r.ask(order...)

@@ -117,13 +117,14 @@ type failure struct {
 	err error
 }
 
-// newRound begins a round. Whoever does must leave it.
-func newRound[Res any](s *session, ctx context.Context, do func(context.Context, *store) (Res, error)) *round[Res] {
+// newRound begins a round. Whoever does must leave it. The requests end with the first of the two contexts: that of the session or, as there are
+// releases after Close, one that doesn't end; and that of the caller.
+func newRound[Res any](s *session, base, ctx context.Context, do func(context.Context, *store) (Res, error)) *round[Res] {
 	r := &round[Res]{s: s, caller: ctx, ctx: ctx, do: do, replies: make(chan reply[Res], len(s.stores))}
 	if s.prompt {
 		return r
 	}
-	r.ctx, r.cancel = context.WithCancel(request{s.base(), ctx})
+	r.ctx, r.cancel = context.WithCancel(request{base, ctx})
 	if ctx.Done() != nil {
 		r.stop = context.AfterFunc(ctx, r.cancel)
 	}
