@@ -163,7 +163,7 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	set := func(st *store, v verdict) {
-		h.votes[st.number].state = v
+		h.votes[st.number].state, h.votes[st.number].late = v, v == doubtful
 		if v == doubtful {
 			h.doubtLocked(st, req.Lease)
 		}

@@ -39,6 +39,9 @@ type hold struct {
 type vote struct {
 	state verdict
 
+	// late says that the acquisition may yet get there, whatever the store has said since to a request that overtook it.
+	late bool
+
 	// doubt is the shortest lease of a request that the store hasn't answered, or zero. As it may carry that out at any time, it doesn't
 	// stand by a longer one.
 	doubt time.Duration
@@ -186,6 +189,6 @@ func (h *hold) renewedLocked(st *store, held bool, lease time.Duration) bool {
 		v.state = struck
 		return false
 	}
-	v.state = granted
+	v.state, v.late = granted, false
 	return v.doubt == 0 || lease <= v.doubt
 }

@@ -222,10 +222,17 @@ func (s *session) lose(h *hold, attempt string) {
 
 // dropLocked forgets a hold, and has what may be left of it given back.
 func (s *session) dropLocked(h *hold) {
-	for _, st := range s.inLocked(h, granted, doubtful) {
-		s.oweLocked(h, st, h.votes[st.number].state == doubtful)
-	}
+	s.oweAllLocked(h)
 	h.clear()
+}
+
+// oweAllLocked notes that a hold is to be given back wherever it may be, or may yet come to be.
+func (s *session) oweAllLocked(h *hold) {
+	for i, v := range h.votes {
+		if v.late || v.state == granted {
+			s.oweLocked(h, s.stores[i], v.late)
+		}
+	}
 }
 
 func later(x, y time.Time) time.Time {
@@ -341,13 +348,13 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		switch {
 		case rep.err != nil:
 		case rep.res.Outcome == backend.NotHeld:
-			if v.state == doubtful {
-				s.oweLocked(h, rep.from, true) // it may yet get there
+			if v.late {
+				s.oweLocked(h, rep.from, true)
 				burnt = true
 			}
-			v.state = unasked
+			v.state, v.late = unasked, false
 		default:
-			v.state = freed
+			v.state, v.late = freed, false
 			had++
 		}
 		if rep.from == first {
@@ -383,9 +390,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	if held && had < s.need && had+len(left) >= s.need {
 		return had, last, r.failure()
 	}
-	for _, st := range left {
-		s.oweLocked(h, st, h.votes[st.number].state == doubtful)
-	}
+	s.oweAllLocked(h)
 	if waits && !burnt && len(left) == 0 {
 		h.dying, h.first = false, nil
 		for i := range h.votes {
@@ -494,7 +499,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 	var heldAt, freeAt set
 	for {
 		var deadline time.Time
-		if free+len(ends) >= s.need {
+		if free+len(ends) >= s.need && (count == 0 || has >= s.need || has+r.waiting < s.need) {
 			deadline = r.deadline()
 		}
 		rep, ok := r.next(deadline)
@@ -516,8 +521,9 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 	}
 	// Whoever asks for it now asks one store first, and gets it if that says yes and a majority does.
 	first := slices.IndexFunc(order, func(st *store) bool { return heldAt.has(st) || freeAt.has(st) })
+	unheard := len(s.stores) - free - len(ends)
 	switch {
-	case free+len(ends) < s.need:
+	case unheard > len(s.stores)-s.need, count > 0 && has < s.need && has+unheard >= s.need:
 		return res, r.failure()
 	case free >= s.need && freeAt.has(order[first]):
 		return res, nil
