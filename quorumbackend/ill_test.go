@@ -616,3 +616,64 @@ func TestReleaseAfterClose(t *testing.T) {
 		a.wantHeld(stores, 0)
 	})
 }
+
+// Of those who get a lock while it is freed by force again and again no two have it at once, unless it was freed in between.
+func TestForceWhileCounting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		var mu sync.Mutex
+		holder, forced, forcing := "", 0, false // how many forced releases have ended, and whether there is one under way
+		var all sync.WaitGroup
+		for i := range 6 {
+			x, owner := open(t, b), string(rune('a'+i))
+			all.Go(func() {
+				for n := range 200 {
+					mu.Lock()
+					before := forced
+					mu.Unlock()
+					res, err := x.s.Acquire(t.Context(), acquire(owner))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if res.Acquired {
+						mu.Lock()
+						if holder != "" && forced == before && !forcing {
+							t.Errorf("%s has the lock, and so has %s", owner, holder)
+						}
+						holder = owner
+						mu.Unlock()
+						time.Sleep(time.Duration(n%3) * time.Millisecond)
+						mu.Lock()
+						if holder == owner {
+							holder = ""
+						}
+						mu.Unlock()
+						if _, err := x.s.Release(t.Context(), backend.ReleaseRequest{Name: "n", Owner: owner, Lease: lease}); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+					if i == 0 && n%20 == 0 {
+						mu.Lock()
+						forcing = true
+						mu.Unlock()
+						_, err := x.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "n"})
+						mu.Lock()
+						forcing, holder = false, ""
+						forced++
+						mu.Unlock()
+						if err != nil {
+							t.Error(err)
+							return
+						}
+					}
+					time.Sleep(time.Duration(i) * time.Millisecond)
+				}
+			})
+		}
+		all.Wait()
+		time.Sleep(2 * lease)
+		tester{t, nil}.wantHeld(stores, 0)
+	})
+}
