@@ -26,6 +26,7 @@ type ill struct {
 	*membackend.Backend
 	mu    sync.Mutex
 	fails error         // of each step, which isn't carried out
+	keeps error         // of each release, which isn't carried out
 	hangs chan struct{} // what steps wait for, if it isn't nil; they are carried out then, though nobody waits for them any more
 	asked []string      // the steps, with their owners
 }
@@ -55,6 +56,12 @@ func (s *ill) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fails = err
+}
+
+func (s *ill) refuseReleases(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keeps = err
 }
 
 // wipe loses the lock "n".
@@ -91,6 +98,9 @@ func carry[Req, Res any](ctx context.Context, s *illSession, what string, do fun
 		s.ill.asked = append(s.ill.asked, what)
 	}
 	fails, hangs := s.ill.fails, s.ill.hangs
+	if s.ill.keeps != nil && strings.HasPrefix(what, "release ") {
+		fails = s.ill.keeps
+	}
 	s.ill.mu.Unlock()
 	var none Res
 	if fails != nil {
@@ -462,6 +472,32 @@ func TestCloseDuringARelease(t *testing.T) {
 			}
 		})
 		a.releases(alice, backend.Freed)
+		a.wantHeld(stores, 0)
+	})
+}
+
+// Who gives up in the middle of an attempt is told that it may have been carried out: it was in part, and is given back later.
+func TestAttemptsThatAreCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a := open(t, b)
+		stores[1].fail(&backend.Error{Kind: backend.Retry, Err: errors.New("no connection")})
+		stores[2].hang()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := a.s.Acquire(ctx, acquire(alice))
+		a.fails(err, backend.Unknown)
+		stores[2].wake()
+		time.Sleep(2 * lease)
+		a.wantHeld(stores, 0)
+
+		stores[2].fail(&backend.Error{Kind: backend.Retry, Err: errors.New("no connection")})
+		stores[0].refuseReleases(errors.New("connection lost"))
+		_, err = a.s.Acquire(t.Context(), acquire(alice))
+		a.fails(err, backend.Unknown)
+		a.wantHeld(stores, 1)
+		stores[0].refuseReleases(nil)
+		time.Sleep(time.Second)
 		a.wantHeld(stores, 0)
 	})
 }

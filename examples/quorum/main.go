@@ -34,6 +34,7 @@ const (
 func main() {
 	addrs := flag.String("redis", "", "host:port of three Redis servers that know nothing of each other, with commas between; without it they are in this process")
 	flag.Parse()
+	redis.SetLogger(silent{})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, os.Stdout, *addrs); err != nil {
@@ -41,6 +42,11 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// silent keeps the client of Redis from logging each time that it can't reach the server that was killed.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 // run starts the servers, unless there are some.
 func run(ctx context.Context, out io.Writer, addrs string) error {
