@@ -212,6 +212,7 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease}, h.noted)
 	}
 	if a.refused == nil {
+		a.failures = append(a.failures, s.owed(req.Owner)...)
 		return backend.AcquireResult{}, a.failure()
 	}
 	return backend.AcquireResult{Remaining: s.outlook(a)}, nil

@@ -2,6 +2,7 @@ package quorumbackend
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -68,6 +69,21 @@ func (s *session) oweLocked(h *hold, at *store, late bool) {
 	case d.added <- struct{}{}:
 	default:
 	}
+}
+
+// errOwed is of a store that has given a vote to an attempt that failed, and hasn't said yet that it has it back.
+var errOwed = errors.New("said yes, and is yet to hear that it was in vain")
+
+// owed returns where there are debts of an attempt.
+func (s *session) owed(attempt string) (failures []failure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.debts.list {
+		if d.attempt == attempt && !d.late {
+			failures = append(failures, failure{d.at, errOwed})
+		}
+	}
+	return failures
 }
 
 // payAll pays debts until there are none.

@@ -26,6 +26,7 @@ type ill struct {
 	*membackend.Backend
 	mu    sync.Mutex
 	fails error         // of each step, which isn't carried out
+	keeps error         // of each release, which isn't carried out
 	hangs chan struct{} // what steps wait for, if it isn't nil; they are carried out then, though nobody waits for them any more
 	asked []string      // the steps, with their owners
 }
@@ -55,6 +56,12 @@ func (s *ill) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fails = err
+}
+
+func (s *ill) refuseReleases(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keeps = err
 }
 
 // wipe loses the lock "n".
@@ -91,6 +98,9 @@ func carry[Req, Res any](ctx context.Context, s *illSession, what string, do fun
 		s.ill.asked = append(s.ill.asked, what)
 	}
 	fails, hangs := s.ill.fails, s.ill.hangs
+	if s.ill.keeps != nil && strings.HasPrefix(what, "release ") {
+		fails = s.ill.keeps
+	}
 	s.ill.mu.Unlock()
 	var none Res
 	if fails != nil {
@@ -466,6 +476,32 @@ func TestCloseDuringARelease(t *testing.T) {
 	})
 }
 
+// Who gives up in the middle of an attempt is told that it may have been carried out: it was in part, and is given back later.
+func TestAttemptsThatAreCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a := open(t, b)
+		stores[1].fail(&backend.Error{Kind: backend.Retry, Err: errors.New("no connection")})
+		stores[2].hang()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := a.s.Acquire(ctx, acquire(alice))
+		a.fails(err, backend.Unknown)
+		stores[2].wake()
+		time.Sleep(2 * lease)
+		a.wantHeld(stores, 0)
+
+		stores[2].fail(&backend.Error{Kind: backend.Retry, Err: errors.New("no connection")})
+		stores[0].refuseReleases(errors.New("connection lost"))
+		_, err = a.s.Acquire(t.Context(), acquire(alice))
+		a.fails(err, backend.Unknown)
+		a.wantHeld(stores, 1)
+		stores[0].refuseReleases(nil)
+		time.Sleep(time.Second)
+		a.wantHeld(stores, 0)
+	})
+}
+
 // A store that once said that it doesn't have a hold doesn't count for it any more, also when it has it again.
 func TestStruckStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -614,5 +650,66 @@ func TestReleaseAfterClose(t *testing.T) {
 		a.releases(alice, backend.Freed)
 		synctest.Wait() // nobody waits for one that has failed just now
 		a.wantHeld(stores, 0)
+	})
+}
+
+// Of those who get a lock while it is freed by force again and again no two have it at once, unless it was freed in between.
+func TestForceWhileCounting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		var mu sync.Mutex
+		holder, forced, forcing := "", 0, false // how many forced releases have ended, and whether there is one under way
+		var all sync.WaitGroup
+		for i := range 6 {
+			x, owner := open(t, b), string(rune('a'+i))
+			all.Go(func() {
+				for n := range 200 {
+					mu.Lock()
+					before := forced
+					mu.Unlock()
+					res, err := x.s.Acquire(t.Context(), acquire(owner))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if res.Acquired {
+						mu.Lock()
+						if holder != "" && forced == before && !forcing {
+							t.Errorf("%s has the lock, and so has %s", owner, holder)
+						}
+						holder = owner
+						mu.Unlock()
+						time.Sleep(time.Duration(n%3) * time.Millisecond)
+						mu.Lock()
+						if holder == owner {
+							holder = ""
+						}
+						mu.Unlock()
+						if _, err := x.s.Release(t.Context(), backend.ReleaseRequest{Name: "n", Owner: owner, Lease: lease}); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+					if i == 0 && n%20 == 0 {
+						mu.Lock()
+						forcing = true
+						mu.Unlock()
+						_, err := x.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "n"})
+						mu.Lock()
+						forcing, holder = false, ""
+						forced++
+						mu.Unlock()
+						if err != nil {
+							t.Error(err)
+							return
+						}
+					}
+					time.Sleep(time.Duration(i) * time.Millisecond)
+				}
+			})
+		}
+		all.Wait()
+		time.Sleep(2 * lease)
+		tester{t, nil}.wantHeld(stores, 0)
 	})
 }

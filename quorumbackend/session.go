@@ -452,12 +452,14 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		return st.session.ForceRelease(ctx, req)
 	})
 	defer r.leave()
-	answers := 0
+	answers, released := 0, 0
 	take := func(deadline time.Time) bool {
 		rep, ok := r.next(deadline)
 		if ok && rep.err == nil {
 			answers++
-			res.Released = res.Released || rep.res.Released
+			if rep.res.Released {
+				released++
+			}
 		}
 		return ok
 	}
@@ -476,6 +478,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	if answers < s.need {
 		return res, r.failure()
 	}
+	res.Released = released >= s.need // else its holder, who releases it just now, is the one who frees it
 	return res, nil
 }
 
