@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/quorumbackend"
 )
 
 // leave lets a store that hangs go on, but for what it was asked by now. It returns what has it do that.
@@ -54,10 +56,31 @@ func TestLateVoteOfAStruckStore(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		a.renews(alice, true)
 		a.releases(alice, backend.Freed)
+		synctest.Wait()
 		late()
 		synctest.Wait()
 		a.wantHeld(stores, 1)
 		time.Sleep(lease * 2 / 3)
 		a.wantHeld(stores, 0)
+	})
+}
+
+// Another kind of lock has taken the name of a read under a write that ran out: a release of it is refused as such, and so is what follows.
+func TestConflictUnderALostWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := quorumbackend.New(membackend.New(), membackend.New(), membackend.New())
+		c, a := open(t, b), open(t, b)
+		ctx := t.Context()
+		for _, k := range []backend.Kind{backend.Write, backend.Read} {
+			if res, err := c.s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: "n", Owner: alice, Lease: lease}); err != nil || !res.Acquired {
+				t.Fatal(res, err)
+			}
+		}
+		time.Sleep(lease)
+		a.acquires(bob, true)
+		_, err := c.s.Release(ctx, backend.ReleaseRequest{Kind: backend.Read, Name: "n", Owner: alice, Lease: lease})
+		c.fails(err, backend.Refused)
+		_, err = c.s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Read, Name: "n", Owner: alice, Lease: lease})
+		c.fails(err, backend.Refused)
 	})
 }

@@ -332,6 +332,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	}
 	had = len(s.inLocked(h, freed))
 	burnt := false // a release may yet be on its way
+	conflicts := 0
 	s.mu.Unlock()
 
 	r := newRound(s, context.Background(), ctx, func(ctx context.Context, st *store) (backend.ReleaseResult, error) {
@@ -346,8 +347,11 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		defer s.mu.Unlock()
 		v := &h.votes[rep.from.number]
 		switch {
-		case rep.err != nil:
-		case rep.res.Outcome == backend.NotHeld:
+		case rep.err != nil && !errors.Is(rep.err, backend.ErrConflict):
+		case rep.err != nil || rep.res.Outcome == backend.NotHeld:
+			if rep.err != nil { // the name is that of another lock by now
+				conflicts++
+			}
 			if v.late {
 				s.oweLocked(h, rep.from, true)
 				burnt = true
@@ -387,7 +391,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := s.inLocked(h, granted, doubtful)
-	if held && had < s.need && had+len(left) >= s.need {
+	if held && had < s.need && had+len(left)+conflicts >= s.need {
 		return had, last, r.failure()
 	}
 	s.oweAllLocked(h)
