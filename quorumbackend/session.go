@@ -324,7 +324,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		asked = append(asked, s.inLocked(h, denied)...)
 	}
 	had = len(s.inLocked(h, freed))
-	burnt := false // a release may yet be on its way
+	burnt, conflicts := false, 0 // burnt: a release may yet be on its way
 	s.mu.Unlock()
 
 	r := newRound(s, context.Background(), ctx, func(ctx context.Context, st *store) (backend.ReleaseResult, error) {
@@ -339,6 +339,9 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		defer s.mu.Unlock()
 		v := &h.votes[rep.from.number]
 		switch {
+		case errors.Is(rep.err, backend.ErrConflict): // so the hold is over
+			v.state = unasked
+			conflicts++
 		case rep.err != nil:
 		case rep.res.Outcome == backend.NotHeld:
 			if v.state == doubtful {
@@ -408,6 +411,9 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		s.mu.Lock()
 	}
 	h.clear()
+	if conflicts > len(s.stores)-s.need {
+		return had, last, r.failure()
+	}
 	return had, last, nil
 }
 
