@@ -48,13 +48,16 @@ func TestContract(t *testing.T) {
 // that; TestForceWhileCounting sees to it.
 func notForced(t *testing.T) {
 	t.Helper()
-	if strings.Contains(t.Name(), "/histories/") && strings.HasSuffix(t.Name(), "/forced") {
+	if strings.Contains(t.Name(), "/histories/") && strings.Contains(t.Name(), "/forced") {
 		t.Skip("a forced release isn't one step in several stores")
 	}
 }
 
 // With one of three stores down all of the suite is run, too: that one which would be asked first.
 func TestContractWithAStoreInMemoryDown(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
 	contract.Run(t, contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
 		notForced(t)
 		stores, b := illStores()
@@ -220,9 +223,11 @@ func testWithOne(t *testing.T, parts []string, harm func(t *testing.T, server *t
 	}})
 }
 
+// mostSteps are those that don't hang on who is first of several at once, or on the note of a writer who waits: that is left at one store,
+// and is lost with it.
 var mostSteps = []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/lease/cut", "steps/lease/prol",
-	"steps/concurrency", "steps/notifier/release", "steps/notifier/force", "steps/notifier/context", "steps/batch", "steps/close", "steps/wipe",
-	"steps/read", "steps/write", "steps/note", "steps/as_write/concurrency", "model"}
+	"steps/concurrency/counts", "steps/concurrency/exclusion", "steps/notifier/release", "steps/notifier/force", "steps/notifier/context", "steps/batch/mixed", "steps/batch/many", "steps/close/release", "steps/close/notifier", "steps/wipe",
+	"steps/read", "steps/write", "steps/as_write/acquire", "steps/as_write/release"}
 
 func TestContractWithAStoreDown(t *testing.T) {
 	testWithOne(t, mostSteps, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
@@ -233,13 +238,13 @@ func TestContractWithAStoreDown(t *testing.T) {
 
 // Each session waits for it anew, so this is only for some.
 func TestContractWithAStoreThatHangs(t *testing.T) {
-	parts := []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/concurrency", "steps/batch/mixed", "steps/notifier/release",
-		"steps/close/release", "steps/write/excl", "steps/as_write/concurrency/ex", "model"}
+	parts := []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/concurrency/exclusion", "steps/batch/mixed", "steps/notifier/release",
+		"steps/close/release", "steps/write/excl"}
 	testWithOne(t, parts, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.Block(faults.Both) })
 }
 
 func TestContractWithASlowStore(t *testing.T) {
-	testWithOne(t, []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/write", "model"},
+	testWithOne(t, []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/write"},
 		func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.SetDelay(15 * time.Millisecond) })
 }
 
@@ -260,7 +265,7 @@ func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
 // majority in the next moment: so here nobody competes, and no writer waits.
 func TestContractWithAStoreThatForgets(t *testing.T) {
 	parts := slices.DeleteFunc(slices.Clone(mostSteps), func(part string) bool {
-		return part == "model" || part == "steps/note" || strings.Contains(part, "concurrency")
+		return strings.Contains(part, "concurrency")
 	})
 	testWithOne(t, parts, func(t *testing.T, server *testservers.Server, _ *faults.Proxy) {
 		every(t, 20*time.Millisecond, func(int) { testservers.Do(server.Addr, "FLUSHALL") })

@@ -331,8 +331,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		asked = append(asked, s.inLocked(h, denied)...)
 	}
 	had = len(s.inLocked(h, freed))
-	burnt := false // a release may yet be on its way
-	conflicts := 0
+	burnt, conflicts := false, 0 // burnt: a release may yet be on its way
 	s.mu.Unlock()
 
 	r := newRound(s, context.Background(), ctx, func(ctx context.Context, st *store) (backend.ReleaseResult, error) {
@@ -347,11 +346,11 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		defer s.mu.Unlock()
 		v := &h.votes[rep.from.number]
 		switch {
-		case rep.err != nil && !errors.Is(rep.err, backend.ErrConflict):
-		case rep.err != nil || rep.res.Outcome == backend.NotHeld:
-			if rep.err != nil { // the name is that of another lock by now
-				conflicts++
-			}
+		case errors.Is(rep.err, backend.ErrConflict): // so the hold is over
+			v.state = unasked
+			conflicts++
+		case rep.err != nil:
+		case rep.res.Outcome == backend.NotHeld:
 			if v.late {
 				s.oweLocked(h, rep.from, true)
 				burnt = true
@@ -372,8 +371,10 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		}
 		return ok
 	}
+	// Whoever comes next is kept out for as long as one has not released, so they get more time than otherwise.
+	patient := func() time.Time { return r.deadline().Add(releasePatience * r.longestOut()) }
 	r.ask(others...)
-	for take(r.deadline()) {
+	for take(patient()) {
 	}
 	if slices.Contains(asked, first) {
 		r.ask(first)
@@ -381,7 +382,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	for ok := true; ok; {
 		var deadline time.Time
 		if had >= s.need || had+len(s.in(h, granted, doubtful)) < s.need || !held {
-			deadline = r.deadline()
+			deadline = patient()
 		}
 		ok = take(deadline)
 	}
@@ -391,7 +392,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := s.inLocked(h, granted, doubtful)
-	if held && had < s.need && had+len(left)+conflicts >= s.need {
+	if held && had < s.need && had+len(left) >= s.need {
 		return had, last, r.failure()
 	}
 	s.oweAllLocked(h)
@@ -409,34 +410,48 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 			s.oweLocked(h, st, false)
 		}
 	}
-	if had >= s.need && h.votes[first.number].state == unasked {
-		s.ringLocked(h, first)
+	if had >= s.need && h.votes[first.number].state == unasked && !s.closed && !first.isDown() {
+		s.mu.Unlock()
+		s.ring(h, first)
+		s.mu.Lock()
 	}
 	h.clear()
+	if conflicts > len(s.stores)-s.need {
+		return had, last, r.failure()
+	}
 	return had, last, nil
 }
 
-// ringLocked wakes those who listen at a store that had nothing to release, since it has lost it: who acquires and releases there does. Where
-// that is held, by another, it is he who wakes them.
-func (s *session) ringLocked(h *hold, at *store) {
-	if s.closed || at.isDown() {
-		return
-	}
+// ring wakes those who listen at a store that had nothing to release, since it has lost it: who acquires and releases there does. Where
+// that is held, by another, it is he who wakes them. It is waited for, as whoever comes next is kept out meanwhile.
+func (s *session) ring(h *hold, at *store) {
+	s.mu.Lock()
 	s.attempts++
 	bell := &hold{key: h.key, attempt: h.owner + "." + strconv.FormatUint(uint64(s.attempts), 10), lease: h.lease, ends: h.ends}
-	s.flying++
-	go func() {
-		defer s.land()
+	s.mu.Unlock()
+	rung := make(chan struct{})
+	s.background(func() {
+		defer close(rung)
 		ctx, cancel := context.WithTimeout(s.ctx, payPatience)
 		defer cancel()
-		res, err := at.session.Acquire(ctx, backend.AcquireRequest{Kind: h.kind, Name: h.name, Owner: bell.attempt, Lease: h.lease})
-		if err == nil && !res.Acquired || err != nil && backend.KindOf(err) != backend.Unknown {
-			return
+		res, err := at.session.Acquire(ctx, backend.AcquireRequest{Kind: h.kind, Name: h.name, Owner: bell.attempt, Lease: bell.lease})
+		late := err != nil && backend.KindOf(err) == backend.Unknown
+		if res.Acquired && err == nil {
+			_, err = at.session.Release(ctx, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Owner: bell.attempt, Lease: bell.lease})
+			late = err != nil
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.oweLocked(bell, at, err != nil)
-	}()
+		if late {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.oweLocked(bell, at, true)
+		}
+	})
+	timer := time.NewTimer(releasePatience * at.patience())
+	defer timer.Stop()
+	select {
+	case <-rung:
+	case <-timer.C:
+	}
 }
 
 // stored returns the lease for a release that leaves nothing.

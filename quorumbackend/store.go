@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	leastPatience = 20 * time.Millisecond // with a store, where another may do as well
-	roundTrips    = 4                     // and as many of its round trips
-	unknownTrip   = 25 * time.Millisecond // of a store that hasn't answered yet
-	downFor       = time.Second           // a store that didn't answer is left for last
-	grace         = time.Second           // after which what nobody waits for is given up
+	leastPatience   = 20 * time.Millisecond // with a store, where another may do as well
+	roundTrips      = 4                     // and as many of its round trips
+	unknownTrip     = 25 * time.Millisecond // of a store that hasn't answered yet
+	downFor         = time.Second           // a store that didn't answer is left for last
+	releasePatience = 9                     // times as much more for a release
+	grace           = time.Second           // after which what nobody waits for is given up
 )
 
 // A store is one of those that vote, as a session sees it.
@@ -191,6 +192,14 @@ func (r *round[Res]) deadline() time.Time {
 		return r.sent
 	}
 	return r.sent.Add(r.longest)
+}
+
+// longestOut returns the patience with those that are waited for, if there are any.
+func (r *round[Res]) longestOut() time.Duration {
+	if r.out&r.hopeful == 0 {
+		return 0
+	}
+	return r.longest
 }
 
 // next returns the next answer. It returns false if there is none until a deadline, which may be zero for none, or until the caller's context
