@@ -189,11 +189,13 @@ func (l *lab) direct(more ...dlock.Option) *party {
 	return l.connect(l.addrs(), more...)
 }
 
-// proxied returns a party that is connected through a proxy.
+// proxied returns a party that is connected to the server through a proxy, and to others directly.
 func (l *lab) proxied(more ...dlock.Option) *party {
 	l.Helper()
 	proxy := newProxy(l.T, l.server.Addr, l.store.protocol)
-	p := l.connect([]string{proxy.Addr()}, more...)
+	addrs := l.addrs()
+	addrs[slices.Index(addrs, l.server.Addr)] = proxy.Addr()
+	p := l.connect(addrs, more...)
 	p.Proxy = proxy
 	return p
 }

@@ -31,6 +31,10 @@ type Rules struct {
 	// Lasting says that the numbers of fenced locks grow over a loss of all data, too.
 	Lasting bool
 
+	// Voted says that several stores vote: a lock that nobody has may be found held while votes for somebody else are given back, and who waits to write
+	// may be known to a few of them only.
+	Voted bool
+
 	// Prompt, if not zero, is for how long a lock may be free, after a release, while somebody waits
 	// for it.
 	Prompt time.Duration

@@ -148,6 +148,12 @@ var pasts = []judged{
 		add(acquire, 0, 1*sec, 2*sec, failed).asked(refused).add(acquire, 1, 5*sec, 6*sec, no).asked(refused), "no order"},
 	{"held by one who was not heard, and failed", Rules{}, new(past).
 		add(acquire, 0, 1*sec, 2*sec, failed).asked(skipped).add(acquire, 1, 5*sec, 6*sec, no).asked(refused), "no order"},
+	{"held by nobody", Rules{}, new(past).
+		add(acquire, 1, 5*sec, 6*sec, no).asked(refused), "no order"},
+	{"held by nobody, where several stores vote", Rules{Voted: true}, new(past).
+		add(acquire, 1, 5*sec, 6*sec, no).asked(refused), ""},
+	{"two have it, where several stores vote", Rules{Voted: true}, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes).add(acquire, 1, 3*sec, 4*sec, yes).add(unlock, 1, 5*sec, 6*sec, yes).freed().add(unlock, 0, 7*sec, 8*sec, yes).freed(), "no order"},
 	{"a lease runs out", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, short).add(acquire, 1, 3*sec, 4*sec, yes), ""},
 	{"a lease runs out early", calm, new(past).

@@ -109,7 +109,7 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		case o.kind == wipe:
 			o.forgets = !rules.Lasting
 		}
-		o.ghost, o.barred = e.haunted(o), e.barred(o)
+		o.ghost, o.barred = e.haunted(o) || rules.Voted, e.barred(o)
 	}
 	e.numbersOut(ops)
 	return e

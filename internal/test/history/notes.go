@@ -79,7 +79,7 @@ const leastBlink = 5 * time.Millisecond
 func (r *Recorder) overtaken(e *evidence) error {
 	blink := max(leastBlink, e.rules.Blink)
 	for key, n := range e.numbers {
-		if !key.reads {
+		if !key.reads || e.rules.Voted {
 			continue
 		}
 		for i, s := range n.steps {

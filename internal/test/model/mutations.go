@@ -150,6 +150,21 @@ const (
 	permitsDrawnAnew
 	partKept
 	partStays
+
+	// Three stores as one.
+	oneName
+	reentriesCounted
+	renewedByFew
+	silenceCounts
+	refutedCounts
+	asksAllAtOnce
+	firstFreedFirst
+	keepsSplit
+	ownUnheard
+	asksSameAgain
+	silentLeft
+	lateVoteLeft
+	refutedForgotten
 )
 
 // mutations says in words what each mutation does.
@@ -288,6 +303,20 @@ var mutations = [...]string{
 	permitsDrawnAnew: "an attempt that is repeated draws other permits",
 	partKept:         "who has a part of its permits goes on having them",
 	partStays:        "a release gives nothing back where it finds a part",
+
+	oneName:          "all attempts of a number have one name in the stores",
+	reentriesCounted: "re-entries are counted in the stores",
+	renewedByFew:     "a renewal counts that fewer than a majority answered",
+	silenceCounts:    "a store that doesn't answer has said yes",
+	refutedCounts:    "a store that has said \"not held\" counts again",
+	asksAllAtOnce:    "all stores are asked at once",
+	firstFreedFirst:  "a release frees the store first that is asked first",
+	keepsSplit:       "who fails keeps what it has until it tries again",
+	ownUnheard:       "nobody looks because of what it gave back itself",
+	asksSameAgain:    "who was refused by a majority asks the same store first again",
+	silentLeft:       "what is given back leaves out stores that didn't answer",
+	lateVoteLeft:     "a release takes back nothing that is under way beside it",
+	refutedForgotten: "… nor where a renewal was told \"not held\", as it overtook the acquisition",
 }
 
 func (m mutation) String() string { return mutations[m] }

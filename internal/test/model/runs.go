@@ -127,6 +127,15 @@ var (
 	clockPrompt  = with(clockStepped, func(m *Clocks) { m.Delay = 0 })
 	clockFails   = with(clockStepped, func(m *Clocks) { m.Failover = true })
 
+	quorum      = Quorum{Comes: [2]uint8{1, 1}, Rival: true, Names: 2, Lease: 2, Late: 1, Silent: often}
+	quorumShort = with(quorum, func(m *Quorum) { m.Lease = 1 })
+	quorumDeep  = with(quorumShort, func(m *Quorum) { m.Depth = 1 })
+	quorumGhost = with(quorum, func(m *Quorum) { m.Ghost, m.Lease, m.Late = true, 1, 0 })
+	quorumEmpty = with(quorum, func(m *Quorum) { m.Restarts, m.Lease = 1, 1 })
+	quorumBoth  = Quorum{Comes: [2]uint8{1, 1}, Slow: true, Names: 2, Late: 1, Silent: 1}
+	quorumWell  = with(quorumBoth, func(m *Quorum) { m.Comes, m.Silent, m.Well = [2]uint8{2, 2}, 0, true })
+	quorumDown  = with(quorumBoth, func(m *Quorum) { m.Dead, m.Silent = true, 0 })
+
 	wait2 = Waits{Waiters: 2, Breaks: 2, Others: 3, Unknowns: 1, Forces: 1, HandOver: true}
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
 )
@@ -216,6 +225,21 @@ func runs() []run {
 		clocks("a clock that is stepped, messages are late", clockStepped, "S1"),
 		clocks("a clock that is stepped far ahead", clockFar),
 		clocks("a failover to another clock", clockFails),
+
+		quorums("requests are late, or without an answer", quorumShort),
+		quorums("a client re-enters", quorumDeep),
+		quorums("a client crashes", with(quorumShort, func(m *Quorum) { m.Crashes = 1 })),
+		quorums("a give-back is late, and comes twice", quorumGhost),
+		quorums("a store restarts empty, after a lease", with(quorumEmpty, func(m *Quorum) { m.Away = true })),
+		quorums("a store restarts empty, within a lease", quorumEmpty, "S1"),
+		quorums("both clients in full, all is well", quorumWell),
+		quorums("both clients in full", quorumBoth),
+		quorums("both clients in full, the store that is asked first is down", quorumDown),
+
+		big(quorums("requests are late, or without an answer, leases of 2", quorum)),
+		big(quorums("a client locks twice", with(quorumShort, func(m *Quorum) { m.Comes[0] = 2 }))),
+		big(quorums("both clients in full, 2 silences", with(quorumBoth, func(m *Quorum) { m.Silent = 2 }))),
+		big(quorums("both clients in full, the store that is asked first is down, a silence", with(quorumDown, func(m *Quorum) { m.Silent = 1 }))),
 
 		big(lines("one waits, 2 requests without an answer", with(linePunctual, func(m *Line) { m.Unknowns = 2 }))),
 		big(lines("one waits, and re-enters, ForceUnlock", with(line, func(m *Line) { m.Depth, m.Forces = 2, 1 }), "S2", "N")),
@@ -378,6 +402,24 @@ func runs() []run {
 		permitsWithout(partKept, permitsPart, "S1"),
 		permitsWithout(partStays, with(permitsPunctual, func(m *Permits) { m.Reclaims = 1 }), "G"),
 
+		quorumWithout(oneName, quorumGhost, "S1"),
+		quorumWithout(reentriesCounted, quorumDeep, "S1"),
+		quorumWithout(renewedByFew, quorum, "S1"),
+		quorumWithout(silenceCounts, quorum, "S1"),
+		quorumWithout(deadlineFromReply, quorum, "S1"),
+		quorumWithout(acceptsLate, quorum, "S4"),
+		quorumWithout(refutedCounts, quorumEmpty, "T2"),
+		quorumWithout(asksAllAtOnce, quorumWell, "V"),
+		quorumWithout(firstFreedFirst, quorumWell, "V"),
+		quorumWithout(keepsSplit, quorumBoth, "L1"),
+		quorumWithout(ownUnheard, quorumBoth, "L2"),
+		quorumWithout(asksSameAgain, quorumBoth, "Z"),
+		quorumWithout(silentLeft, quorumBoth, "G"),
+		quorumWithout(lateVoteLeft, quorumBoth, "G"),
+		quorumWithout(refutedForgotten, quorumBoth, "G"),
+		quorumWithout(takenBackOnce, quorumBoth, "G"),
+		quorumWithout(neverTakenBack, quorumBoth, "G"),
+
 		clocksWithout(sinceReceipt, clock, "S1"),
 		clocksWithout(lookFromAnswer, clock, "S1"),
 		clocksWithout(stepsUnseen, clockFar, "S1"),
@@ -418,6 +460,17 @@ func permitsWithout(rule mutation, m Permits, breaks ...string) run {
 	m.Mutation = rule
 	r := semaphore("", m)
 	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String()+" (permits)", rule, nil, breaks
+	return r
+}
+
+func quorums(name string, m Quorum, known ...string) run {
+	return run{name: "quorum: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+}
+
+func quorumWithout(rule mutation, m Quorum, breaks ...string) run {
+	m.Mutation = rule
+	r := quorums("", m)
+	r.name, r.mutant, r.known, r.breaks = "broken: "+rule.String()+" (quorum)", rule, nil, breaks
 	return r
 }
 

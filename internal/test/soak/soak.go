@@ -145,7 +145,7 @@ func (s *soak) invite(cells string, handover time.Duration) (setting, dialer) {
 		Store:    s.store.name,
 		Addrs:    addrs,
 		Cells:    cells,
-		Names:    names,
+		Names:    s.store.locks(),
 		Forced:   names[forced],
 		Lease:    s.store.lease + time.Duration(len(s.members)%3)*s.store.lease/4,
 		Handover: handover,

@@ -15,6 +15,7 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/quorumbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
@@ -24,6 +25,8 @@ type store struct {
 	name      string
 	lease     time.Duration // the shortest
 	processes int           // that may share it, besides this one
+
+	names []string // of the locks that it can keep; all if it is empty
 
 	// join returns the connections of one more client to the store, and how it is dialled through
 	// them, here and by their addresses in another process.
@@ -35,6 +38,14 @@ type store struct {
 	left func() (int, error)
 }
 
+// locks returns the names of the locks that are used.
+func (s *store) locks() []string {
+	if s.names != nil {
+		return s.names
+	}
+	return names
+}
+
 // A dialer connects to a store.
 type dialer = func() (b backend.Backend, hangUp func(), err error)
 
@@ -44,6 +55,7 @@ var stores = map[string]func(testservers.TB) *store{
 	"redis":  func(t testservers.TB) *store { return redisStore(t, "redis", testservers.Redis(t)) },
 	"valkey": func(t testservers.TB) *store { return redisStore(t, "valkey", testservers.Valkey(t)) },
 	"etcd":   etcdStore,
+	"quorum": quorumStore,
 }
 
 // silent is a logger of go-redis, which is told of each connection that breaks.
@@ -66,6 +78,18 @@ func dial(name string, addrs []string) dialer {
 				return nil, nil, err
 			}
 			return valkeybackend.New(vk), vk.Close, nil
+		case "quorum":
+			var all []*redis.Client
+			var voters []backend.Backend
+			for _, addr := range addrs {
+				rdb := redis.NewClient(&redis.Options{Addr: addr})
+				all, voters = append(all, rdb), append(voters, redisbackend.New(rdb))
+			}
+			return quorumbackend.New(voters...), func() {
+				for _, rdb := range all {
+					rdb.Close()
+				}
+			}, nil
 		case "etcd":
 			cli, err := clientv3.New(clientv3.Config{Endpoints: addrs, Logger: zap.NewNop()})
 			if err != nil {
@@ -132,12 +156,50 @@ func redisStore(t testservers.TB, name string, s *testservers.Server) *store {
 				fault{"subscribers killed", say("CLIENT", "KILL", "TYPE", "pubsub")},
 			)
 		},
-		left: func() (int, error) {
-			reply, err := testservers.Do(s.Addr, "EVAL", leftKeys, "4", "redisson_lock_token:{"+numbered+"}", semaphore, "{"+semaphore+"}:timeout", "redisson_lock_token:{"+elected+"}")
-			if err != nil {
-				return 0, err
+		left: func() (int, error) { return redisLeft(s) },
+	}
+}
+
+func redisLeft(s *testservers.Server) (int, error) {
+	reply, err := testservers.Do(s.Addr, "EVAL", leftKeys, "4", "redisson_lock_token:{"+numbered+"}", semaphore, "{"+semaphore+"}:timeout", "redisson_lock_token:{"+elected+"}")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(reply)
+}
+
+// quorumStore is three servers that vote. One at a time is harmed; that which comes back empty has been away for longer than any lease.
+func quorumStore(t testservers.TB) *store {
+	const lease = time.Second
+	voters := []*testservers.Server{testservers.Redis(t), testservers.Redis(t), testservers.Redis(t)}
+	return &store{
+		name:      "quorum",
+		lease:     lease,
+		processes: 2,
+		names:     []string{names[forced], "a", "b", "rw", "wr"},
+		join:      proxies(t, "quorum", faults.RESP, voters),
+		server: func(*checker) []fault {
+			var all []fault
+			for _, s := range voters {
+				all = append(append(all, freezes(s, lease)...),
+					fault{"one of three restarted empty", func(ctx context.Context, _ *chance) bool {
+						s.Kill()
+						wait(context.WithoutCancel(ctx), 3*lease)
+						s.Restart()
+						return true
+					}})
 			}
-			return strconv.Atoi(reply)
+			return all
+		},
+		left: func() (sum int, _ error) {
+			for _, s := range voters {
+				n, err := redisLeft(s)
+				if err != nil {
+					return 0, err
+				}
+				sum += n
+			}
+			return sum, nil
 		},
 	}
 }

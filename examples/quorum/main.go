@@ -1,0 +1,138 @@
+// Quorum keeps a lock in three servers, kills one of them while workers use the lock, and goes on.
+//
+//	go run ./examples/quorum  # the servers are in this process
+//	go run ./examples/quorum -redis localhost:6379,localhost:6380,localhost:6381  # they are yours: kill one yourself
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/quorumbackend"
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+const (
+	lockName = "quorum:counter"
+	workers  = 3 // each stands for a process
+	rounds   = 20
+)
+
+func main() {
+	addrs := flag.String("redis", "", "host:port of three Redis servers that know nothing of each other, with commas between; without it they are in this process")
+	flag.Parse()
+	redis.SetLogger(silent{})
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Stdout, *addrs); err != nil {
+		fmt.Fprintln(os.Stderr, "quorum:", err)
+		os.Exit(1)
+	}
+}
+
+// silent keeps the client of Redis from logging each time that it can't reach the server that was killed.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// run starts the servers, unless there are some.
+func run(ctx context.Context, out io.Writer, addrs string) error {
+	if addrs != "" {
+		return play(ctx, out, strings.Split(addrs, ","), func() {
+			fmt.Fprintln(out, "now is the time to kill one")
+			time.Sleep(5 * time.Second)
+		})
+	}
+	var servers []string
+	var first *miniredis.Miniredis
+	for range 3 {
+		s, err := miniredis.Run()
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if first == nil {
+			first = s
+		}
+		servers = append(servers, s.Addr())
+	}
+	return play(ctx, out, servers, first.Close)
+}
+
+// play has workers count, guarded by the lock alone. In the middle, while the lock is held, a server is killed.
+func play(ctx context.Context, out io.Writer, servers []string, kill func()) error {
+	holder, hangUp := connect(servers)
+	defer hangUp()
+	lock := holder.Locker(lockName)
+	if err := lock.LockContext(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "the lock is held, in %d servers\n", len(servers))
+
+	counter := 0 // guarded by the lock
+	var all sync.WaitGroup
+	errs := make([]error, workers)
+	for i := range workers {
+		client, hangUp := connect(servers)
+		all.Go(func() {
+			defer hangUp()
+			for range rounds {
+				errs[i] = errors.Join(errs[i], client.Locker(lockName).Do(ctx, func(context.Context) error {
+					counter++
+					return nil
+				}))
+			}
+		})
+	}
+	kill()
+	fmt.Fprintln(out, "one of them is killed")
+
+	held, err := lock.IsHeld(ctx)
+	if err == nil && !held {
+		err = errors.New("the lock is lost")
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "the lock is still held")
+	if err := lock.UnlockContext(ctx); err != nil {
+		return err
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d workers have counted to %d\n", workers, counter)
+	return nil
+}
+
+// connect returns a client, and what closes it.
+func connect(servers []string) (client *dlock.Client, hangUp func()) {
+	var stores []backend.Backend
+	var rdbs []*redis.Client
+	for _, addr := range servers {
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		rdbs = append(rdbs, rdb)
+		stores = append(stores, redisbackend.New(rdb))
+	}
+	client = dlock.New(quorumbackend.New(stores...)) // the only line that is about a quorum
+	return client, func() {
+		client.Close()
+		for _, rdb := range rdbs {
+			rdb.Close()
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const want = "the lock is held, in 3 servers\none of them is killed\nthe lock is still held\n3 workers have counted to 60\n"
+
+func TestInOneProcess(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(t.Context(), &out, ""); err != nil || out.String() != want {
+		t.Errorf("error %v, and the program says\n%swant\n%s", err, &out, want)
+	}
+}
+
+// Any of the three may be killed.
+func TestRedis(t *testing.T) {
+	for i := range 3 {
+		servers := []*testservers.Server{testservers.Redis(t), testservers.Redis(t), testservers.Redis(t)}
+		var addrs []string
+		for _, s := range servers {
+			addrs = append(addrs, s.Addr)
+		}
+		var out bytes.Buffer
+		if err := play(t.Context(), &out, addrs, servers[i].Kill); err != nil || out.String() != want {
+			t.Errorf("server %d is killed: error %v, and the program says\n%swant\n%s", i, err, &out, want)
+		}
+	}
+}

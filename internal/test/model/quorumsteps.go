@@ -1,0 +1,636 @@
+package main
+
+import (
+	"math/bits"
+)
+
+type quorumEmitter func(QuorumState, string, ...any)
+
+// Next emits the successors.
+func (m *Quorum) Next(s QuorumState, calm bool, emit func(QuorumState, string, ...any)) {
+	do := func(t QuorumState, format string, args ...any) {
+		m.tidy(&t)
+		emit(t, format, args...)
+	}
+	for c := range s.clients {
+		for k := range s.stores {
+			m.network(s, c, k, calm, do)
+		}
+		m.step(s, c, calm, do)
+	}
+	for n := uint8(1); n <= 2*maxNames; n++ {
+		for k := range s.stores {
+			m.background(s, n, k, calm, do)
+		}
+	}
+	m.store(s, calm, do)
+}
+
+// store emits what stores do by themselves, and time.
+func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
+	for k := range s.stores {
+		if !calm && s.restarts < m.Restarts && s.oneWell(k) {
+			t := s
+			t.restarts++
+			t.again = 0
+			m.free(&t, k)
+			if m.Away {
+				t.stores[k].away = m.Lease
+			}
+			do(t, "store %d restarts, and is empty", k+1)
+		}
+	}
+	if g := s.ghost; g[0] != 0 {
+		t, k := s, int(g[0]-1)
+		if t.stores[k].away == 0 {
+			m.release(&t, k, g[1])
+			do(t, "store %d: LATE give-back of %s", k+1, m.nameText(g[1]))
+		}
+		t = s
+		t.ghost = [2]uint8{}
+		do(t, "network loses the give-back of %s", m.nameText(g[1]))
+	}
+	if m.timeless() {
+		return
+	}
+	for k := range s.stores {
+		e := &s.stores[k]
+		if e.left == 1 {
+			m.free(&s, k)
+		}
+		lower(&e.left)
+		if e.away != forGood {
+			lower(&e.away)
+		}
+	}
+	for c := range s.clients {
+		lower(&s.clients[c].left)
+		lower(&s.clients[c].promise)
+	}
+	do(s, "tick")
+}
+
+// oneWell says whether no other store than k is at fault.
+func (s *QuorumState) oneWell(k int) bool {
+	for i := range s.stores {
+		if i != k && s.stores[i].away > 0 {
+			return false
+		}
+	}
+	return s.stores[k].away == 0
+}
+
+// free lets a store have nothing, and tells those who listen there, also of what they gave back themselves. Where nobody says so, their timers do.
+func (m *Quorum) free(s *QuorumState, k int) {
+	had := s.stores[k].name
+	s.stores[k] = ballot{away: s.stores[k].away}
+	for c := range s.clients {
+		if x := &s.clients[c]; (x.at == asks || x.at == sleeps) && int(x.listens) == k+1 && (m.Mutation != ownUnheard || had == 0 || m.client(had) != c) {
+			x.woken = true
+		}
+	}
+}
+
+// acquire is an acquisition in a store.
+func (m *Quorum) acquire(s *QuorumState, k int, name uint8) uint8 {
+	e := &s.stores[k]
+	switch e.name {
+	case 0:
+		*e = ballot{name: name, count: 1, left: m.Lease}
+	case name:
+		e.left = m.Lease
+		if m.Mutation == reentriesCounted {
+			e.count++
+		}
+	default:
+		return no
+	}
+	return yes
+}
+
+// release gives back what a store has under a name.
+func (m *Quorum) release(s *QuorumState, k int, name uint8) {
+	if s.stores[k].name == name {
+		m.free(s, k)
+	}
+}
+
+// abandon lets nobody wait for what was sent to a store.
+func (m *Quorum) abandon(s *QuorumState, c, k int) {
+	x := &s.clients[c]
+	if acquires := x.at == asks || x.at == reenters && m.Mutation == reentriesCounted; acquires && x.votes[k] == sent && s.lates() < m.Late {
+		s.names[x.name].late |= 1 << k
+	}
+	x.votes[k] = silent
+}
+
+func (s *QuorumState) lates() (n int) {
+	for _, x := range s.names {
+		n += bits.OnesCount8(x.late)
+	}
+	return n
+}
+
+// network emits what may become of what a client has sent to a store. An answer takes no time but that of the request: what is heard late differs from what
+// is carried out late only to a client that believes something meanwhile.
+func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
+	x := &s.clients[c]
+	if x.at != asks && x.at != renews && x.at != reenters || x.votes[k] != sent {
+		return
+	}
+	there := s.stores[k].away == 0
+	silences := !there || m.silent(&s) && !calm
+	if there {
+		t := s
+		word, answer := m.carryOut(&t, c, k)
+		if silences {
+			u := t
+			m.silence(&u, k)
+			m.hear(&u, c, k, silent)
+			do(u, "store %d: %s of %s -> %s, but %c gives up waiting%s", k+1, word, m.nameText(x.name), answers[answer], 'A'+c, m.account(&u, c))
+		}
+		m.hear(&t, c, k, answer)
+		do(t, "store %d: %s of %s -> %s%s", k+1, word, m.nameText(x.name), answers[answer], m.account(&t, c))
+	}
+	if !silences {
+		return
+	}
+	if t := s; m.Slow && x.at == asks && k == int(x.lead) {
+		m.silence(&t, k)
+		t.clients[c].down |= 1 << k
+		if m.askNext(&t, c) {
+			do(t, "%c asks the next as store %d is slow", 'A'+c, k+1)
+		}
+	}
+	t := s
+	m.silence(&t, k)
+	m.abandon(&t, c, k)
+	m.hear(&t, c, k, silent)
+	do(t, "%c gives up waiting for store %d%s", 'A'+c, k+1, m.account(&t, c))
+}
+
+// silent says whether an answer may be given up of a store that is there.
+func (m *Quorum) silent(s *QuorumState) bool { return m.Silent == often || s.silent < m.Silent }
+
+func (m *Quorum) silence(s *QuorumState, k int) {
+	if m.Silent != often && s.stores[k].away == 0 {
+		s.silent++
+	}
+}
+
+var answers = [...]string{yes: "yes", no: "no", silent: ""}
+
+// carryOut does in a store what a client has sent.
+func (m *Quorum) carryOut(s *QuorumState, c, k int) (word string, answer uint8) {
+	x := &s.clients[c]
+	e := &s.stores[k]
+	switch {
+	case x.at == asks:
+		return "acquisition", m.acquire(s, k, x.name)
+	case x.at == reenters && m.Mutation == reentriesCounted:
+		return "re-entry", m.acquire(s, k, x.name)
+	case e.name == x.name:
+		e.left = m.Lease
+		return "renewal", yes
+	default:
+		return "renewal", no
+	}
+}
+
+// hear lets a client have an answer, or know that there is none.
+func (m *Quorum) hear(s *QuorumState, c, k int, answer uint8) {
+	x := &s.clients[c]
+	x.votes[k] = answer
+	switch answer {
+	case no:
+		x.never |= 1 << k
+	case silent:
+		x.down |= 1 << k
+	}
+	m.decide(s, c)
+}
+
+func (m *Quorum) account(s *QuorumState, c int) string {
+	return map[uint8]string{asks: ", and asks on", sleeps: ", and waits", has: ", and has the lock", renews: "", reenters: "", givesBack: ", and has lost the lock"}[s.clients[c].at]
+}
+
+// votes counts a client's votes.
+func (m *Quorum) votes(x *voter) (yeas, nays, open int) {
+	for k, v := range x.votes {
+		switch v {
+		case unasked, sent:
+			if v == sent || x.at == asks {
+				open++
+			}
+		case yes:
+			if !inSet(x.never, k) || m.Mutation == refutedCounts {
+				yeas++
+			}
+		case no:
+			nays++
+		case silent:
+			if m.Mutation == silenceCounts {
+				yeas++
+			}
+		}
+	}
+	return yeas, nays, open
+}
+
+// askNext sends an attempt to the next store that wasn't asked, one that is believed to be down last.
+func (m *Quorum) askNext(s *QuorumState, c int) bool {
+	x := &s.clients[c]
+	for _, down := range [2]bool{false, true} {
+		for k, v := range x.votes {
+			if v == unasked && inSet(x.down, k) == down {
+				x.votes[k], x.lead = sent, uint8(k)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// askRest sends an attempt to all stores that weren't asked.
+func (m *Quorum) askRest(x *voter) {
+	for k, v := range x.votes {
+		if v == unasked {
+			x.votes[k] = sent
+		}
+	}
+}
+
+// decide does what a client's votes come to.
+func (m *Quorum) decide(s *QuorumState, c int) {
+	if s.clients[c].at == asks {
+		m.decideAttempt(s, c)
+		return
+	}
+	x := &s.clients[c]
+	yeas, nays, open := m.votes(x)
+	few := majority
+	if m.Mutation == renewedByFew {
+		few = 1
+	}
+	if m.Mutation != refutedCounts {
+		nays = bits.OnesCount8(x.never)
+	}
+	switch {
+	case yeas >= few:
+		if x.at == reenters {
+			x.depth++
+		}
+		if x.left > 0 {
+			x.left = max(x.left, m.granted(x))
+		}
+	case nays >= majority:
+		x.left = 0
+		m.endHold(s, c)
+		return
+	case open > 0:
+		return
+	}
+	for k, v := range x.votes {
+		if v == sent {
+			m.abandon(s, c, k)
+		}
+	}
+	x.at = has
+}
+
+// granted is what is left of a lease that a majority granted.
+func (m *Quorum) granted(x *voter) uint8 {
+	if m.Mutation == deadlineFromReply {
+		return m.Lease
+	}
+	return x.promise
+}
+
+func (m *Quorum) decideAttempt(s *QuorumState, c int) {
+	x := &s.clients[c]
+	yeas, _, _ := m.votes(x)
+	if yeas >= majority {
+		m.enter(s, c)
+		return
+	}
+	lead := x.votes[x.lead]
+	switch {
+	case lead == no && yeas == 0 && m.Mutation != asksAllAtOnce && !m.Rival:
+		m.fail(s, c)
+		return
+	case yeas > 0:
+		m.askRest(x)
+	case lead == silent:
+		m.askNext(s, c)
+	}
+	if yeas, _, open := m.votes(x); yeas+open < majority {
+		m.fail(s, c)
+	}
+}
+
+// enter lets a client have the lock, unless that is over by now.
+func (m *Quorum) enter(s *QuorumState, c int) {
+	x := &s.clients[c]
+	if m.granted(x) == 0 && !m.timeless() {
+		if m.Mutation != acceptsLate {
+			m.fail(s, c)
+			return
+		}
+		s.tooLate = true
+	}
+	for k, v := range x.votes {
+		switch v {
+		case sent:
+			m.abandon(s, c, k)
+		case no:
+			x.never |= 1 << k
+		}
+	}
+	x.at, x.left, x.depth = has, m.granted(x), 0
+	s.again = 0
+	if y := &s.clients[1-c]; m.valid(y) {
+		y.struck = true
+	}
+}
+
+// fail ends an attempt: what it may have is given back at once, and the client waits.
+func (m *Quorum) fail(s *QuorumState, c int) {
+	x := &s.clients[c]
+	yeas, nays, yesses, refused := 0, 0, uint8(0), x.votes[x.lead] == no
+	for k, v := range x.votes {
+		switch v {
+		case unasked:
+			continue
+		case no:
+			nays++
+			continue
+		case yes:
+			yeas++
+			yesses |= 1 << k
+		case sent:
+			m.abandon(s, c, k)
+		}
+		if m.Mutation == keepsSplit && v == yes || m.Mutation == silentLeft && v == silent || m.Mutation == neverTakenBack {
+			continue
+		}
+		s.names[x.name].back |= 1 << k
+	}
+	if m.Rival && !m.Ghost {
+		m.giveBackAtOnce(s, x.name)
+	}
+	if yeas > 0 {
+		s.split = true
+		if nays >= majority && m.valid(&s.clients[1-c]) {
+			s.again++
+			if m.Mutation != asksSameAgain {
+				x.down = yesses
+			}
+		}
+	}
+	x.at, x.listens = sleeps, x.lead+1
+	x.looks = !refused || yeas > 0
+}
+
+// endHold begins to give back a hold.
+func (m *Quorum) endHold(s *QuorumState, c int) {
+	x := &s.clients[c]
+	x.at, x.votes, x.depth = givesBack, [quorumStores]uint8{}, 0
+	if m.Rival && !m.Ghost {
+		x.at = absent
+		s.names[x.name].back = s.names[x.name].late
+		m.giveBackAtOnce(s, x.name)
+	}
+}
+
+// giveBackAtOnce gives back what is there of a name: what is there for longer only keeps others out.
+func (m *Quorum) giveBackAtOnce(s *QuorumState, name uint8) {
+	for k := range s.stores {
+		m.release(s, k, name)
+	}
+	s.names[name].back &= s.names[name].late
+}
+
+// attempt begins an attempt.
+func (m *Quorum) attempt(s *QuorumState, c int) bool {
+	x := &s.clients[c]
+	name := x.name
+	switch {
+	case m.Mutation == oneName && x.at == sleeps:
+		s.names[name].back = 0
+	case m.Mutation == keepsSplit && x.at == sleeps && s.count(name) > 0:
+	default:
+		name = m.fresh(s, c)
+	}
+	if name == 0 {
+		return false
+	}
+	*x = voter{at: asks, name: name, comes: x.comes, down: x.down, listens: x.listens, promise: m.Lease}
+	m.askNext(s, c)
+	if m.Mutation == asksAllAtOnce || m.Rival {
+		m.askRest(x)
+	}
+	return true
+}
+
+// step emits what a client does by itself.
+func (m *Quorum) step(s QuorumState, c int, calm bool, do quorumEmitter) {
+	if m.Rival && c == 1 {
+		m.rivalStep(s, calm, do)
+		return
+	}
+	x := &s.clients[c]
+	who := 'A' + c
+	t := s
+	y := &t.clients[c]
+	switch x.at {
+	case absent:
+		if x.comes == 0 {
+			return
+		}
+		y.comes--
+		if m.attempt(&t, c) {
+			do(t, "%c asks for the lock, as %s", who, m.nameText(y.name))
+		}
+	case sleeps:
+		if (x.woken || x.looks) && m.attempt(&t, c) {
+			do(t, "%c looks, as %s", who, m.nameText(y.name))
+		}
+		if t = s; !calm {
+			t.clients[c].at = absent
+			do(t, "%c gives up", who)
+		}
+	case has:
+		m.endHold(&t, c)
+		if x.depth > 0 {
+			m.leave(s, c, do)
+		} else {
+			do(t, "%c unlocks", who)
+		}
+		if !calm && m.valid(x) {
+			m.renew(s, c, renews, "renews", do)
+			if x.depth < m.Depth {
+				m.renew(s, c, reenters, "re-enters", do)
+			}
+		}
+	case givesBack:
+		m.giveBack(s, c, calm, do)
+	}
+	if x.down != 0 && (x.at == sleeps || x.at == absent) {
+		t = s
+		t.clients[c].down, t.again = 0, 0
+		do(t, "%c forgets who was down", who)
+	}
+	if !calm && s.crashes < m.Crashes && x.at != dead && x.at != absent {
+		t = s
+		t.crashes++
+		t.clients[c].at = dead
+		for i := range m.Names {
+			t.names[c*maxNames+i+1].back = 0
+		}
+		do(t, "%c crashes", who)
+	}
+}
+
+// renew sends a renewal, or a re-entry, which is one to the stores.
+func (m *Quorum) renew(s QuorumState, c int, at uint8, words string, do quorumEmitter) {
+	x := &s.clients[c]
+	x.at, x.promise, x.votes = at, m.Lease, [quorumStores]uint8{}
+	for k := range x.votes {
+		if !inSet(x.never, k) || m.Mutation == refutedCounts || m.Mutation == reentriesCounted {
+			x.votes[k] = sent
+		}
+	}
+	do(s, "%c %s", 'A'+c, words)
+}
+
+// leave emits the end of a re-entry, which only the client counts.
+func (m *Quorum) leave(s QuorumState, c int, do quorumEmitter) {
+	x := &s.clients[c]
+	x.depth--
+	if m.Mutation == reentriesCounted {
+		for k := range s.stores {
+			if e := &s.stores[k]; e.name == x.name {
+				if e.count--; e.count == 0 {
+					m.free(&s, k)
+				}
+			}
+		}
+	}
+	do(s, "%c leaves what it re-entered", 'A'+c)
+}
+
+// giveBack emits that a hold is given back to the next store: first to those that were asked last.
+func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
+	x := &s.clients[c]
+	first := m.first(x)
+	left := 0
+	for _, v := range x.votes {
+		if v == unasked {
+			left++
+		}
+	}
+	for k, v := range x.votes {
+		last := k == first
+		if v != unasked || last != (left == 1) && m.Mutation != firstFreedFirst || m.Mutation == firstFreedFirst && left == quorumStores && !last {
+			continue
+		}
+		t := s
+		y := &t.clients[c]
+		y.votes[k] = yes
+		gone := left == 1
+		if s.stores[k].away == 0 {
+			m.release(&t, k, x.name)
+			if forgotten := m.Mutation == lateVoteLeft || m.Mutation == refutedForgotten && inSet(x.never, k); inSet(t.names[x.name].late, k) && !forgotten {
+				t.names[x.name].back |= 1 << k
+			}
+			if gone {
+				y.at = absent
+			}
+			t.again = 0
+			do(t, "%c gives %s back to store %d", 'A'+c, m.nameText(x.name), k+1)
+		}
+		if s.stores[k].away != 0 || m.silent(&s) && !calm {
+			t = s
+			m.silence(&t, k)
+			y = &t.clients[c]
+			y.votes[k] = silent
+			if m.Mutation != takenBackOnce {
+				t.names[x.name].back |= 1 << k
+			}
+			if gone {
+				y.at = absent
+			}
+			do(t, "%c leaves giving %s back to store %d to the background", 'A'+c, m.nameText(x.name), k+1)
+		}
+	}
+}
+
+// first is the store that a client believes the others to ask first.
+func (m *Quorum) first(x *voter) int {
+	for k := range quorumStores {
+		if !inSet(x.down, k) {
+			return k
+		}
+	}
+	return 0
+}
+
+// background emits what becomes of a name that is taken back, and of an acquisition that is late.
+func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumEmitter) {
+	x := s.names[n]
+	if inSet(x.late, k) {
+		t := s
+		t.names[n].late &^= 1 << k
+		do(t, "network loses the acquisition of %s at store %d", m.nameText(n), k+1)
+		if s.stores[k].away == 0 {
+			m.acquire(&t, k, n)
+			do(t, "store %d: LATE acquisition of %s", k+1, m.nameText(n))
+		}
+	}
+	if !inSet(x.back, k) {
+		return
+	}
+	t := s
+	if s.stores[k].away == 0 {
+		m.release(&t, k, n)
+	}
+	if !inSet(x.late, k) || m.Mutation == takenBackOnce {
+		t.names[n].back &^= 1 << k
+	}
+	if s.stores[k].away == 0 || s.stores[k].away == forGood {
+		do(t, "background takes %s back from store %d", m.nameText(n), k+1)
+	}
+	if m.Ghost && !calm && s.ghost == [2]uint8{} && s.stores[k].away == 0 {
+		t = s
+		t.ghost = [2]uint8{uint8(k) + 1, n}
+		do(t, "the give-back of %s to store %d has no answer", m.nameText(n), k+1)
+	}
+}
+
+// rivalStep emits what the ideal client does: it takes what is free, and has the lock with a majority.
+func (m *Quorum) rivalStep(s QuorumState, calm bool, do quorumEmitter) {
+	x := &s.clients[1]
+	for k, e := range s.stores {
+		if calm || x.at == absent && x.comes == 0 || e.name != 0 || e.away > 0 {
+			continue
+		}
+		t := s
+		y := &t.clients[1]
+		if y.at == absent {
+			y.at, y.promise, y.comes = asks, m.Lease, y.comes-1
+		}
+		m.acquire(&t, k, m.rival())
+		if y.at == asks && (y.promise > 0 || m.timeless()) && t.count(m.rival()) >= majority {
+			m.enter(&t, 1)
+		}
+		do(t, "B takes store %d%s", k+1, m.account(&t, 1))
+	}
+	if x.at == absent {
+		return
+	}
+	s.clients[1] = voter{at: absent, comes: x.comes}
+	for k := range s.stores {
+		m.release(&s, k, m.rival())
+	}
+	do(s, "B gives back what it has")
+}
