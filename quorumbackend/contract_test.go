@@ -243,8 +243,9 @@ func TestContractWithAStoreThatHangs(t *testing.T) {
 	testWithOne(t, parts, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.Block(faults.Both) })
 }
 
+// A session that doesn't know yet how slow it is may be done before it has answered, and takes back late what came late: so no lock changes hands here.
 func TestContractWithASlowStore(t *testing.T) {
-	testWithOne(t, []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/write"},
+	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew", "steps/force/held", "steps/look"},
 		func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.SetDelay(15 * time.Millisecond) })
 }
 

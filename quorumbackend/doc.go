@@ -29,8 +29,10 @@
 //   - A pause. Whoever stops for longer than the lease, in a garbage collection or because the machine is suspended, has lost the lock,
 //     and may write once more before looking at its clock. No lease helps against that, in whatever store. What helps is a
 //     resource that refuses those who come late: a fencing token, see dlock's FencedLocker, which is not to be had here.
+//
 //   - Clocks that run at different speeds. Each store counts the lease on its own, and the client stops believing in it a
 //     hundredth early. A store whose clock jumps ahead loses its vote. If two do within one lease, two may have the lock.
+//
 //   - A store that restarts empty, or fails over to a replica that lags, within a lease. It says yes to the next who asks, though it has
 //     said yes already. A lock that all three have granted stands that; one that only two have granted, because the third was down or
 //     held up by somebody else's attempt, doesn't. So a store that keeps nothing on disk must stay away after a crash for as
@@ -38,6 +40,9 @@
 //     second: "appendfsync always" is what makes the restart harmless. Have the service manager wait before it starts it again, as
 //     RestartSec= does in a unit of systemd. dlock's own part of it: a store that once said that it doesn't have a
 //     hold doesn't count for that hold any more, whatever it says later.
+//
+//   - A forced unlock isn't one step in several stores. Whoever is just getting the lock may be refused, though in the end nobody has it. And
+//     the note of a writer who waits, which keeps new readers out, is in the store that is asked first, and is lost with it until he asks again.
 //
 // # The debate
 //

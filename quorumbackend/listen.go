@@ -130,7 +130,7 @@ func (x *subscription) changed(at *store, broken error) {
 	current := x.at == at && !x.closed
 	x.s.mu.Unlock()
 	if current && broken != nil {
-		x.s.failed(at) // which moves it
+		x.s.desert(at)
 	}
 	if current && x.req.Changed != nil {
 		x.req.Changed(broken)
@@ -150,9 +150,13 @@ func (s *session) follow(name string, to *store) {
 
 // failed notes that a store has failed. Who listens there listens elsewhere from now on.
 func (s *session) failed(st *store) {
-	if !st.failed() {
-		return
+	if st.failed() {
+		s.desert(st)
 	}
+}
+
+// desert moves the subscriptions at a store to the next.
+func (s *session) desert(st *store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for x := range s.subs {
@@ -161,7 +165,7 @@ func (s *session) failed(st *store) {
 		}
 		order := s.orders[home(x.req.Name, len(s.stores))]
 		for _, to := range order {
-			if !to.isDown() {
+			if to != st && !to.isDown() {
 				s.moveLocked(x, to)
 				break
 			}

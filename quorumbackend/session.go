@@ -340,6 +340,9 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		return st.session.Release(ctx, req)
 	})
 	defer r.leave()
+	for _, st := range s.in(h, granted) {
+		r.trusted.add(st) // it has answered since this hold began
+	}
 	others := slices.DeleteFunc(slices.Clone(asked), func(st *store) bool { return st == first })
 	count := func(rep reply[backend.ReleaseResult]) {
 		s.mu.Lock()

@@ -108,6 +108,7 @@ type round[Res any] struct {
 	waiting  int // how many these are
 	sent     time.Time
 	hopeful  set           // of those, who weren't down when they were asked
+	trusted  set           // who are waited for as if they weren't
 	longest  time.Duration // patience with these
 	failures []failure
 }
@@ -150,7 +151,7 @@ func (r *round[Res]) ask(stores ...*store) {
 	for _, st := range stores {
 		r.out.add(st)
 		r.waiting++
-		if !st.isDown() {
+		if !st.isDown() || r.trusted.has(st) {
 			r.hopeful.add(st)
 			r.longest = max(r.longest, st.patience())
 		}
