@@ -36,6 +36,10 @@ type SubscribeRequest struct {
 	Owner string // empty: a subscription is for all who wait in one client
 	Wake  func(Wakeup)
 
+	// Watches says that whoever subscribes doesn't wait for the lock, but looks who has it: a store that lets those who are
+	// subscribed come one after the other doesn't count this one. Wake may be called also when somebody has acquired the lock.
+	Watches bool
+
 	// Granted is told of a Fair lock that was given to somebody in line: see [Liner]. For other kinds it is nil. What is
 	// said of Wake goes for it, too. Wake is then for those who are to look again; a release that gives the lock to
 	// the first in line, or frees it while nobody is in line, need not call it. Either may lead to Subscription.Close before it returns.
@@ -88,6 +92,19 @@ type BatchRenewer interface {
 	// returns after the last of these calls. Where a store consists of several servers, one that
 	// hangs must not delay the answers of the others. The requests may not be changed or kept.
 	RenewBatch(ctx context.Context, reqs []RenewRequest, answer func(i int, res RenewResult, err error))
+}
+
+// Batcher is an optional interface of a [Session] that can acquire and release several locks for the price of few. Without it
+// each is acquired and released by a call of its own, and these run concurrently.
+//
+// Both methods do what Acquire or Release does, for each request: each is a step of its own, which has its own result or error. The requests are
+// for different locks, and are carried out in their order where one server has them. answer is called once for each, with the
+// request's index, as soon as its answer is there, from any goroutine and concurrently; the method returns after the last of these calls. Where a store
+// consists of several servers, one that hangs must not delay the answers of the others. The requests may not be changed or kept. A session that is
+// [Leavable] leaves them as it does a step, and that can't be waited for, too.
+type Batcher interface {
+	AcquireBatch(ctx context.Context, reqs []AcquireRequest, answer func(i int, res AcquireResult, err error))
+	ReleaseBatch(ctx context.Context, reqs []ReleaseRequest, answer func(i int, res ReleaseResult, err error))
 }
 
 // Liner is an interface that a [Session] must implement if its store has [Fair] locks.

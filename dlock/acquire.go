@@ -76,6 +76,11 @@ var errAgain = errors.New("again")
 // acquire gets the lock for a caller: re-enters what it holds, or acquires and waits. What it
 // returns instead of a hold is the reason, not yet wrapped.
 func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOptions) (h *hold, err error) {
+	return c.carryOut(ctx, c.newCall(ctx, l, who, o))
+}
+
+// newCall returns what a caller asks for.
+func (c *Client) newCall(ctx context.Context, l *Locker, who caller, o acquireOptions) *acquisition {
 	a := c.newAcquisition()
 	*a = acquisition{
 		call:    call{kind: l.kind, name: l.name, party: who.party, o: o, bound: who.hold, began: c.now()},
@@ -84,24 +89,32 @@ func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOp
 	}
 	a.partners = a.variable() == nil && !who.alone
 	a.mayTake(ctx)
+	return a
+}
+
+// carryOut gets what a call asks for, and tells of it.
+func (c *Client) carryOut(ctx context.Context, a *acquisition) (h *hold, err error) {
 	over, told := false, false
 	ctx = c.begins(ctx, a)
-	defer func() {
-		switch {
-		case !over: // a step panicked, or ended its goroutine
-			c.forgo(a)
-			c.acquired(ctx, a, nil, errPanicked)
-		case !told && h != nil: // a Trace did, and nobody hears what he has got
-			c.letGo(h)
-		default:
-			c.acquisitions.Put(a)
-		}
-	}()
+	defer func() { c.leaveCall(ctx, a, h, over, told) }()
 	h, err = c.acquireInTime(ctx, a)
 	over = true
 	c.acquired(ctx, a, h, err)
 	told = true
 	return h, err
+}
+
+// leaveCall sees to what is left of a call that is over, and was told, unless something panicked.
+func (c *Client) leaveCall(ctx context.Context, a *acquisition, h *hold, over, told bool) {
+	switch {
+	case !over: // a step panicked, or ended its goroutine
+		c.forgo(a)
+		c.acquired(ctx, a, nil, errPanicked)
+	case !told && h != nil: // a Trace did, and nobody hears what he has got
+		c.letGo(h)
+	default:
+		c.acquisitions.Put(a)
+	}
 }
 
 // letGo gives back what a call has got that will never return it.
@@ -394,6 +407,11 @@ func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 		return nil, err
 	}
 	_, err := c.attempt(ctx, a)
+	return c.tried(a, err)
+}
+
+// tried returns what the one attempt of a call that doesn't wait has come to.
+func (c *Client) tried(a *acquisition, err error) (*hold, error) {
 	if err == nil {
 		return a.h, nil
 	}
@@ -440,21 +458,38 @@ func (c *Client) reentersLocked(a *acquisition) bool {
 // attempt asks the store for the lock once. A nil error means that a.h is held now. If it is
 // errHeld, remaining is how long the present hold would last.
 func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
+	at := c.attempting(a)
+	res, err := step(ctx, c, backend.Session.Acquire, c.attemptRequest(a, at.h.claim, at.lease))
+	return c.attempted(ctx, a, at, res, err)
+}
+
+// An attempt is one that is under way.
+type attempt struct {
+	h      *hold
+	lease  time.Duration
+	sent   instant
+	forced uint64 // how many locks this client had forced before
+}
+
+// attempting notes that an attempt goes out now.
+func (c *Client) attempting(a *acquisition) attempt {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if a.h == nil {
 		a.h = c.claimForLocked(a)
 	}
-	h, lease := a.h, c.stored(a.o.lease)
-	sent, forced := c.now(), c.forced.Load()
-	h.claim.sending(sent, lease)
+	at := attempt{a.h, c.stored(a.o.lease), c.now(), c.forced.Load()}
+	at.h.claim.sending(at.sent, at.lease)
 	c.attempts++
-	a.attempt, a.sent = c.attempts, sent
-	c.mu.Unlock()
+	a.attempt, a.sent = c.attempts, at.sent
+	return at
+}
 
-	res, err := step(ctx, c, backend.Session.Acquire, c.attemptRequest(a, h.claim, lease))
-
-	if remaining, err = c.answered(a, h, sent, res, err); err == nil && c.forced.Load() != forced {
-		c.confirm(ctx, h.claim)
+// attempted notes what an attempt was answered.
+func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res backend.AcquireResult, err error) (time.Duration, error) {
+	remaining, err := c.answered(a, at.h, at.sent, res, err)
+	if err == nil && c.forced.Load() != at.forced {
+		c.confirm(ctx, at.h.claim)
 	}
 	return remaining, err
 }

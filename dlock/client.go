@@ -23,6 +23,7 @@ type Client struct {
 	session         backend.Session
 	notifier        backend.Notifier     // nil if the store has none
 	batches         backend.BatchRenewer // nil if the store has none
+	batcher         backend.Batcher      // nil if the store has none
 	prompt          bool                 // the store's steps never wait
 	leavable        backend.Leavable     // nil if the store's steps can't be left
 	inspector       backend.Inspector    // nil if the store can't say who has a lock
@@ -118,6 +119,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	c.session = b.Open()
 	c.notifier, _ = c.session.(backend.Notifier)
 	c.batches, _ = c.session.(backend.BatchRenewer)
+	c.batcher, _ = c.session.(backend.Batcher)
 	_, c.prompt = c.session.(backend.Prompt)
 	c.leavable, _ = c.session.(backend.Leavable)
 	_, c.lines = c.session.(backend.Liner)

@@ -281,7 +281,7 @@ func (w *watch) listen(ctx context.Context) {
 		return
 	}
 	w.listens = true
-	req := backend.SubscribeRequest{Kind: locks.representative(), Name: w.locker.name, Wake: func(backend.Wakeup) { w.wake() }}
+	req := backend.SubscribeRequest{Kind: locks.representative(), Name: w.locker.name, Watches: true, Wake: func(backend.Wakeup) { w.wake() }}
 	c.mu.Lock()
 	defer c.unlock()
 	c.backgroundLocked(func() {

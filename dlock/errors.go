@@ -74,6 +74,7 @@ var (
 	errUnanswered  = errors.New("the store has not answered")
 	errNotUnlocked = fmt.Errorf("the last hold of this Locker is over, but not unlocked: %w", ErrLost)
 	errOtherKind   = fmt.Errorf("%w: the caller has it as a lock of another kind", ErrConflict)
+	errBrief       = errors.New("it was over before the others were acquired")
 	errPanicked    = errors.New("a step of the store panicked, or ended its goroutine")
 	errNoToken     = errors.New("the store gave no fencing token")
 	errElsewhere   = fmt.Errorf("%w by this Locker; another Locker of this client has it", ErrNotHeld)

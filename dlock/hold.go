@@ -8,7 +8,8 @@ import (
 )
 
 // Hold is a lock that is held, from [Locker.Acquire] to [Hold.Release]: what [Locker.Do] is for code that
-// can't be one function. It is safe for concurrent use.
+// can't be one function. It is safe for concurrent use. What is said here of one lock goes for all of those that
+// [MultiLocker.Acquire] has got, which says the rest.
 //
 // A Hold that is dropped without a Release, along with its context, is logged once it is found, and goes on
 // being renewed.
@@ -19,7 +20,8 @@ type Hold struct {
 	watch  runtime.Cleanup
 }
 
-// stay is what an acquisition has brought about, and the context that it was made with.
+// stay is what an acquisition has brought about, and the context that it was made with. Of several locks that is
+// all in their own context.
 type stay struct {
 	locker *Locker
 	hold   *hold
@@ -56,6 +58,9 @@ func newHandle(got stay) *Hold {
 // back. For other locks the context says what the one given to Acquire says.
 func (h *Hold) Context() context.Context {
 	s := h.mustBeHeld()
+	if all := s.several(); all != nil {
+		return all
+	}
 	if d := h.inside.Load(); d != nil {
 		return d
 	}
@@ -80,8 +85,11 @@ func (h *Hold) Context() context.Context {
 func (h *Hold) Release(ctx context.Context) error {
 	s := h.mustBeHeld()
 	mustBeContext(ctx)
-	if h.given.Swap(true) {
-		return s.locker.wrap("release", ErrNotHeld)
+	switch all := s.several(); {
+	case h.given.Swap(true):
+		return h.alreadyGiven()
+	case all != nil:
+		return all.release(ctx)
 	}
 	h.watch.Stop()
 	if d := h.inside.Load(); d != nil {
@@ -90,29 +98,48 @@ func (h *Hold) Release(ctx context.Context) error {
 	return s.locker.wrap("release", s.locker.client.releaseWithin(ctx, s.hold))
 }
 
+// alreadyGiven is the error of a second Release.
+func (h *Hold) alreadyGiven() error {
+	if h.several() != nil {
+		return &Error{Op: "release", Name: h.Name(), Err: ErrNotHeld}
+	}
+	return h.locker.wrap("release", ErrNotHeld)
+}
+
 // Lost returns a channel that is closed when the lock is lost or the client is closed, and never by a Release. Where the store has said that it has the hold no
 // more, [Hold.Err] says so at once, and the channel, like that of the context, once the store has been asked who has the lock: after a tenth of a second at the latest.
 func (h *Hold) Lost() <-chan struct{} {
 	s := h.mustBeHeld()
+	if all := s.several(); all != nil {
+		return all.lost
+	}
 	return s.locker.client.lostChannel(s.hold)
 }
 
 // Err returns nil while the lock is held, and then how that ended: an [*Error] that wraps a [*Loss], and so [ErrLost]; [ErrClosed]; or [ErrNotHeld]
 // once the last of its releases has begun. It looks at the clock, as the Err of the context does.
 func (h *Hold) Err() error {
-	s := h.mustBeHeld()
-	c := s.locker.client
+	s, given := h.mustBeHeld(), h.given.Load()
+	if all := s.several(); all != nil {
+		return all.state(given)
+	}
+	return s.locker.stateOf(s.hold, given)
+}
+
+// stateOf returns how a hold that may have been given back has ended, or nil.
+func (l *Locker) stateOf(h *hold, given bool) error {
+	c := l.client
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
-	case c.checkLocked(s.hold) && !h.given.Load():
+	case c.checkLocked(h) && !given:
 		return nil
-	case s.hold.state == live:
-		return s.locker.wrap("hold", ErrNotHeld)
-	case s.hold.state == lost:
-		return s.hold.ended()
+	case h.state == live:
+		return l.wrap("hold", ErrNotHeld)
+	case h.state == lost:
+		return h.ended()
 	default:
-		return s.locker.wrap("hold", s.hold.overError())
+		return l.wrap("hold", h.overError())
 	}
 }
 
@@ -122,25 +149,45 @@ func (h *Hold) Err() error {
 // again and again: a lock that is lost may be another's before.
 func (h *Hold) Until() time.Time {
 	s := h.mustBeHeld()
+	if all := s.several(); all != nil {
+		return all.until()
+	}
 	return s.locker.client.epoch.Add(s.hold.claim.until())
 }
 
 // HolderID returns what the store knows this hold by: the client's id, a colon and a number. No two acquisitions have the same; a hold that was
 // handed on, or is shared with other readers of this client, has that of whoever asked the store.
-func (h *Hold) HolderID() string { return h.mustBeHeld().hold.claim.owner }
+func (h *Hold) HolderID() string {
+	s := h.mustBeHeld()
+	if all := s.several(); all != nil {
+		return all.each(func(p *part) string { return p.h.claim.owner })
+	}
+	return s.hold.claim.owner
+}
 
 // Token returns the lock's fencing token, if it is one of a [Client.FencedLocker]: a number, never 0, that is
 // larger than any given out for this lock before. It stays what it is when the lock is lost: that is what it is for.
 func (h *Hold) Token() (token uint64, ok bool) {
-	token = h.mustBeHeld().hold.claim.token()
+	s := h.mustBeHeld()
+	if all := s.several(); all != nil {
+		token = all.token()
+	} else {
+		token = s.hold.claim.token()
+	}
 	return token, token != 0
 }
 
 // Name returns the lock's name.
-func (h *Hold) Name() string { return h.mustBeHeld().locker.name }
+func (h *Hold) Name() string {
+	s := h.mustBeHeld()
+	if all := s.several(); all != nil {
+		return all.each(func(p *part) string { return p.locker.name })
+	}
+	return s.locker.name
+}
 
 func (h *Hold) mustBeHeld() *stay {
-	if h == nil || h.locker == nil {
+	if h == nil || h.ctx == nil {
 		panic("dlock: a Hold that is nil, or wasn't made by Acquire")
 	}
 	return &h.stay

@@ -330,7 +330,11 @@ func (l *Locker) unlock(ctx context.Context) error {
 	if l.name == "" {
 		return errEmptyName
 	}
-	switch who := l.caller(ctx); {
+	return l.unlockAs(ctx, l.caller(ctx))
+}
+
+func (l *Locker) unlockAs(ctx context.Context, who caller) error {
+	switch {
 	case who.hold != nil && who.hold.kind == l.kind:
 		return l.client.releaseWithin(ctx, who.hold)
 	case who.party != party(l.plain):

@@ -231,36 +231,60 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) err
 
 // releaseLastLocked gives back the last hold. From here on its number is dead: whatever happens,
 // nothing re-enters or renews it any more. It unlocks c.mu.
-func (c *Client) releaseLastLocked(ctx context.Context, h *hold, now instant) (err error) {
-	cl := h.claim
+func (c *Client) releaseLastLocked(ctx context.Context, h *hold, now instant) error {
+	return c.freeLocked(ctx, h, c.releasesLocked(h), now)
+}
+
+// releasesLocked notes that the last release of a hold begins.
+func (c *Client) releasesLocked(h *hold) *queue {
 	h.state = released
 	h.count = 0
-	q := c.postponeLocked(cl)
+	q := c.postponeLocked(h.claim)
 	c.dropLocked(h)
 	c.endContextsLocked(h, ErrNotHeld) // there are none, unless fn gave back more than it took
-	return c.freeLocked(ctx, h, q, now)
+	return q
 }
 
 // freeLocked releases the claim of a hold that was the last on it. It unlocks c.mu.
-func (c *Client) freeLocked(ctx context.Context, h *hold, q *queue, now instant) (err error) {
+func (c *Client) freeLocked(ctx context.Context, h *hold, q *queue, now instant) error {
+	d := c.departLocked(h, q, now)
+	c.unlock()
+	return c.depart(ctx, d, func() (backend.ReleaseResult, error) { return c.sendRelease(ctx, d.h.claim, d.lease, d.ask) })
+}
+
+// A departure is the last release of a claim, under way.
+type departure struct {
+	h     *hold
+	q     *queue // as for releasedLast
+	began instant
+	lease time.Duration
+	ask   bool   // the store is asked who waits
+	inner *claim // is to be released before, or it would be read for a moment by nobody; nil: nothing is
+}
+
+// departLocked begins the last release of the claim of a hold.
+func (c *Client) departLocked(h *hold, q *queue, now instant) departure {
 	cl := h.claim
 	cl.dead, cl.leaving = true, true
 	delete(c.troubles, cl)
-	lease := c.stored(cl.lease)
-	cl.sending(now, lease)
-	ask := c.asksWhoWaitsLocked(cl, now)
-	inner := c.endInnerLocked(h)
-	c.unlock()
+	d := departure{h: h, q: q, began: now, lease: c.stored(cl.lease), ask: c.asksWhoWaitsLocked(cl, now)}
+	cl.sending(now, d.lease)
+	d.inner = c.endInnerLocked(h)
+	return d
+}
 
+// depart makes the last release of a claim, the first request of which is sent, or was, by the function.
+func (c *Client) depart(ctx context.Context, d departure, first func() (backend.ReleaseResult, error)) (err error) {
 	freed := backend.ReleaseResult{}
 	err = errUnanswered // unless a step panics
-	defer func() { c.releasedLast(h, q, now, freed, err) }()
-	if inner != nil { // before, or it would be read for a moment by nobody
-		c.drainShared(ctx, inner)
+	defer func() { c.releasedLast(d.h, d.q, d.began, freed, err) }()
+	if d.inner != nil {
+		c.drainShared(ctx, d.inner)
 	}
-	freed, err = c.drain(ctx, cl, lease, ask)
+	res, failed := first()
+	freed, err = c.drainOn(ctx, d.h.claim, d.lease, d.ask, res, failed)
 	if err == ErrLost {
-		c.foundLost(ctx, h)
+		c.foundLost(ctx, d.h)
 	}
 	return err
 }
@@ -306,10 +330,19 @@ func (q *queue) releasedLocked() message {
 // drain repeats a last release until the store holds nothing of that number any more. It says
 // how that ended if it was us who freed it.
 func (c *Client) drain(ctx context.Context, cl *claim, lease time.Duration, ask bool) (freed backend.ReleaseResult, err error) {
+	res, err := c.sendRelease(ctx, cl, lease, ask)
+	return c.drainOn(ctx, cl, lease, ask, res, err)
+}
+
+func (c *Client) sendRelease(ctx context.Context, cl *claim, lease time.Duration, ask bool) (backend.ReleaseResult, error) {
+	return step(ctx, c, backend.Session.Release, cl.releaseRequest(lease, ask))
+}
+
+// drainOn is drain after the first answer.
+func (c *Client) drainOn(ctx context.Context, cl *claim, lease time.Duration, ask bool, res backend.ReleaseResult, err error) (freed backend.ReleaseResult, _ error) {
 	var tries backoff
 	sent := false // a release of ours may have been carried out
-	for {
-		res, err := step(ctx, c, backend.Session.Release, cl.releaseRequest(lease, ask))
+	for ; ; res, err = c.sendRelease(ctx, cl, lease, ask) {
 		switch {
 		case err == nil && res.Outcome == backend.Freed:
 			return res, nil

@@ -145,6 +145,16 @@ func (c *Client) share(a *acquisition) *hold {
 	}
 	c.mu.Lock()
 	defer c.unlock()
+	cl := c.sharedLocked(a)
+	if cl == nil {
+		return nil
+	}
+	a.via = ViaJoined
+	return c.joinReadersLocked(c.objectLocked(a.kind, a.name), cl, a)
+}
+
+// sharedLocked returns what a reader may join, or nil.
+func (c *Client) sharedLocked(a *acquisition) *claim {
 	o := c.objectLocked(a.kind, a.name)
 	if c.closed || o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
 		return nil
@@ -153,8 +163,17 @@ func (c *Client) share(a *acquisition) *hold {
 	if cl == nil || now >= c.handoverEnd(cl) || !cl.passes(now) || !cl.suits(a) {
 		return nil
 	}
-	a.via = ViaJoined
-	return c.joinReadersLocked(o, cl, a)
+	return cl
+}
+
+// mayShare says whether a call may join other readers of this client.
+func (c *Client) mayShare(a *acquisition) bool {
+	if !rules[a.kind].shared {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sharedLocked(a) != nil
 }
 
 // joinReadersLocked counts one more reader on a claim.

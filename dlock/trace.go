@@ -252,6 +252,11 @@ func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 		return err
 	}
 	e, tell := c.releaseTold(ctx, h)
+	return c.gaveUp(ctx, e, tell, debug)
+}
+
+// gaveUp tells how an unlock went.
+func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) error {
 	if e.Err == errAgain {
 		return e.Err
 	}

@@ -1,0 +1,280 @@
+package dlock
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Where a store takes many requests for the price of few, attempts at several locks go there together, and last releases do. Before that and after it
+// each goes its own way, the one that it has alone.
+
+// An answered is what a step of a batch has come to.
+type answered[Res any] struct {
+	res Res
+	err error
+}
+
+// inBatch takes steps together, and returns what each has come to. The caller leaves as from a single step: those that have no answer by
+// then have an unknown outcome. heard is called at each answer.
+func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req, heard func(Res, error)) []answered[Res] {
+	all := make([]answered[Res], len(reqs))
+	if !c.begin() {
+		for i := range all {
+			all[i].err = &backend.Error{Kind: backend.Retry, Err: ErrClosed}
+		}
+		return all
+	}
+	for i := range all {
+		all[i].err = errUnanswered
+	}
+	ctx, stop := c.untilClosed(ctx)
+	defer stop()
+	began := c.now()
+	var mu sync.Mutex
+	left := false
+	answer := func(i int, res Res, err error) {
+		err = unanswered(ctx, err)
+		mu.Lock()
+		gone := left
+		if !gone {
+			all[i] = answered[Res]{res, err}
+		}
+		mu.Unlock()
+		if gone {
+			return
+		}
+		heard(res, err)
+		if c.tracesSteps {
+			c.stepDone(ctx, reqs[i], began, err)
+		}
+	}
+	if c.leavable != nil {
+		defer c.running.Done()
+		do(c.batcher, ctx, reqs, answer)
+		return all
+	}
+	done := make(chan struct{})
+	go func() {
+		defer c.running.Done()
+		defer close(done)
+		do(c.batcher, ctx, reqs, answer)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	left = true
+	return all
+}
+
+// A joint is a call that makes its attempt together with others.
+type joint struct {
+	part *part
+	a    *acquisition
+	ctx  context.Context // that it is told with
+	at   attempt
+	h    *hold
+	over bool // as for leaveCall
+	told bool
+}
+
+// attemptTogether makes the attempts at several locks of one client.
+func (c *Client) attemptTogether(r *round, parts []*part) {
+	all := make([]joint, len(parts))
+	defer func() {
+		for i := range all {
+			if j := &all[i]; j.a != nil {
+				c.leaveCall(j.ctx, j.a, j.h, j.over, j.told)
+			}
+		}
+	}()
+	var alone sync.WaitGroup
+	defer alone.Wait()
+	var sent []*joint
+	for i, p := range parts {
+		p.err = errPanicked // unless this returns
+		j := &all[i]
+		j.part, j.a, j.ctx = p, p.single(r), r
+		j.ctx = c.begins(r, j.a)
+		if c.asksStore(j.ctx, j.a) {
+			sent = append(sent, j)
+			continue
+		}
+		alone.Go(func() {
+			h, err := c.acquireInTime(j.ctx, j.a)
+			r.heard(err == nil)
+			c.jointOver(j, h, err)
+		})
+	}
+	c.attemptBatch(r, sent)
+}
+
+// asksStore says whether a call makes an attempt: it may have, join or know something already.
+func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
+	if c.over(ctx) != nil {
+		return false
+	}
+	own, err := c.own(a)
+	return own == nil && err == nil && !c.mayShare(a) && c.known(a) == nil
+}
+
+// attemptBatch sends attempts together.
+func (c *Client) attemptBatch(r *round, sent []*joint) {
+	reqs := make([]backend.AcquireRequest, len(sent))
+	for i, j := range sent {
+		j.at = c.attempting(j.a)
+		reqs[i] = c.attemptRequest(j.a, j.at.h.claim, j.at.lease)
+	}
+	heard := func(res backend.AcquireResult, err error) { r.heard(err == nil && res.Acquired) }
+	for i, got := range inBatch(r, c, backend.Batcher.AcquireBatch, reqs, heard) {
+		j := sent[i]
+		_, err := c.attempted(j.ctx, j.a, j.at, got.res, got.err)
+		h, err := c.tried(j.a, err)
+		switch {
+		case err == nil:
+		case err == errAgain:
+			h, err = c.acquireInTime(j.ctx, j.a)
+		case c.retries(j.ctx, j.a, err):
+			j.a.fail(j.ctx.Err() != nil, err)
+			err = j.a.giveUp(c.over(j.ctx))
+		default:
+			err = c.final(j.a, err)
+		}
+		c.jointOver(j, h, err)
+	}
+}
+
+// jointOver notes and tells how a call has ended.
+func (c *Client) jointOver(j *joint, h *hold, err error) {
+	j.h, j.over = h, true
+	c.acquired(j.ctx, j.a, h, err)
+	j.told = true
+	j.part.h, j.part.err = h, err
+}
+
+// A leaver is a hold whose last release goes to the store together with others.
+type leaver struct {
+	part  *part
+	d     departure
+	since instant
+	over  bool
+}
+
+// releaseBatch gives back those of the holds together for which that is possible, and returns the others.
+func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) (others []*part) {
+	ctx, cancel := c.releaseContext(ctx, longest(ctx, parts), true)
+	defer cancel()
+	all, others := c.leaveTogether(parts)
+	if len(all) == 0 {
+		return others
+	}
+	defer func() {
+		for _, l := range all {
+			if !l.over { // a step panicked
+				c.releasedLast(l.part.h, l.d.q, l.d.began, backend.ReleaseResult{}, errUnanswered)
+				c.left(ctx, l, errPanicked, quiet)
+			}
+			if l.part.h.slot != nil {
+				<-l.part.h.slot
+			}
+		}
+	}()
+	reqs := make([]backend.ReleaseRequest, len(all))
+	for i, l := range all {
+		reqs[i] = l.part.h.claim.releaseRequest(l.d.lease, l.d.ask)
+	}
+	var slow sync.WaitGroup
+	defer slow.Wait()
+	for i, got := range inBatch(ctx, c, backend.Batcher.ReleaseBatch, reqs, func(backend.ReleaseResult, error) {}) {
+		l := all[i]
+		finish := func() {
+			err := c.depart(ctx, l.d, func() (backend.ReleaseResult, error) { return got.res, got.err })
+			l.over = true
+			l.part.err = c.left(ctx, l, err, quiet)
+		}
+		if got.err == nil && got.res.Outcome == backend.Freed {
+			finish()
+		} else {
+			slow.Go(finish) // it asks again
+		}
+	}
+	return others
+}
+
+// longest returns which of several holds says how long giving them back may take.
+func longest(ctx context.Context, parts []*part) *hold {
+	h := parts[0].h
+	for _, p := range parts {
+		if p.h.within(ctx) {
+			return p.h
+		}
+		if p.h.claim.until() > h.claim.until() {
+			h = p.h
+		}
+	}
+	return h
+}
+
+// leaveTogether begins the last releases that can go together, if there are several, and returns the other holds.
+func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
+	c.mu.Lock()
+	defer c.unlock()
+	now := c.now()
+	for _, p := range parts {
+		if p.h.goesWithOthers(now) {
+			all = append(all, &leaver{part: p, since: p.h.since()})
+		} else {
+			others = append(others, p)
+		}
+	}
+	if len(all) == 1 {
+		if p := all[0].part; p.h.slot != nil {
+			<-p.h.slot
+		}
+		return nil, parts
+	}
+	for _, l := range all {
+		l.part.err = errPanicked // unless it returns
+		l.d = c.departLocked(l.part.h, c.releasesLocked(l.part.h), now)
+	}
+	return all, others
+}
+
+// goesWithOthers says whether the next release of a hold is its last, and nothing has to come before. If so it has taken the slot.
+func (h *hold) goesWithOthers(now instant) bool {
+	if rules[h.kind].shared || !h.valid(now) || h.count != 1 || h.inner() != nil {
+		return false
+	}
+	select {
+	case h.slot <- struct{}{}:
+		return true
+	default:
+		return h.slot == nil
+	}
+}
+
+// left tells how the release of a hold went, and returns its error.
+func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) error {
+	h := l.part.h
+	err = c.explained(h, err)
+	debug := !quiet && c.log.logger.Enabled(ctx, slog.LevelDebug)
+	if len(c.traces) == 0 && !debug {
+		if !quiet {
+			c.counts.released.Add(1)
+		}
+		return err
+	}
+	e := ReleaseDone{Name: h.claim.object.name, Kind: h.kind, HolderID: h.claim.owner, Held: l.d.began - l.since, Took: c.now() - l.d.began, Err: err}
+	switch tell := c.ended(h, &e, false); {
+	case !quiet:
+		return c.gaveUp(ctx, e, tell, debug)
+	case tell && e.Outcome != StillHeld && e.Outcome != AlreadyLost:
+		c.traceRelease(ctx, e)
+	}
+	return err
+}
