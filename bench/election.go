@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -218,26 +217,34 @@ func (c *candidates) end() error {
 
 // await returns what is said next that one waits for.
 func (c *candidates) await(what string, wanted func(said) bool) (said, error) {
-	patient := time.NewTimer(patience)
-	defer patient.Stop()
+	if s, ok := c.listen(patience, wanted); ok {
+		return s, nil
+	}
+	return said{}, fmt.Errorf("never happened: %s", what)
+}
+
+// listen hears what is said for some time, or until it is what one waits for.
+func (c *candidates) listen(d time.Duration, wanted func(said) bool) (s said, ok bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	for {
 		select {
-		case s := <-c.notices:
+		case s = <-c.notices:
 			if s.Of == leads && s.At > c.since {
 				c.leader, c.since = s.by, s.At
 			}
 			if wanted(s) {
-				return s, nil
+				return s, true
 			}
-		case <-patient.C:
-			return said{}, fmt.Errorf("never happened: %s", what)
+		case <-timer.C:
+			return s, false
 		}
 	}
 }
 
-// awaitLeader waits for somebody who began to lead after a time.
+// awaitLeader waits for one who began to lead after a time.
 func (c *candidates) awaitLeader(after time.Duration) error {
-	if c.leader != nil && c.since > after {
+	if c.since > after {
 		return nil
 	}
 	_, err := c.await("a leader", func(s said) bool { return s.Of == leads && s.At > after })
@@ -246,9 +253,9 @@ func (c *candidates) awaitLeader(after time.Duration) error {
 
 // A succession is what became of one leader's end.
 type succession struct {
-	took  time.Duration
-	late  time.Duration // after the lease
-	lapse bool          // the lease had to end
+	took   time.Duration // negative: the leader had lost the lead before
+	late   time.Duration // after the lease
+	lapsed bool          // the lease had to end, and it is known when it did
 }
 
 // runElection has candidates follow each other.
@@ -267,21 +274,23 @@ func runElection(l *lab, c contender, p point) (v values, err error) {
 	deadline := clock() + p.trial.Duration
 	for first := true; first || clock() < deadline; first = false {
 		// Nothing tells when the others wait. The rest is for the end to come at any moment between renewals.
-		time.Sleep(200*time.Millisecond + rand.N(p.trial.Lease/3))
+		all.listen(200*time.Millisecond+rand.N(p.trial.Lease/3), func(said) bool { return false })
 		s, err := all.succeed(c, p.cause)
 		if err != nil {
 			return nil, err
 		}
+		if s.took < 0 {
+			continue
+		}
 		took = append(took, micros(s.took)/1000)
-		if s.lapse {
+		if s.lapsed {
 			late = append(late, micros(s.late)/1000)
 		}
 	}
-	v = values{"p50": median(took), "longest": slices.Max(took), "n": float64(len(took))}
-	if len(late) > 0 {
-		v["late"] = median(late)
+	if len(took) == 0 {
+		return nil, fmt.Errorf("nobody led until %s", p.cause)
 	}
-	return v, nil
+	return values{"p50": median(took), "longest": slices.Max(took), "late": median(late), "n": float64(len(took))}, nil
 }
 
 // succeed has the leader's lead end, and another begin.
@@ -299,7 +308,7 @@ func (c *candidates) succeed(who contender, why cause) (succession, error) {
 }
 
 func (c *candidates) resign() (s succession, err error) {
-	old := c.leader
+	old, led := c.leader, c.since
 	if err := say(old.orders, resigns); err != nil {
 		return s, err
 	}
@@ -308,33 +317,33 @@ func (c *candidates) resign() (s succession, err error) {
 	if err != nil {
 		return s, err
 	}
-	err = c.awaitLeader(from.At)
+	err = c.awaitLeader(led)
 	return succession{took: c.since - from.At}, err
 }
 
 func (c *candidates) kill(who contender) (s succession, err error) {
-	old := c.leader
+	old, led := c.leader, c.since
 	i := slices.Index(c.all, old)
 	c.all = slices.Delete(c.all, i, i+1)
-	old.orders.Close()
 	from := clock()
 	if err := old.cmd.Process.Kill(); err != nil {
 		return s, err
 	}
 	old.process.end()
-	if s, err = c.lapse(who, from); err != nil {
+	old.orders.Close() // not earlier: it would end in good order
+	if s, err = c.lapse(who, led, from); err != nil {
 		return s, err
 	}
 	return s, c.join()
 }
 
 func (c *candidates) pause(who contender) (s succession, err error) {
-	old := c.leader
+	old, led := c.leader, c.since
 	from := clock()
 	if err := old.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return s, err
 	}
-	s, err = c.lapse(who, from)
+	s, err = c.lapse(who, led, from)
 	if err := errors.Join(err, old.cmd.Process.Signal(syscall.SIGCONT)); err != nil {
 		return s, err
 	}
@@ -342,48 +351,49 @@ func (c *candidates) pause(who contender) (s succession, err error) {
 	return s, err
 }
 
-// lapse waits for the next leader after one that is heard of no more, and says how long that took from the end of the lease.
-func (c *candidates) lapse(who contender, from time.Duration) (s succession, err error) {
+// lapse waits for the one who leads after one who is heard of no more.
+func (c *candidates) lapse(who contender, led, from time.Duration) (s succession, err error) {
 	var end time.Duration
-	if s.lapse = who.store != onEtcd; s.lapse { // etcd tells seconds
-		if end, err = leaseEnd(c.trial.Server); err != nil {
+	if who.store != onEtcd { // which tells seconds
+		if end, s.lapsed, err = leaseEnd(c.trial.Server); err != nil {
 			return s, err
 		}
 	}
-	err = c.awaitLeader(from)
+	err = c.awaitLeader(led)
 	s.took, s.late = c.since-from, c.since-end
 	return s, err
 }
 
-// leaseEnd returns when the lock that is held there ends. There is no other.
-func leaseEnd(addr string) (time.Duration, error) {
+// leaseEnd returns when the lock that is held there ends. There is one, or none.
+func leaseEnd(addr string) (end time.Duration, ok bool, err error) {
 	text, err := testservers.Do(addr, "EVAL", `for _, key in ipairs(redis.call("keys", "*")) do
 	local at = redis.call("pexpiretime", key)
 	if redis.call("type", key).ok == "hash" and at > 0 then return tostring(at) end
 end`, "0")
-	if err != nil {
-		return 0, err
+	if err != nil || text == "" {
+		return 0, false, err
 	}
-	ms, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	return clock() + time.Until(time.UnixMilli(ms)), nil
+	ms, err := strconv.ParseInt(text, 10, 64)
+	return clock() + time.Until(time.UnixMilli(ms)), err == nil, err
 }
 
 // restart kills the server, and counts from when it is back.
 func (c *candidates) restart(who contender) (s succession, err error) {
-	from := clock()
+	led, from := c.since, clock()
 	if err := c.lab.restart(who.store); err != nil {
 		return s, err
 	}
 	back := clock()
-	err = c.awaitLeader(from)
-	return succession{took: max(c.since-back, 0)}, err
+	err = c.awaitLeader(led)
+	s.took = c.since - from
+	if s.took > 0 {
+		s.took = max(c.since-back, 0)
+	}
+	return s, err
 }
 
 // election returns a candidate's. See [elector].
-func (s *dlockSystem) election(name string) election { panic("PENDING") }
+func (s *dlockSystem) election(name string) election { return s.client.Election(name) }
 
 // concurrencyElection is a candidate in an election of etcd's own package.
 type concurrencyElection struct {
@@ -396,7 +406,12 @@ func (s *concurrencySystem) election(name string) election {
 	return &concurrencyElection{s, name, make(chan struct{})}
 }
 
-func (e *concurrencyElection) Resign() { e.resigned <- struct{}{} }
+func (e *concurrencyElection) Resign() {
+	select {
+	case e.resigned <- struct{}{}:
+	default: // it doesn't lead
+	}
+}
 
 // Run campaigns and leads with a session, and with another when that one has ended.
 func (e *concurrencyElection) Run(ctx context.Context, lead func(context.Context) error) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/valkey-io/valkey-go"
 
+	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
@@ -180,5 +181,14 @@ func (s *dlockSystem) several(name string) locker {
 	if s.kind == oneByOne {
 		return newInTurn(names, func(name string) locker { return dlockLocker{s.client.Locker(name), s.acquire} })
 	}
-	panic("PENDING")
+	all := make([]*dlock.Locker, len(names))
+	for i, name := range names {
+		all[i] = s.client.Locker(name)
+	}
+	return dlockAll{dlock.All(all...)}
 }
+
+type dlockAll struct{ l *dlock.MultiLocker }
+
+func (l dlockAll) Lock(ctx context.Context) error { return l.l.LockContext(ctx) }
+func (l dlockAll) Unlock() error                  { return l.l.UnlockContext(context.Background()) }
