@@ -40,7 +40,8 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 		chosen = b.together(ctx, chosen)
 	}
 	var running sync.WaitGroup
-	for _, group := range b.byNode(ctx, chosen) {
+	name := func(i int) string { return b.reqs[i].Name }
+	for _, group := range b.byNode(ctx, chosen, name, func(i int, err error) { b.answer(i, backend.RenewResult{}, err) }) {
 		running.Go(func() {
 			for some := range slices.Chunk(group, maxBatch) {
 				b.apart(ctx, some)
@@ -78,15 +79,15 @@ func (b *batch) choose(ctx context.Context) (chosen []int) {
 	return chosen
 }
 
-// byNode groups requests by the node that they go to. Those for which there is none are answered.
-func (b *batch) byNode(ctx context.Context, chosen []int) map[string][]int {
+// byNode groups requests by the node that they go to. Those for which there is none are failed.
+func (s *session) byNode(ctx context.Context, chosen []int, name func(int) string, fail func(int, error)) map[string][]int {
 	groups := make(map[string][]int)
 	for _, i := range chosen {
 		var node string // of the only server
-		if b.Cluster {
+		if s.Cluster {
 			var err error
-			if node, err = b.Transport.Node(ctx, b.reqs[i].Name); err != nil {
-				b.answer(i, backend.RenewResult{}, err)
+			if node, err = s.Transport.Node(ctx, name(i)); err != nil {
+				fail(i, err)
 				continue
 			}
 		}

@@ -45,6 +45,7 @@ var (
 	_ backend.Session      = (*session)(nil)
 	_ backend.Notifier     = (*session)(nil)
 	_ backend.BatchRenewer = (*session)(nil)
+	_ backend.Batcher      = (*session)(nil)
 	_ backend.Liner        = (*session)(nil)
 	_ backend.Inspector    = (*session)(nil)
 	_ backend.Lister       = (*session)(nil)
@@ -131,14 +132,23 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	switch {
 	case err != nil:
 		return backend.AcquireResult{}, err
+	case s.noted(k, req, sent, res):
+		return res, s.foreign(ctx, req.Name)
+	}
+	return res, nil
+}
+
+// noted notes the answer to an attempt, and says whether what has refused the owner may be no lock of the kind.
+func (s *session) noted(k *kind, req backend.AcquireRequest, sent time.Time, res backend.AcquireResult) (doubtful bool) {
+	switch {
 	case !k.blind:
 		s.latest.isNot(req.Name)
 	case res.Acquired:
 		s.latest.is(req.Name, req.Owner, sent.Add(req.Lease))
-	case s.doubtful(k, req, res):
-		return res, s.foreign(ctx, req.Name)
+	default:
+		return s.doubtful(k, req, res)
 	}
-	return res, nil
+	return false
 }
 
 // attempt acquires, and returns the script's reply besides.
@@ -159,7 +169,11 @@ func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.Acqu
 
 // foreign returns the error of a step that has found something else than a plain lock.
 func (s *session) foreign(ctx context.Context, name string) error {
-	r := s.run(ctx, IsForeign(name))
+	return foundForeign(s.run(ctx, IsForeign(name)))
+}
+
+// foundForeign reads the reply to [IsForeign]. Without one, what is there stays what it seems to be.
+func foundForeign(r Reply) error {
 	if r.Err != nil {
 		return nil // it stays what it seems to be
 	}

@@ -1,0 +1,229 @@
+package redisson
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// maxSteps is how many steps that somebody waits for go into one pipeline.
+const maxSteps = 100
+
+// AcquireBatch sends the scripts that Acquire does, those for one node together.
+func (s *session) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
+	b := &acquires{s, slices.Clone(reqs), make([]*kind, len(reqs)), answer}
+	var chosen []int
+	var apart sync.WaitGroup
+	defer apart.Wait()
+	for i := range b.reqs {
+		req := &b.reqs[i]
+		if s.Replicas.N > 0 || req.Reentry || req.Place > 0 { // there is more to it than one script
+			apart.Go(func() {
+				res, err := s.Acquire(ctx, *req)
+				answer(i, res, err)
+			})
+			continue
+		}
+		req.Name = s.Prefix + req.Name
+		k, err := s.check(ctx, req.Kind, req.Name, req.Owner)
+		if err == nil {
+			err = s.probe(ctx)
+		}
+		if err != nil {
+			b.fail(i, err)
+			continue
+		}
+		b.kinds[i], req.Owner = k, k.called(req.Owner)
+		chosen = append(chosen, i)
+	}
+	s.atNodes(ctx, chosen, func(i int) string { return b.reqs[i].Name }, b.fail, func(group []int) { b.send(ctx, group) })
+}
+
+// acquires is what AcquireBatch was asked for.
+type acquires struct {
+	*session
+	reqs   []backend.AcquireRequest // our own
+	kinds  []*kind                  // of each
+	answer func(int, backend.AcquireResult, error)
+}
+
+func (b *acquires) fail(i int, err error) { b.answer(i, backend.AcquireResult{}, err) }
+
+// send makes attempts together. Those that were refused by what may be no locks are looked at, together, too.
+func (b *acquires) send(ctx context.Context, group []int) {
+	calls := make([]Call, len(group))
+	for i, index := range group {
+		calls[i] = b.kinds[index].acquire(b.Dialect, b.reqs[index])
+	}
+	sent := time.Now()
+	var doubtful []int
+	refused := make(map[int]backend.AcquireResult)
+	for i, r := range b.runTogether(ctx, calls) {
+		index := group[i]
+		k, req := b.kinds[index], b.reqs[index]
+		res, err := parse(r, k.acquired)
+		switch {
+		case k.line:
+			b.triedInLine(ctx, req, sent, r)
+		case err == nil && b.noted(k, req, sent, res):
+			doubtful, refused[index] = append(doubtful, index), res
+			continue
+		}
+		b.answer(index, res, err)
+	}
+	calls = calls[:0]
+	for _, index := range doubtful {
+		calls = append(calls, IsForeign(b.reqs[index].Name))
+	}
+	for i, r := range b.runTogether(ctx, calls) {
+		b.answer(doubtful[i], refused[doubtful[i]], foundForeign(r))
+	}
+}
+
+// triedInLine notes the answer to one who doesn't stand in line.
+func (s *session) triedInLine(ctx context.Context, req backend.AcquireRequest, sent time.Time, r Reply) {
+	s.latest.isNot(req.Name)
+	turn, err := parse(r, ParseTurn)
+	switch {
+	case err != nil:
+		s.turns.failed(ctx, req.Name, err)
+	case turn.Acquired:
+		s.turns.over(req.Name, req.Owner)
+	default:
+		s.turns.saw(req.Name, observation{sent, turn.At})
+	}
+}
+
+// ReleaseBatch sends the scripts that Release does, those for one node together.
+func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
+	b := &releases{s, slices.Clone(reqs), make([]*kind, len(reqs)), answer}
+	var chosen []int
+	for i := range b.reqs {
+		req := &b.reqs[i]
+		req.Name = s.Prefix + req.Name
+		k, err := s.check(ctx, req.Kind, req.Name, req.Owner)
+		if err != nil {
+			b.fail(i, err)
+			continue
+		}
+		b.kinds[i], req.Owner = k, k.called(req.Owner)
+		chosen = append(chosen, i)
+	}
+	s.atNodes(ctx, chosen, func(i int) string { return b.reqs[i].Name }, b.fail, func(group []int) { b.send(ctx, group) })
+}
+
+// releases is what ReleaseBatch was asked for.
+type releases struct {
+	*session
+	reqs   []backend.ReleaseRequest // our own
+	kinds  []*kind                  // of each
+	answer func(int, backend.ReleaseResult, error)
+}
+
+func (b *releases) fail(i int, err error) { b.answer(i, backend.ReleaseResult{}, err) }
+
+// send releases together, and asks who listens where that is asked for. What nothing was done for is tried again, together, too.
+func (b *releases) send(ctx context.Context, group []int) {
+	calls := make([]Call, len(group))
+	questions := make(map[int]Command) // what follows a script
+	counts := make(map[int]func() (least, most int))
+	for i, index := range group {
+		k, req := b.kinds[index], b.reqs[index]
+		b.latest.isNot(req.Name)
+		b.turns.over(req.Name, req.Owner)
+		calls[i] = k.release(b.Dialect, req)
+		if req.AskWaiting && !k.line {
+			channel := k.channel(req.Name)
+			counts[i], questions[i] = b.Subscriber.Watch(channel), b.Dialect.countWaiting(channel, b.Cluster)
+		}
+	}
+	var again []int
+	replies, answers := b.runAsking(ctx, calls, questions)
+	for i, index := range group {
+		k := b.kinds[index]
+		res, err := parse(replies[i], k.released)
+		if own := counts[i]; own != nil {
+			least, most := own()
+			if asked, ok := answers[i]; ok && err == nil && res.Outcome == backend.Freed {
+				b.Dialect.AddWaiting(&res, asked.Value, asked.Err, b.Cluster, least, most)
+			}
+		}
+		if k.releaseAgain != nil && MayHold(res, err) {
+			again = append(again, index)
+			continue
+		}
+		b.answer(index, res, err)
+	}
+	calls = calls[:0]
+	for _, index := range again {
+		calls = append(calls, b.kinds[index].releaseAgain(b.Dialect, b.reqs[index]))
+	}
+	for i, r := range b.runTogether(ctx, calls) {
+		res, err := parse(r, b.kinds[again[i]].releasedAgain)
+		b.answer(again[i], res, err)
+	}
+}
+
+// atNodes has what is for one node of a cluster, or for the only server, sent together, and all groups at the same time. Those for which there is no
+// node are failed.
+func (s *session) atNodes(ctx context.Context, chosen []int, name func(int) string, fail func(int, error), send func(group []int)) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	groups := s.byNode(ctx, chosen, name, fail)
+	for _, group := range groups {
+		inOrder := func() {
+			for some := range slices.Chunk(group, maxSteps) {
+				if err := s.Transport.Reach(ctx, name(some[0])); err != nil {
+					for _, i := range some {
+						fail(i, err)
+					}
+					continue
+				}
+				send(some)
+			}
+		}
+		if len(groups) == 1 {
+			inOrder()
+		} else {
+			running.Go(inOrder)
+		}
+	}
+}
+
+// runTogether carries out scripts in one piece.
+func (s *session) runTogether(ctx context.Context, calls []Call) []Reply {
+	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) })
+}
+
+// runAsking is runTogether with a question behind some of the scripts. Of scripts that the server did not know the answer says nothing, and is left out.
+func (s *session) runAsking(ctx context.Context, calls []Call, questions map[int]Command) (replies []Reply, answers map[int]Reply) {
+	first := true
+	answers = make(map[int]Reply)
+	return runAll(calls, func(cmds []Command) []Reply {
+		if !first || len(questions) == 0 {
+			return s.Transport.SendTogether(ctx, cmds...)
+		}
+		first = false
+		var all []Command
+		for i, cmd := range cmds {
+			if all = append(all, cmd); questions[i].Verb != "" {
+				all = append(all, questions[i])
+			}
+		}
+		got := s.Transport.SendTogether(ctx, all...)
+		scripts := make([]Reply, len(cmds))
+		for i := range cmds {
+			scripts[i], got = got[0], got[1:]
+			if questions[i].Verb != "" {
+				if !scripts[i].unknownScript() {
+					answers[i] = got[0]
+				}
+				got = got[1:]
+			}
+		}
+		return scripts
+	}), answers
+}
