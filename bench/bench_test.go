@@ -96,6 +96,7 @@ func checkFigures(t *testing.T, w workload, p pointResult, s standing) {
 		switch {
 		case m.key == "late" && (s.Store == onEtcd || p.point.cause != killed && p.point.cause != paused): // nobody knows when the lease ends, or it doesn't
 		case m.key == "twin" && (s.contender.role != ours || !hasTwin(p, s.Store)):
+		case m.key == "client" && s.contender.isJava():
 		case !ok:
 			t.Errorf("%s, %s %s: no %s", p.Label, s.Store, s.Name, m.title)
 		case m.key == "clashes" && x != 0:

@@ -58,7 +58,11 @@ func runPairs(l *lab, c contender, p point) (values, error) {
 		defer remove()
 		p.trial.Shared = shared
 	}
-	reps, err := l.perform([]trial{p.trial}, func(f func() error) error { return f() })
+	var used usage
+	reps, err := l.perform([]trial{p.trial}, func(f func() error) (err error) {
+		used, err = usageOf(c, p.trial.Server, f)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +71,7 @@ func runPairs(l *lab, c contender, p point) (values, error) {
 		v = make(values)
 	}
 	v["rate"] = float64(total(reps[0].Counts)) / p.trial.Duration.Seconds()
+	v["server"] = micros(used.cpu) / float64(max(reps[0].Entries, 1))
 	if reps[0].Pairs.total > 0 { // there are those who have none in so little time
 		v["p50"], v["p99"] = micros(reps[0].Pairs.quantile(0.5)), micros(reps[0].Pairs.quantile(0.99))
 	}
@@ -156,15 +161,8 @@ func runContended(l *lab, c contender, p point) (values, error) {
 	}
 	var commands float64
 	reps, err := l.perform(trials, func(f func() error) error {
-		before, err := look(c, p.trial.Server)
-		if err != nil {
-			return err
-		}
-		if err := f(); err != nil {
-			return err
-		}
-		after, err := look(c, p.trial.Server)
-		commands = after.commands - before.commands
+		used, err := usageOf(c, p.trial.Server, f)
+		commands = used.commands
 		return err
 	})
 	if err != nil {
@@ -283,7 +281,7 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	begin := time.Now()
+	cpu, begin := processCPU(), time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	timer := time.AfterFunc(t.Duration, cancel)
@@ -297,6 +295,7 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 		all.Go(func() { errs[i] = turn.loop(ctx, lockers[i], begin) })
 	}
 	all.Wait()
+	cpu = processCPU() - cpu
 	runtime.ReadMemStats(&after)
 	var rep measured
 	for i, turn := range turners {
@@ -315,6 +314,7 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 	rep.Values = values{
 		"allocs": float64(after.Mallocs-before.Mallocs) / float64(max(rep.Entries, 1)),
 		"bytes":  float64(after.TotalAlloc-before.TotalAlloc) / float64(max(rep.Entries, 1)),
+		"client": micros(cpu) / float64(max(rep.Entries, 1)),
 	}
 	return rep, nil
 }

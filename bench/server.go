@@ -37,6 +37,19 @@ func look(c contender, addr string) (u usage, err error) {
 	return u, nil
 }
 
+// usageOf returns what a contender's server does while something is done.
+func usageOf(c contender, addr string, do func() error) (usage, error) {
+	before, err := look(c, addr)
+	if err != nil {
+		return usage{}, err
+	}
+	if err := do(); err != nil {
+		return usage{}, err
+	}
+	after, err := look(c, addr)
+	return usage{after.commands - before.commands, after.cpu - before.cpu}, err
+}
+
 func (u *usage) addRESP(addr string, scripted []string) error {
 	info, err := testservers.Do(addr, "INFO", "all")
 	if err != nil {

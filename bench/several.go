@@ -18,7 +18,7 @@ var workload15 = workload{
 	about: "All names are in one slot. “one lock” is a single lock of ours, at every point; “one after the other” locks all of them in turn. " +
 		"“our scripts, one pipeline” is the same steps sent by the bare client. Redisson takes part with its MultiLock.",
 	metrics: []metric{
-		{"p50", "p50 µs", 0}, {"ratio", "÷ one lock", 2}, {"twin", "÷ our scripts, one pipeline", 2}, {"p99", "p99 µs", 0}, {"rate", "pairs/s", 0},
+		{"p50", "p50 µs", 0}, {"ratio", "÷ one lock", 2}, {"twin", "÷ our scripts, one pipeline", 2}, {"p99", "p99 µs", 0}, {"client", "client CPU µs", 0}, {"server", "server CPU µs", 0},
 	},
 	stores:  []store{onRedis, onValkey},
 	ratioOf: "p50",
