@@ -93,6 +93,10 @@ type Store struct {
 	// backends are expected to reconnect.
 	BreakSubscriptions func()
 
+	// OwnersApart says that what an owner has is known to the session alone that acquired it, as no two clients have the
+	// same owner. Cases in which two sessions act for one are skipped then, or have but one.
+	OwnersApart bool
+
 	// Fragile returns a backend as Backend does, and what harms its connection to the store. Only
 	// with it can the suite tell a backend that repeats what may have been carried out, or says that
 	// it was not. Where the store is a server, put a proxy in between, of package faults; see the
@@ -163,6 +167,7 @@ type env struct {
 	kind  backend.Kind // that the case is run for: [backend.Exclusive], but where it says otherwise
 
 	attempts int // see env.inTime
+	clients  []*faultyBackend
 
 	limits func() backend.Limits
 }

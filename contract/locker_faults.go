@@ -207,6 +207,7 @@ func (r *rule) hits() int {
 // contract in package backend.
 type faultyBackend struct {
 	inner       backend.Backend
+	opened      backend.Session // the last of them, without faults
 	hideNotify  bool
 	hideBatches bool
 	page        int           // the most locks that it is asked to list at a time; 0: as many as the client wants
@@ -441,6 +442,7 @@ func through[Req, Res any](ctx context.Context, f *faultyBackend, s *sentStep, r
 // Open implements [backend.Backend].
 func (f *faultyBackend) Open() backend.Session {
 	inner := f.inner.Open()
+	f.opened = inner
 	s := &faultySession{f, inner}
 	n, notifies := inner.(backend.Notifier)
 	b, renews := inner.(backend.BatchRenewer)

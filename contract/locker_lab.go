@@ -68,6 +68,7 @@ func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	}
 	opts = slices.Concat(own, l.h.clientOptions, opts)
 	p := &process{dlock.New(f, opts...), f, l.kind}
+	l.clients = append(l.clients, f)
 	l.Cleanup(func() {
 		f.end()
 		if err := p.Client.Close(); err != nil {
@@ -242,8 +243,17 @@ func (l *lab) wantPanicError(what string, target error, f func()) {
 // look asks the store.
 func (l *lab) look(name, owner string) backend.LookResult {
 	l.Helper()
-	res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: l.kind, Name: name, Owner: owner})
+	req := backend.LookRequest{Kind: l.kind, Name: name, Owner: owner}
+	res, err := l.other.Look(l.ctx, req)
 	l.noError(err, "Look")
+	if owner == "" || !l.store.OwnersApart {
+		return res
+	}
+	for _, f := range l.clients { // one of them knows the owner
+		if own, err := f.opened.Look(l.ctx, req); err == nil && own.Count > 0 {
+			return own
+		}
+	}
 	return res
 }
 

@@ -23,6 +23,14 @@ type party struct {
 // party returns an owner on a session of its own.
 func (e *env) party(owner string) party { return e.at(e.session(), owner) }
 
+// beside returns an owner of whom p's session must know: one on a session of its own, if the store lets it.
+func (e *env) beside(p party, owner string) party {
+	if e.store.OwnersApart {
+		return e.at(p.s, owner).as(p.kind)
+	}
+	return e.party(owner).as(p.kind)
+}
+
 // at returns an owner on a session.
 func (e *env) at(s backend.Session, owner string) party {
 	return party{e: e, s: s, owner: owner}.as(e.kind)

@@ -521,6 +521,7 @@ var nameCases = []testCase{
 		}},
 	{"names/sessions", "An owner is the same in every session, and what one session does another sees",
 		func(e *env) {
+			e.skipWithout(!e.store.OwnersApart, "owners that several sessions know")
 			lease := e.longLease()
 			back := e.store.Backend()
 			first, second, third := e.party("a"), e.party("a"), e.at(back.Open(), "a")
@@ -569,8 +570,8 @@ var concurrencyCases = []testCase{
 		func(e *env) {
 			const k = 32
 			lease := e.longLease()
-			sessions := []backend.Session{e.session(), e.session(), e.session()}
-			a := e.at(sessions[0], "a")
+			a := e.party("a")
+			sessions := []backend.Session{a.s, e.beside(a, "a").s, e.beside(a, "a").s}
 			for range 5 {
 				seen := make([]bool, k+1)
 				counts := make([]int, k)

@@ -475,7 +475,8 @@ var readCases = []testCase{
 	{"read/batch", "RenewBatch does what Renew does, for requests of different kinds",
 		func(e *env) {
 			e.needBatchRenewer()
-			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
+			a, lease := e.reader("a"), e.longLease()
+			b, w := e.beside(a, "b"), e.beside(a, "w").as(backend.Write)
 			plain := a.as(backend.Exclusive)
 			start := time.Now()
 			a.acquires("read", lease)

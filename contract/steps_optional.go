@@ -423,7 +423,8 @@ var batchCases = []testCase{
 	{"batch/mixed", "RenewBatch does what Renew does, for each request",
 		func(e *env) {
 			e.needBatchRenewer()
-			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			a, lease := e.party("a"), e.longLease()
+			b := e.beside(a, "b")
 			start, shorter := time.Now(), e.legal(lease/2)
 			a.acquires("mine", lease)
 			a.acquires("mine", lease)

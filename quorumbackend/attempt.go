@@ -1,0 +1,322 @@
+package quorumbackend
+
+import (
+	"context"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// Acquire implements [backend.Session].
+func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	var none backend.AcquireResult
+	if err := s.begin(ctx, req.Kind); err != nil {
+		return none, err
+	}
+	h, err := s.enter(ctx, key{req.Kind, req.Name, req.Owner})
+	if err != nil {
+		return none, err
+	}
+	defer s.leave(h)
+	s.mu.Lock()
+	if h.dying {
+		s.dropLocked(h)
+	}
+	count := h.count
+	s.mu.Unlock()
+	if count > 0 {
+		held, err := s.renew(ctx, h, req.Lease)
+		if err != nil {
+			return none, err
+		}
+		if held {
+			return s.count(h), nil
+		}
+	}
+	return s.attempt(ctx, h, req)
+}
+
+// count counts a re-entry.
+func (s *session) count(h *hold) backend.AcquireResult {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.kind != backend.Read && h.count > 0 {
+		h.count++
+	}
+	return backend.AcquireResult{Acquired: h.count > 0, Count: h.count}
+}
+
+// An attempt is one to get a majority.
+type attempt struct {
+	*round[backend.AcquireResult]
+	h       *hold
+	left    []*store // not asked yet
+	first   *store   // to say yes
+	yes     set
+	no      []reply[backend.AcquireResult]
+	refused *store // first to say no
+}
+
+// attempt tries to get a lock that the owner doesn't have.
+func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	s.mu.Lock()
+	s.nameLocked(h)
+	req.Owner, req.Reentry = h.attempt, false
+	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
+	var barred set
+	if w := s.lenderLocked(h); w != nil {
+		barred = w.barred
+	}
+	s.mu.Unlock()
+
+	a := &attempt{h: h, left: s.order(req.Name)}
+	if barred != 0 {
+		a.left = slices.DeleteFunc(slices.Clone(a.left), barred.has)
+	}
+	a.round = newRound(s, ctx, func(ctx context.Context, st *store) (backend.AcquireResult, error) {
+		return st.session.Acquire(ctx, req)
+	})
+	defer a.leave()
+	a.askFirst()
+	if a.yes != 0 {
+		a.askOthers()
+	}
+	if s.note(a, req) {
+		return backend.AcquireResult{Acquired: true, Count: 1}, nil
+	}
+	return s.fail(ctx, a, req)
+}
+
+// askFirst asks one store after the other until one says yes or no. So of those who want the lock at the same time one gets the votes of all.
+func (a *attempt) askFirst() {
+	for a.yes == 0 && a.refused == nil {
+		var deadline time.Time
+		if len(a.left) > 0 {
+			a.ask(a.left[0])
+			a.left = a.left[1:]
+			deadline = a.sent.Add(a.longest)
+		}
+		if !a.take(deadline) && (a.over() || a.waiting == 0 && len(a.left) == 0) {
+			return
+		}
+	}
+}
+
+// take counts the next answer. If there is none in time, those who should have given it are known to be slow.
+func (a *attempt) take(deadline time.Time) bool {
+	rep, ok := a.next(deadline)
+	switch {
+	case !ok && !a.over():
+		a.slow()
+	case !ok || rep.err != nil:
+	case rep.res.Acquired:
+		if a.first == nil {
+			a.first = rep.from
+		}
+		a.yes.add(rep.from)
+	default:
+		if a.refused == nil {
+			a.refused = rep.from
+		}
+		a.no = append(a.no, rep)
+	}
+	return ok
+}
+
+// askOthers asks the other stores at once; those that didn't answer lately only if it takes them.
+func (a *attempt) askOthers() {
+	up := len(a.left)
+	for up > 0 && a.left[up-1].isDown() {
+		up--
+	}
+	a.ask(a.left[:up]...)
+	a.left = a.left[up:]
+	for {
+		yes := a.yes.size()
+		for yes+a.waiting < a.s.need && len(a.left) > 0 {
+			a.ask(a.left[0])
+			a.left = a.left[1:]
+		}
+		decided := yes >= a.s.need || yes+a.waiting < a.s.need
+		var deadline time.Time
+		if decided || len(a.left) > 0 {
+			deadline = a.deadline()
+		}
+		if a.take(deadline) {
+			continue
+		}
+		if a.waiting == 0 || a.over() || decided || len(a.left) == 0 {
+			return
+		}
+		a.ask(a.left[0])
+		a.left = a.left[1:]
+	}
+}
+
+// note writes down what the stores have said, and says whether that is a lock.
+func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
+	h := a.h
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set := func(st *store, v verdict) {
+		h.votes[st.number].state = v
+		if v == doubtful {
+			h.doubtLocked(st, req.Lease)
+		}
+	}
+	for _, st := range s.stores {
+		switch {
+		case a.yes.has(st):
+			set(st, granted)
+		case a.out.has(st):
+			set(st, doubtful)
+		}
+	}
+	for _, rep := range a.no {
+		set(rep.from, denied)
+	}
+	for _, f := range a.failures {
+		if backend.KindOf(f.err) == backend.Unknown {
+			set(f.at, doubtful)
+		}
+	}
+	h.ends = later(h.ends, time.Now().Add(req.Lease)) // of those who haven't answered
+	if a.yes.size() < s.need {
+		return false
+	}
+	h.count, h.first = 1, a.first
+	delete(s.detours, h.name)
+	return true
+}
+
+// fail gives back what an attempt has got, and says why it failed.
+func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	h := a.h
+	s.mu.Lock()
+	h.first = a.first
+	burnt := len(s.inLocked(h, granted, doubtful)) > 0
+	over := a.over()
+	if over && burnt || h.borrowed {
+		s.dropLocked(h)
+	}
+	h.noted = h.noted || h.kind == backend.Write && req.Place > 0 && a.refused != nil
+	if !burnt && !h.noted {
+		h.clear()
+	}
+	s.mu.Unlock()
+	if burnt && !over {
+		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease})
+	}
+	if a.refused == nil {
+		return backend.AcquireResult{}, a.failure()
+	}
+	return backend.AcquireResult{Remaining: s.outlook(a)}, nil
+}
+
+// outlook says for how long an attempt that was refused need not be repeated.
+func (s *session) outlook(a *attempt) time.Duration {
+	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int { return compareEnds(x.res.Remaining, y.res.Remaining) })
+	yes := a.yes.size()
+	remaining := a.no[min(s.need-max(yes, 1), len(a.no))-1].res.Remaining
+	switch {
+	case yes == 0:
+		s.direct(a.h.name, a.refused, 0)
+		s.follow(a.h.name, a.refused)
+	case len(a.no) > len(s.stores)-s.need:
+		// Somebody has it without the store that we ask first. He releases where the others are.
+		s.direct(a.h.name, a.refused, remaining)
+		s.follow(a.h.name, a.refused)
+	default:
+		if pause := s.sitOut(a.h.name); remaining < 0 || pause < remaining {
+			remaining = pause
+		}
+	}
+	return remaining
+}
+
+// A detour is how a session deviates from the usual with one name, for a while.
+type detour struct {
+	first  *store // is asked first, if it isn't nil
+	splits int    // so many attempts in a row were split
+	quiet  time.Time
+	until  time.Time
+}
+
+const (
+	longestDetour = 10 * time.Second
+	leastSplit    = 5 * time.Millisecond
+	mostSplits    = 6 // after that pauses don't grow
+)
+
+// order returns the stores in the order in which they are asked for a name: those that haven't answered lately last.
+func (s *session) order(name string) []*store {
+	order := s.orders[home(name, len(s.stores))]
+	var first *store
+	s.mu.Lock()
+	if d := s.detours[name]; d != nil && time.Now().Before(d.until) {
+		first = d.first
+	}
+	s.mu.Unlock()
+	if first == nil && !slices.ContainsFunc(order, (*store).isDown) {
+		return order
+	}
+	var down set
+	for _, st := range order {
+		if st.isDown() {
+			down.add(st)
+		}
+	}
+	rank := func(st *store) int {
+		switch {
+		case down.has(st):
+			return 2
+		case st == first:
+			return 0
+		}
+		return 1
+	}
+	order = slices.Clone(order)
+	slices.SortStableFunc(order, func(x, y *store) int { return rank(x) - rank(y) })
+	return order
+}
+
+// direct has a name asked for first at a store, for a while; or as usual, if that is zero.
+func (s *session) direct(name string, first *store, remaining time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.detours[name]
+	switch {
+	case remaining == 0 && d != nil:
+		d.splits = 0
+		return
+	case remaining == 0:
+		return
+	case remaining < 0 || remaining > longestDetour:
+		remaining = longestDetour
+	}
+	s.detours[name] = &detour{first: first, until: time.Now().Add(remaining)}
+}
+
+// sitOut returns for how long whoever has got some votes, as others have, waits before the next attempt: not as long as they.
+func (s *session) sitOut(name string) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.detours[name]
+	if d == nil {
+		d = &detour{}
+		s.detours[name] = d
+	}
+	d.splits = min(d.splits+1, mostSplits)
+	most := leastSplit << d.splits
+	pause := leastSplit + rand.N(most)
+	now := time.Now()
+	d.quiet = now.Add(pause)
+	d.until = later(d.until, now.Add(longestDetour))
+	return pause
+}
+
+// size returns how many they are.
+func (x set) size() int { return bits.OnesCount64(uint64(x)) }

@@ -1,0 +1,208 @@
+package quorumbackend
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A renewal is one of a batch.
+type renewal struct {
+	h       *hold // nil if nothing is known of it
+	req     backend.RenewRequest
+	out     set // who haven't answered
+	yes, no int
+	fails   []failure
+	done    bool
+}
+
+// RenewBatch implements [backend.BatchRenewer]: each store gets the requests in one batch of its own.
+func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(i int, res backend.RenewResult, err error)) {
+	b := &batch{s: s, answer: answer, renewals: make([]renewal, len(reqs))}
+	for i, req := range reqs {
+		if err := s.begin(ctx, req.Kind); err != nil {
+			b.renewals[i].done = true
+			answer(i, backend.RenewResult{}, err)
+			continue
+		}
+		b.open++
+		b.renewals[i] = s.renewal(req)
+	}
+	b.ask(ctx)
+}
+
+// renewal prepares one.
+func (s *session) renewal(req backend.RenewRequest) renewal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := renewal{req: req}
+	voters := s.stores
+	if h := s.holds[key{req.Kind, req.Name, req.Owner}]; h != nil && h.count > 0 && !h.dying {
+		x.h, x.req.Owner = h, h.attempt
+		h.ends, h.lease = later(h.ends, time.Now().Add(req.Lease)), req.Lease
+		voters = s.inLocked(h, granted, doubtful)
+		x.no = len(s.stores) - len(voters)
+	}
+	for _, st := range voters {
+		x.out.add(st)
+	}
+	return x
+}
+
+// A batch is several renewals under way.
+type batch struct {
+	s        *session
+	answer   func(int, backend.RenewResult, error)
+	mu       sync.Mutex
+	renewals []renewal
+	open     int           // how many aren't answered
+	answered chan struct{} // closed when all are
+}
+
+// ask asks all stores, and returns when everything is answered.
+func (b *batch) ask(ctx context.Context) {
+	for i := range b.renewals {
+		b.settle(i, false) // those that have too few votes
+	}
+	if b.open == 0 {
+		return
+	}
+	b.answered = make(chan struct{})
+	r := newRound(b.s, ctx, func(ctx context.Context, st *store) (struct{}, error) { return struct{}{}, b.at(ctx, st) })
+	defer r.leave()
+	for _, st := range b.s.stores {
+		if b.asks(st) {
+			r.ask(st)
+		}
+	}
+	for over := false; !over && r.waiting > 0; {
+		select {
+		case rep := <-r.replies:
+			r.out.remove(rep.from)
+			r.waiting--
+		case <-b.answered:
+			over = true
+		case <-ctx.Done():
+			over = true
+		}
+	}
+	for i := range b.renewals {
+		b.settle(i, true)
+	}
+}
+
+// asks says whether there is anything to ask a store.
+func (b *batch) asks(st *store) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.renewals {
+		if x := &b.renewals[i]; !x.done && x.out.has(st) {
+			return true
+		}
+	}
+	return false
+}
+
+// at asks one store.
+func (b *batch) at(ctx context.Context, st *store) (failed error) {
+	var reqs []backend.RenewRequest
+	var indices []int
+	b.mu.Lock()
+	for i := range b.renewals {
+		if x := &b.renewals[i]; x.out.has(st) {
+			reqs, indices = append(reqs, x.req), append(indices, i)
+		}
+	}
+	b.mu.Unlock()
+	var mu sync.Mutex
+	got := func(j int, res backend.RenewResult, err error) {
+		if err != nil && backend.KindOf(err) != backend.Refused {
+			mu.Lock()
+			failed = err
+			mu.Unlock()
+		}
+		b.got(indices[j], st, res, err)
+	}
+	if st.batch != nil {
+		st.batch.RenewBatch(ctx, reqs, got)
+		return failed
+	}
+	var all sync.WaitGroup
+	for j, req := range reqs {
+		all.Go(func() {
+			res, err := st.session.Renew(ctx, req)
+			got(j, res, err)
+		})
+	}
+	all.Wait()
+	return failed
+}
+
+// got counts a store's answer to one of them. It may come when all is over.
+func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
+	b.mu.Lock()
+	x := &b.renewals[i]
+	x.out.remove(st)
+	switch {
+	case err != nil:
+		x.fails = append(x.fails, failure{st, err})
+		if x.h != nil && backend.KindOf(err) == backend.Unknown {
+			b.s.doubt(x.h, st, x.req.Owner, x.req.Lease)
+		}
+	case x.h != nil && b.s.renewed(x.h, st, x.req.Owner, res.Held, x.req.Lease):
+		x.yes++
+	default:
+		x.no++
+	}
+	b.mu.Unlock()
+	b.settle(i, false)
+}
+
+// settle answers a renewal if the stores have decided, or if nobody waits for them any more.
+func (b *batch) settle(i int, now bool) {
+	s := b.s
+	b.mu.Lock()
+	x := &b.renewals[i]
+	held, gone := x.yes >= s.need, x.no > len(s.stores)-s.need
+	if x.h == nil {
+		gone = x.no >= s.need
+	}
+	if x.done || !held && !gone && x.out != 0 && !now {
+		b.mu.Unlock()
+		return
+	}
+	x.done = true
+	var err error
+	if !held && !gone {
+		err = x.failure(s)
+	}
+	for _, st := range s.stores {
+		if x.h != nil && x.out.has(st) {
+			s.doubt(x.h, st, x.req.Owner, x.req.Lease)
+		}
+	}
+	b.mu.Unlock()
+	if gone && x.h != nil {
+		s.lose(x.h, x.req.Owner)
+	}
+	b.answer(i, backend.RenewResult{Held: held}, err)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open--; b.open == 0 && b.answered != nil {
+		close(b.answered)
+	}
+}
+
+// failure returns the error of a renewal that the stores haven't decided.
+func (x *renewal) failure(s *session) error {
+	fails := slices.Clone(x.fails)
+	for _, st := range s.stores {
+		if x.out.has(st) {
+			fails = append(fails, failure{st, errUnanswered})
+		}
+	}
+	return failed(fails, len(s.stores), s.need)
+}

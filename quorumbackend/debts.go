@@ -1,0 +1,183 @@
+package quorumbackend
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A debt is what a store may have given to an attempt that is over: it is released there until the store has answered. Where the store
+// may yet carry out what it was asked, it is released until that would have run out, and once more.
+type debt struct {
+	key
+	at      *store
+	attempt string
+	lease   time.Duration
+	late    bool      // what was asked for may yet come
+	ends    time.Time // when what was asked for runs out
+	due     time.Time
+	pause   time.Duration // before the next time
+	paying  bool
+}
+
+// debts are all of a session. One goroutine sees to them while there are any.
+type debts struct {
+	list    []*debt
+	running bool
+	added   chan struct{} // of capacity 1
+}
+
+const (
+	mostDebts    = 4096 // the oldest are forgotten, and run out by themselves
+	firstPause   = 50 * time.Millisecond
+	longestPause = 10 * time.Second
+	payPatience  = time.Second // with a store
+	lastPatience = time.Minute // after the end, with one that doesn't answer
+)
+
+// oweLocked notes that something is to be given back.
+func (s *session) oweLocked(h *hold, at *store, late bool) {
+	if w := s.lenderLocked(h); w != nil {
+		w.barred.add(at) // a release that comes late must not hit another Read
+	}
+	if s.closed {
+		return
+	}
+	d := &s.debts
+	if len(d.list) >= mostDebts {
+		d.list = slices.Delete(d.list, 0, 1)
+	}
+	now := time.Now()
+	d.list = append(d.list, &debt{
+		key: h.key, at: at, attempt: h.attempt, lease: h.lease, late: late, ends: later(h.ends, now), due: now,
+	})
+	if d.added == nil {
+		d.added = make(chan struct{}, 1)
+	}
+	if !d.running {
+		d.running = true
+		s.flying++
+		go s.payAll()
+		return
+	}
+	select {
+	case d.added <- struct{}{}:
+	default:
+	}
+}
+
+// payAll pays debts until there are none.
+func (s *session) payAll() {
+	defer s.land()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		next, more := s.payDue()
+		if !more {
+			return
+		}
+		timer.Reset(time.Until(next))
+		select {
+		case <-timer.C:
+		case <-s.debts.added:
+		case <-s.ctx.Done():
+			s.mu.Lock()
+			s.debts.running = false
+			s.mu.Unlock()
+			return
+		}
+	}
+}
+
+// payDue begins to pay what is due, and says when there is more to do.
+func (s *session) payDue() (next time.Time, more bool) {
+	s.mu.Lock()
+	var due []*debt
+	now := time.Now()
+	next = now.Add(longestPause)
+	for _, d := range s.debts.list {
+		switch {
+		case d.paying:
+		case d.due.After(now):
+			if d.due.Before(next) {
+				next = d.due
+			}
+		default:
+			d.paying = true
+			due = append(due, d)
+		}
+	}
+	s.debts.running = len(s.debts.list) > 0
+	more = s.debts.running
+	s.mu.Unlock()
+	for _, d := range due {
+		s.background(func() {
+			ctx, cancel := context.WithTimeout(s.ctx, payPatience)
+			defer cancel()
+			s.pay1(ctx, d)
+		})
+	}
+	return next, more
+}
+
+// pay1 makes one attempt to pay a debt.
+func (s *session) pay1(ctx context.Context, d *debt) error {
+	sent := time.Now()
+	req := backend.ReleaseRequest{Kind: d.kind, Name: d.name, Owner: d.attempt, Lease: d.lease}
+	res, err := d.at.session.Release(ctx, req)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answered := err == nil || backend.KindOf(err) == backend.Refused
+	done := answered && (!d.late || res.Outcome != backend.NotHeld || !sent.Before(d.ends))
+	if done || sent.After(d.ends.Add(max(d.lease, lastPatience))) {
+		s.debts.list = slices.DeleteFunc(s.debts.list, func(x *debt) bool { return x == d })
+	}
+	d.paying = false
+	d.pause = min(max(2*d.pause, firstPause), longestPause)
+	d.due = time.Now().Add(d.pause)
+	if d.due.After(d.ends) && sent.Before(d.ends) {
+		d.due = d.ends
+	}
+	select {
+	case s.debts.added <- struct{}{}:
+	default:
+	}
+	return err
+}
+
+// pay makes one attempt to pay each debt of a key. If there are none it does something else instead.
+func (s *session) pay(ctx context.Context, k key, otherwise func() error) error {
+	s.mu.Lock()
+	var mine []*debt
+	for _, d := range s.debts.list {
+		if d.key == k {
+			mine = append(mine, d)
+		}
+	}
+	s.mu.Unlock()
+	if len(mine) == 0 {
+		return otherwise()
+	}
+	debtOf := make([]*debt, len(s.stores))
+	r := newRound(s, ctx, func(ctx context.Context, st *store) (struct{}, error) {
+		return struct{}{}, s.pay1(ctx, debtOf[st.number])
+	})
+	defer r.leave()
+	for _, d := range mine {
+		if debtOf[d.at.number] == nil {
+			debtOf[d.at.number] = d
+			r.ask(d.at)
+		}
+	}
+	for {
+		if _, ok := r.next(time.Time{}); !ok {
+			break
+		}
+	}
+	if r.waiting > 0 || len(r.failures) > 0 {
+		return r.failure()
+	}
+	return nil
+}

@@ -1,0 +1,2 @@
+// Package quorumbackend keeps locks in several independent stores at once.
+package quorumbackend

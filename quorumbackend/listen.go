@@ -1,0 +1,225 @@
+package quorumbackend
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A subscription is one at the store that is asked first for a name, and moves when another is. Its fields are guarded by the
+// mutex of the session.
+type subscription struct {
+	s      *session
+	req    backend.SubscribeRequest
+	at     *store
+	sub    backend.Subscription
+	moving bool
+	closed bool
+}
+
+// subscribePatience is how much longer it may take to subscribe than to do a step.
+const subscribePatience = 10
+
+// errDeaf is of a store that can't tell of releases.
+var errDeaf = &backend.Error{Kind: backend.Refused, Err: errors.New("the store tells nobody of releases")}
+
+// Subscribe implements [backend.Notifier].
+func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if err := s.begin(ctx, req.Kind); err != nil {
+		return nil, err
+	}
+	x := &subscription{s: s, req: req}
+	var failures []failure
+	order := s.order(req.Name)
+	for i, st := range order {
+		patience := subscribePatience * st.patience()
+		if i == len(order)-1 {
+			patience = 0
+		}
+		sub, err := x.subscribe(ctx, st, patience)
+		if err != nil {
+			failures = append(failures, failure{st, err})
+			if backend.KindOf(err) != backend.Refused && ctx.Err() == nil {
+				s.failed(st)
+			}
+			continue
+		}
+		s.mu.Lock()
+		if closed := s.closed; closed {
+			s.mu.Unlock()
+			sub.Close()
+			return nil, &backend.Error{Kind: backend.Refused, Err: errClosed}
+		}
+		x.at, x.sub = st, sub
+		s.subs[x] = struct{}{}
+		s.mu.Unlock()
+		return x, nil
+	}
+	return nil, failed(failures, len(s.stores), len(s.stores))
+}
+
+var errClosed = errors.New("the session is closed")
+
+// subscribe subscribes at a store, and waits for no longer than that, unless it is zero. What comes later is closed.
+func (x *subscription) subscribe(ctx context.Context, st *store, patience time.Duration) (backend.Subscription, error) {
+	n, ok := st.session.(backend.Notifier)
+	if !ok {
+		return nil, errDeaf
+	}
+	req := x.req
+	req.Wake = x.wake
+	req.Changed = func(broken error) { x.changed(st, broken) }
+	if st.prompt {
+		return n.Subscribe(ctx, req)
+	}
+	type answer struct {
+		sub backend.Subscription
+		err error
+	}
+	answers := make(chan answer)
+	left := make(chan struct{})
+	defer close(left)
+	ctx, cancel := context.WithCancel(ctx)
+	x.s.background(func() {
+		defer cancel()
+		sub, err := n.Subscribe(ctx, req)
+		select {
+		case answers <- answer{sub, err}:
+		case <-left:
+			if err == nil {
+				sub.Close()
+			}
+		}
+	})
+	var over <-chan time.Time
+	if patience > 0 {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case a := <-answers:
+		return a.sub, a.err
+	case <-over:
+	case <-ctx.Done():
+	}
+	cancel()
+	return nil, errUnanswered
+}
+
+// wake is a wake-up from a store. After a split vote it waits: it may be due to what was just given back.
+func (x *subscription) wake(w backend.Wakeup) {
+	x.s.mu.Lock()
+	var wait time.Duration
+	if d := x.s.detours[x.req.Name]; d != nil {
+		wait = time.Until(d.quiet)
+	}
+	x.s.mu.Unlock()
+	if wait > 0 {
+		time.AfterFunc(wait, func() { x.req.Wake(w) })
+		return
+	}
+	x.req.Wake(w)
+}
+
+// changed is told that a subscription at a store is broken, or stands again.
+func (x *subscription) changed(at *store, broken error) {
+	x.s.mu.Lock()
+	current := x.at == at && !x.closed
+	x.s.mu.Unlock()
+	if current && broken != nil {
+		x.s.failed(at) // which moves it
+	}
+	if current && x.req.Changed != nil {
+		x.req.Changed(broken)
+	}
+}
+
+// follow has the subscriptions to a name listen where an attempt was refused: who releases there frees it.
+func (s *session) follow(name string, to *store) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for x := range s.subs {
+		if x.req.Name == name && x.at != to {
+			s.moveLocked(x, to)
+		}
+	}
+}
+
+// failed notes that a store has failed. Who listens there listens elsewhere from now on.
+func (s *session) failed(st *store) {
+	if !st.failed() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for x := range s.subs {
+		if x.at != st {
+			continue
+		}
+		order := s.orders[home(x.req.Name, len(s.stores))]
+		for _, to := range order {
+			if !to.isDown() {
+				s.moveLocked(x, to)
+				break
+			}
+		}
+	}
+}
+
+// moveLocked begins to move a subscription. When it stands it wakes: a release may have gone unnoticed.
+func (s *session) moveLocked(x *subscription, to *store) {
+	if x.moving || x.closed || x.at == nil {
+		return
+	}
+	x.moving = true
+	s.flying++
+	go func() {
+		defer s.land()
+		sub, err := x.subscribe(s.ctx, to, longestPause)
+		s.mu.Lock()
+		x.moving = false
+		old := x.sub
+		switch {
+		case err != nil:
+			old = nil
+		case x.closed:
+			old = sub
+		default:
+			x.at, x.sub = to, sub
+		}
+		moved := err == nil && !x.closed
+		s.mu.Unlock()
+		if old != nil {
+			old.Close()
+		}
+		if moved {
+			if x.req.Changed != nil {
+				x.req.Changed(nil)
+			}
+			x.wake(backend.WakeAll)
+		}
+	}()
+}
+
+// Close implements [backend.Subscription].
+func (x *subscription) Close() {
+	x.s.mu.Lock()
+	sub := x.closeLocked()
+	x.s.mu.Unlock()
+	if sub != nil {
+		sub.Close()
+	}
+}
+
+// closeLocked takes a subscription out, and returns what is to be closed; nil if it was.
+func (x *subscription) closeLocked() backend.Subscription {
+	if x.closed {
+		return nil
+	}
+	x.closed = true
+	delete(x.s.subs, x)
+	return x.sub
+}

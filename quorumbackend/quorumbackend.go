@@ -1,0 +1,127 @@
+package quorumbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+const (
+	fewest = 3  // stores: of two, a majority is both
+	most   = 64 // stores: a set of them is a word
+)
+
+// quorum implements [backend.Backend].
+type quorum struct {
+	stores []backend.Backend
+	limits backend.Limits
+}
+
+// New returns a backend that keeps each lock in several independent stores at once: who has it in a majority of
+// them has it. Every program that is to share locks must name the same stores in the same order.
+//
+// It panics with fewer than three stores, more than 64, or one that is nil. The stores may be of
+// any make, and of several. Their limits add up: leases are as long as the strictest of them demands, and are whole multiples of
+// what each of them counts in.
+func New(stores ...backend.Backend) backend.Backend {
+	if len(stores) < fewest || len(stores) > most {
+		panic(fmt.Sprintf("quorumbackend: New with %d stores; it takes %d to %d", len(stores), fewest, most))
+	}
+	for i, b := range stores {
+		if b == nil {
+			panic(fmt.Sprintf("quorumbackend: New: store %d is nil", i))
+		}
+	}
+	return &quorum{append([]backend.Backend(nil), stores...), limitsOf(stores)}
+}
+
+// limitsOf returns what all of the stores can do.
+func limitsOf(stores []backend.Backend) backend.Limits {
+	all := backend.Limits{LeaseStep: time.Millisecond}
+	reads := true
+	for _, b := range stores {
+		l := b.Limits()
+		all.MinLease = max(all.MinLease, l.MinLease)
+		if l.LeaseStep > 0 {
+			all.LeaseStep = leastCommonMultiple(all.LeaseStep, l.LeaseStep)
+		}
+		reads = reads && l.Kinds.Has(backend.Read) && l.Kinds.Has(backend.Write)
+	}
+	if reads {
+		all.Kinds = backend.KindsOf(backend.Read, backend.Write)
+	} else {
+		all.Kinds = backend.KindsOf(backend.Exclusive)
+	}
+	return all
+}
+
+func leastCommonMultiple(a, b time.Duration) time.Duration {
+	x, y := a, b
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return a / x * b
+}
+
+// Limits implements [backend.Backend].
+func (q *quorum) Limits() backend.Limits { return q.limits }
+
+// Open implements [backend.Backend].
+func (q *quorum) Open() backend.Session {
+	s := &session{
+		limits:   q.limits,
+		need:     len(q.stores)/2 + 1,
+		holds:    make(map[key]*hold),
+		detours:  make(map[string]*detour),
+		subs:     make(map[*subscription]struct{}),
+		attempts: rand.Uint32(), // so that an owner that two sessions share by mistake is two in the stores
+		began:    time.Now(),
+		prompt:   true,
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	for i, b := range q.stores {
+		st := newStore(i, b.Open(), s.began)
+		s.stores = append(s.stores, st)
+		s.prompt = s.prompt && st.prompt
+	}
+	for i := range s.stores {
+		s.orders = append(s.orders, append(append([]*store(nil), s.stores[i:]...), s.stores[:i]...))
+	}
+	return s
+}
+
+// reasons say why there is no lock of a kind.
+var reasons = map[backend.Kind]string{
+	backend.Fenced:  "each store counts tokens of its own, and the largest that a majority has given need not grow",
+	backend.Fair:    "each store has a line of its own, and they need not agree on who is first",
+	backend.Permits: "each store counts what is out by itself, and majorities for different holders may overlap in different stores",
+}
+
+// check says why a kind is refused, or a session that is closed.
+func (s *session) check(k backend.Kind) error {
+	if s.limits.Kinds.Has(k) {
+		return nil
+	}
+	reason, ok := reasons[k]
+	switch {
+	case !ok && (k == backend.Read || k == backend.Write):
+		reason = "not all of its stores have them"
+	case !ok:
+		reason = "it doesn't know them"
+	}
+	err := backend.UnknownKind("quorumbackend", k)
+	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %s", err, reason)}
+}
+
+// home returns the number of the store that is asked first for a name: the same for every client.
+func home(name string, stores int) int {
+	return int(crc32.ChecksumIEEE([]byte(name)) % uint32(stores))
+}
+
+// errUnanswered is of a store that hasn't answered when its answer was no longer waited for.
+var errUnanswered = errors.New("no answer")

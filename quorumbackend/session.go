@@ -1,0 +1,515 @@
+package quorumbackend
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// session implements [backend.Session].
+type session struct {
+	limits backend.Limits
+	stores []*store
+	orders [][]*store // all of them, in the order of the constructor, each first once
+	need   int        // how many are a majority
+	prompt bool       // no step of any store waits
+	began  time.Time
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	holds    map[key]*hold
+	sweepAt  int
+	attempts uint32
+	detours  map[string]*detour
+	subs     map[*subscription]struct{}
+	debts    debts
+	flying   int           // goroutines
+	landed   chan struct{} // closed when there are none; nil until somebody wants to know
+	closed   bool
+}
+
+var (
+	_ backend.Session      = (*session)(nil)
+	_ backend.Leavable     = (*session)(nil)
+	_ backend.Notifier     = (*session)(nil)
+	_ backend.BatchRenewer = (*session)(nil)
+)
+
+// base returns the context that requests have: after Close there are still releases.
+func (s *session) base() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return context.Background()
+	}
+	return s.ctx
+}
+
+// background runs f in a goroutine that Settle waits for.
+func (s *session) background(f func()) {
+	s.mu.Lock()
+	s.flying++
+	s.mu.Unlock()
+	go func() {
+		defer s.land()
+		f()
+	}()
+}
+
+// land is the end of such a goroutine.
+func (s *session) land() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flying--
+	if s.flying == 0 && s.landed != nil {
+		close(s.landed)
+		s.landed = nil
+	}
+}
+
+// Settle implements [backend.Leavable].
+func (s *session) Settle() {
+	var all sync.WaitGroup
+	for _, st := range s.stores {
+		if l, ok := st.session.(backend.Leavable); ok {
+			all.Go(l.Settle)
+		}
+	}
+	s.mu.Lock()
+	landed := s.landed
+	if s.flying > 0 && landed == nil {
+		landed = make(chan struct{})
+		s.landed = landed
+	}
+	s.mu.Unlock()
+	if landed != nil {
+		<-landed
+	}
+	all.Wait()
+}
+
+// Close implements [backend.Session].
+func (s *session) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	subs := make([]backend.Subscription, 0, len(s.subs))
+	for x := range s.subs {
+		if sub := x.closeLocked(); sub != nil {
+			subs = append(subs, sub)
+		}
+	}
+	s.mu.Unlock()
+	s.cancel()
+	for _, sub := range subs {
+		sub.Close()
+	}
+	errs := make([]error, len(s.stores))
+	for i, st := range s.stores {
+		errs[i] = st.session.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// begin says why a step isn't begun.
+func (s *session) begin(ctx context.Context, k backend.Kind) error {
+	if err := s.check(k); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return &backend.Error{Kind: backend.Retry, Err: err}
+	}
+	return nil
+}
+
+// Renew implements [backend.Session].
+func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := s.begin(ctx, req.Kind); err != nil {
+		return backend.RenewResult{}, err
+	}
+	s.mu.Lock()
+	h := s.holds[key{req.Kind, req.Name, req.Owner}]
+	known := h != nil && h.count > 0 && !h.dying
+	s.mu.Unlock()
+	if !known {
+		return backend.RenewResult{}, s.touch(ctx, func(ctx context.Context, st *store) error {
+			_, err := st.session.Renew(ctx, req)
+			return err
+		})
+	}
+	held, err := s.renew(ctx, h, req.Lease)
+	return backend.RenewResult{Held: held}, err
+}
+
+// renew has a majority prolong a hold. If that says that it has none it is over.
+func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held bool, err error) {
+	s.mu.Lock()
+	voters := s.inLocked(h, granted, doubtful)
+	req := backend.RenewRequest{Kind: h.kind, Name: h.name, Owner: h.attempt, Lease: lease}
+	h.ends = later(h.ends, time.Now().Add(lease))
+	h.lease = lease
+	s.mu.Unlock()
+	if len(voters) < s.need {
+		s.lose(h, req.Owner)
+		return false, nil
+	}
+	r := newRound(s, ctx, func(ctx context.Context, st *store) (backend.RenewResult, error) { return st.session.Renew(ctx, req) })
+	defer r.leave()
+	r.ask(voters...)
+	yes, no := 0, len(s.stores)-len(voters)
+	for r.waiting > 0 {
+		var deadline time.Time
+		if yes >= s.need || no > len(s.stores)-s.need {
+			deadline = r.deadline()
+		}
+		rep, ok := r.next(deadline)
+		if !ok {
+			break
+		}
+		if rep.err != nil {
+			if backend.KindOf(rep.err) == backend.Unknown {
+				s.doubt(h, rep.from, req.Owner, lease)
+			}
+			continue
+		}
+		if s.renewed(h, rep.from, req.Owner, rep.res.Held, lease) {
+			yes++
+		} else {
+			no++
+		}
+	}
+	for _, st := range voters {
+		if r.out.has(st) {
+			s.doubt(h, st, req.Owner, lease)
+		}
+	}
+	switch {
+	case yes >= s.need:
+		if r.waiting > 0 && !r.over() {
+			r.slow()
+		}
+		return true, nil
+	case no > len(s.stores)-s.need:
+		s.lose(h, req.Owner)
+		return false, nil
+	}
+	return false, r.failure()
+}
+
+// renewed notes an answer to a renewal of what was known by that name, and says whether it is a vote for it.
+func (s *session) renewed(h *hold, st *store, attempt string, held bool, lease time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return h.attempt == attempt && !h.dying && h.renewedLocked(st, held, lease)
+}
+
+func (s *session) doubt(h *hold, st *store, attempt string, lease time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.attempt == attempt {
+		h.doubtLocked(st, lease)
+	}
+}
+
+// lose ends a hold that a majority doesn't have: the others give it back.
+func (s *session) lose(h *hold, attempt string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.attempt != attempt || h.votes == nil || h.dying {
+		return
+	}
+	s.dropLocked(h)
+	if h.users == 0 {
+		delete(s.holds, h.key)
+	}
+}
+
+// dropLocked forgets a hold, and has what may be left of it given back.
+func (s *session) dropLocked(h *hold) {
+	for _, st := range s.inLocked(h, granted, doubtful) {
+		s.oweLocked(h, st, h.votes[st.number].state == doubtful)
+	}
+	h.clear()
+}
+
+func later(x, y time.Time) time.Time {
+	if x.After(y) {
+		return x
+	}
+	return y
+}
+
+// touch asks a majority about an owner who has nothing, for what they may say of the name: that it is none, or no lock.
+func (s *session) touch(ctx context.Context, do func(context.Context, *store) error) error {
+	r := newRound(s, ctx, func(ctx context.Context, st *store) (struct{}, error) { return struct{}{}, do(ctx, st) })
+	defer r.leave()
+	r.ask(s.stores...)
+	for answers := 0; answers < s.need; {
+		rep, ok := r.next(time.Time{})
+		if !ok {
+			return r.failure()
+		}
+		if rep.err == nil {
+			answers++
+		}
+	}
+	return nil
+}
+
+// Release implements [backend.Session].
+func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	var none backend.ReleaseResult
+	if err := s.begin(ctx, req.Kind); err != nil {
+		return none, err
+	}
+	h, err := s.enter(ctx, key{req.Kind, req.Name, req.Owner})
+	if err != nil {
+		return none, err
+	}
+	defer s.leave(h)
+	s.mu.Lock()
+	count, asked, closed := h.count, h.votes != nil, s.closed
+	if count > 1 && closed {
+		h.count-- // no store prolongs anything any more
+	}
+	s.mu.Unlock()
+	switch {
+	case count > 1 && closed:
+		return backend.ReleaseResult{Outcome: backend.Left}, nil
+	case count > 1:
+		held, err := s.renew(ctx, h, req.Lease)
+		if err != nil || !held {
+			return none, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		h.count--
+		return backend.ReleaseResult{Outcome: backend.Left}, nil
+	case count > 0:
+		return s.free(ctx, h, req)
+	case asked: // a note
+		s.giveBack(ctx, h, req)
+	}
+	return none, s.pay(ctx, h.key, func() error {
+		return s.touch(ctx, func(ctx context.Context, st *store) error {
+			_, err := st.session.Release(ctx, req)
+			return err
+		})
+	})
+}
+
+// free gives back the last of a hold, or what an attempt has left behind.
+func (s *session) free(ctx context.Context, h *hold, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	r, last, err := s.giveBack(ctx, h, req)
+	if err != nil {
+		return backend.ReleaseResult{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r >= s.need {
+		last.Outcome = backend.Freed
+	} else {
+		last.Outcome = backend.NotHeld
+	}
+	return last, nil
+}
+
+// giveBack releases in every store that was asked: first in the others, and last in that which is asked first, since those who wait
+// listen there. It returns how many have had the hold, and what the last has said; or an error if that isn't known, and then it can
+// be called again.
+func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequest) (had int, last backend.ReleaseResult, err error) {
+	s.mu.Lock()
+	held, first := h.count > 0, h.first
+	h.dying = true
+	req.Owner, req.Lease = h.attempt, s.stored(req.Lease, h)
+	asked := s.inLocked(h, granted, doubtful, struck, denied)
+	if h.kind != backend.Write {
+		asked = s.inLocked(h, granted, doubtful, struck) // nobody else leaves notes
+	}
+	had = len(s.inLocked(h, freed))
+	s.mu.Unlock()
+
+	r := newRound(s, ctx, func(ctx context.Context, st *store) (backend.ReleaseResult, error) {
+		req := req
+		req.AskWaiting = req.AskWaiting && st == first
+		return st.session.Release(ctx, req)
+	})
+	defer r.leave()
+	others := slices.DeleteFunc(slices.Clone(asked), func(st *store) bool { return st == first })
+	count := func(rep reply[backend.ReleaseResult]) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		v := &h.votes[rep.from.number]
+		switch {
+		case rep.err != nil:
+		case rep.res.Outcome == backend.NotHeld:
+			if v.state == doubtful && held {
+				s.oweLocked(h, rep.from, true) // it may yet get there
+			}
+			v.state = unasked
+		default:
+			v.state = freed
+			had++
+		}
+		if rep.from == first {
+			last = rep.res
+		}
+	}
+	take := func(deadline time.Time) bool {
+		rep, ok := r.next(deadline)
+		if ok {
+			count(rep)
+		}
+		return ok
+	}
+	r.ask(others...)
+	for take(r.deadline()) {
+	}
+	if slices.Contains(asked, first) {
+		r.ask(first)
+	}
+	for ok := true; ok; {
+		var deadline time.Time
+		if had >= s.need || had+len(s.in(h, granted, doubtful)) < s.need || !held {
+			deadline = r.deadline()
+		}
+		ok = take(deadline)
+	}
+	if r.waiting > 0 && !r.over() {
+		r.slow()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.inLocked(h, granted, doubtful)
+	if held && had < s.need && had+len(left) >= s.need {
+		return had, last, r.failure()
+	}
+	for _, st := range left {
+		s.oweLocked(h, st, h.votes[st.number].state == doubtful)
+	}
+	h.clear()
+	return had, last, nil
+}
+
+// stored returns the lease for a release that leaves nothing.
+func (s *session) stored(lease time.Duration, h *hold) time.Duration {
+	if lease > 0 {
+		return lease
+	}
+	return h.lease
+}
+
+// ForceRelease implements [backend.Session].
+func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+	if err := s.begin(ctx, req.Kind); err != nil {
+		return res, err
+	}
+	r := newRound(s, ctx, func(ctx context.Context, st *store) (backend.ForceReleaseResult, error) {
+		return st.session.ForceRelease(ctx, req)
+	})
+	defer r.leave()
+	answers := 0
+	take := func(deadline time.Time) bool {
+		rep, ok := r.next(deadline)
+		if ok && rep.err == nil {
+			answers++
+			res.Released = res.Released || rep.res.Released
+		}
+		return ok
+	}
+	order := s.order(req.Name)
+	r.ask(order[1:]...)
+	for take(r.deadline()) {
+	}
+	r.ask(order[0])
+	for ok := true; ok; {
+		var deadline time.Time
+		if answers >= s.need {
+			deadline = r.deadline()
+		}
+		ok = take(deadline)
+	}
+	if answers < s.need {
+		return res, r.failure()
+	}
+	return res, nil
+}
+
+// Look implements [backend.Session].
+func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backend.LookResult, err error) {
+	if err := s.begin(ctx, req.Kind); err != nil {
+		return res, err
+	}
+	s.mu.Lock()
+	h, count := s.holds[key{req.Kind, req.Name, req.Owner}], 0
+	if req.Owner = ""; h != nil && h.count > 0 {
+		req.Owner, count = h.attempt, h.count
+	}
+	s.mu.Unlock()
+	r := newRound(s, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) { return st.session.Look(ctx, req) })
+	defer r.leave()
+	order := s.order(req.Name)
+	r.ask(order...)
+	free, has := 0, 0
+	var ends []time.Duration
+	var heldAt, freeAt set
+	for {
+		var deadline time.Time
+		if free+len(ends) >= s.need {
+			deadline = r.deadline()
+		}
+		rep, ok := r.next(deadline)
+		if !ok {
+			break
+		}
+		switch {
+		case rep.err != nil:
+		case rep.res.Held:
+			ends = append(ends, rep.res.Remaining)
+			heldAt.add(rep.from)
+			if rep.res.Count > 0 {
+				has++
+			}
+		default:
+			freeAt.add(rep.from)
+			free++
+		}
+	}
+	// Whoever asks for it now asks one store first, and gets it if that says yes and a majority does.
+	first := slices.IndexFunc(order, func(st *store) bool { return heldAt.has(st) || freeAt.has(st) })
+	switch {
+	case free+len(ends) < s.need:
+		return res, r.failure()
+	case free >= s.need && freeAt.has(order[first]):
+		return res, nil
+	}
+	if has >= s.need {
+		res.Count = count
+	}
+	// It lasts until fewer than a majority have it.
+	slices.SortFunc(ends, func(x, y time.Duration) int { return -compareEnds(x, y) })
+	res.Held, res.Remaining = true, ends[min(s.need, len(ends))-1]
+	return res, nil
+}
+
+// compareEnds compares how long holds last; what is negative lasts for ever.
+func compareEnds(x, y time.Duration) int {
+	if x < 0 {
+		x = math.MaxInt64
+	}
+	if y < 0 {
+		y = math.MaxInt64
+	}
+	switch {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
