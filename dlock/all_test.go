@@ -3,13 +3,170 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/membackend"
 )
+
+// A relay is a store some way off: each step takes a moment, and may be meddled with. It takes several at once, each on a way of its own, unless
+// it is simple.
+type relay struct {
+	backend.Backend
+	simple bool
+	wire   time.Duration // how long a step takes, at most
+
+	mu      sync.Mutex
+	meddle  func(ctx context.Context, op, name string, do func()) error // nil: do
+	batches int
+}
+
+func (b *relay) Open() backend.Session {
+	if s := (relayed{b.Backend.Open(), b}); !b.simple {
+		return relayedTogether{s}
+	} else {
+		return s
+	}
+}
+
+// set changes how steps are meddled with.
+func (b *relay) set(f func(ctx context.Context, op, name string, do func()) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.meddle = f
+}
+
+type relayed struct {
+	backend.Session
+	b *relay
+}
+
+func (s relayed) step(ctx context.Context, op, name string, do func()) error {
+	s.b.mu.Lock()
+	f := s.b.meddle
+	s.b.mu.Unlock()
+	if s.b.wire > 0 {
+		time.Sleep(s.b.wire/2 + rand.N(s.b.wire/2))
+	}
+	if f == nil {
+		do()
+		return nil
+	}
+	return f(ctx, op, name, do)
+}
+
+func (s relayed) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+	if e := s.step(ctx, "acquire", req.Name, func() { res, err = s.Session.Acquire(context.Background(), req) }); e != nil {
+		return backend.AcquireResult{}, e
+	}
+	return res, err
+}
+
+func (s relayed) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+	if e := s.step(ctx, "release", req.Name, func() { res, err = s.Session.Release(context.Background(), req) }); e != nil {
+		return backend.ReleaseResult{}, e
+	}
+	return res, err
+}
+
+func (s relayed) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
+	if e := s.step(ctx, "renew", req.Name, func() { res, err = s.Session.Renew(context.Background(), req) }); e != nil {
+		return backend.RenewResult{}, e
+	}
+	return res, err
+}
+
+func (s relayed) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	return s.Session.(backend.Notifier).Subscribe(ctx, req)
+}
+
+func (s relayed) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	return s.Session.(backend.Liner).KeepPlaces(ctx, req)
+}
+
+type relayedTogether struct{ relayed }
+
+func (s relayedTogether) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
+	s.batch(len(reqs), func(i int) {
+		res, err := s.Acquire(ctx, reqs[i])
+		answer(i, res, err)
+	})
+}
+
+func (s relayedTogether) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
+	s.batch(len(reqs), func(i int) {
+		res, err := s.Release(ctx, reqs[i])
+		answer(i, res, err)
+	})
+}
+
+func (s relayedTogether) batch(n int, step func(int)) {
+	s.b.mu.Lock()
+	s.b.batches++
+	s.b.mu.Unlock()
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { step(i) })
+	}
+	all.Wait()
+}
+
+// An allLab is what a test of All has at hand.
+type allLab struct {
+	*testing.T
+	relay    *relay // nil where the steps of the store never wait
+	store    backend.Backend
+	c, other *Client // the other on the same store, with nothing in between
+	ledger   ledger
+}
+
+var abc = []string{"a", "b", "c"}
+
+// withAll runs a test on stores that take several steps at once, that don't, and that never wait.
+func withAll(t *testing.T, run func(*allLab), opts ...Option) {
+	for _, kind := range []string{"together", "apart", "prompt"} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &allLab{T: t}
+				mem := membackend.New()
+				if l.store = mem; kind != "prompt" {
+					l.relay = &relay{Backend: mem, simple: kind == "apart", wire: 2 * time.Millisecond}
+					l.store = l.relay
+				}
+				l.c = New(l.store, append([]Option{quiet(), l.ledger.trace()}, opts...)...)
+				l.other = New(mem, quiet())
+				run(l)
+				if l.relay != nil {
+					l.relay.set(nil)
+				}
+				time.Sleep(3 * DefaultLease) // what has to be taken back is, and what was lost is forgotten
+				l.eventuallyIdle(l.c)
+				l.c.Close()
+				l.other.Close()
+				synctest.Wait()
+				l.ledger.balance(t)
+			})
+		})
+	}
+}
+
+func (l *allLab) eventuallyIdle(c *Client) {
+	l.Helper()
+	time.Sleep(lossMemory * c.lease)
+	empty(l.T, c)
+}
+
+// all returns the Lockers of the tested client together.
+func (l *allLab) all(names ...string) *MultiLocker { return All(lockers(l.c, names...)...) }
 
 // lockers returns a Locker of a client for each of the names.
 func lockers(c *Client, names ...string) []*Locker {
@@ -20,46 +177,732 @@ func lockers(c *Client, names ...string) []*Locker {
 	return all
 }
 
-// wantHeld fails the test unless, in the store, those of the names are held by anybody that are given.
-func wantHeld(t *testing.T, c *Client, names []string, held ...string) {
-	t.Helper()
-	for _, name := range names {
-		is, err := c.Locker(name).IsLocked(t.Context())
-		if err != nil || is != slices.Contains(held, name) {
-			t.Errorf("%q is held: %v (error %v), and of %q only %q should be", name, is, err, names, held)
+// holds says which of a, b and c are held in the store.
+func (l *allLab) holds() string {
+	l.Helper()
+	held := ""
+	for _, name := range abc {
+		is, err := l.other.Locker(name).IsLocked(context.Background())
+		if err != nil {
+			l.Fatal(err)
+		}
+		if is {
+			held += name
+		}
+	}
+	return held
+}
+
+func (l *allLab) wantHeld(when, want string) {
+	l.Helper()
+	if got := l.holds(); got != want {
+		l.Errorf("%s: %q are held, want %q", when, got, want)
+	}
+}
+
+// wantErr fails the test if err isn't an *Error of that operation, about that lock, with these inside.
+func (l *allLab) wantErr(what string, err error, op, name string, inside ...error) {
+	l.Helper()
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.Op != op || e.Name != name {
+		l.Errorf("%s: %v; want an *Error of %s about %q", what, err, op, name)
+	}
+	for _, target := range inside {
+		if !errors.Is(err, target) {
+			l.Errorf("%s: %v; want one that is %q", what, err, target)
+		}
+	}
+	for _, other := range []error{ErrHeld, ErrUnavailable, ErrNotAcquired, ErrLost, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, other) && !slices.ContainsFunc(inside, func(e error) bool { return errors.Is(e, other) }) {
+			l.Errorf("%s: %v; which should not be %q", what, err, other)
 		}
 	}
 }
 
 func TestAllOrNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := membackend.New()
-		c, other := New(store, quiet()), New(store, quiet())
-		defer c.Close()
-		defer other.Close()
-		names := []string{"a", "b", "c"}
-		m := All(lockers(c, names...)...)
+	withAll(t, func(l *allLab) {
+		m := l.all("c", "a", "b")
 		m.Lock()
-		wantHeld(t, other, names, names...)
+		l.wantHeld("locked", "abc")
 		m.Unlock()
-		wantHeld(t, other, names)
+		l.wantHeld("unlocked", "")
+		if ok, err := m.TryLock(l.Context()); !ok || err != nil {
+			l.Errorf("TryLock = %v, %v", ok, err)
+		}
+		l.wantHeld("locked", "abc")
+		if err := m.UnlockContext(l.Context()); err != nil {
+			l.Error(err)
+		}
 
-		mustTry(t, other.Locker("b"))
-		if ok, err := All(lockers(c, names...)...).TryLock(t.Context()); ok || err != nil {
-			t.Errorf("TryLock where one is held: %v, %v", ok, err)
+		mustTry(l.T, l.other.Locker("b"))
+		if ok, err := m.TryLock(l.Context()); ok || err != nil {
+			l.Errorf("TryLock where one is held = %v, %v", ok, err)
 		}
-		wantHeld(t, other, names, "b")
+		l.wantHeld("not locked", "b")
+		l.wantErr("Wait(0)", m.LockContext(l.Context(), Wait(0)), "lock", "b", ErrNotAcquired, ErrHeld)
 		began := time.Now()
-		err := m.LockContext(t.Context(), Wait(time.Second))
-		var e *Error
-		if !errors.Is(err, ErrNotAcquired) || !errors.Is(err, ErrHeld) || errors.Is(err, ErrUnavailable) || !errors.As(err, &e) || e.Name != "b" || e.Op != "lock" {
-			t.Errorf("LockContext where one is held: %v", err)
-		}
+		l.wantErr("Wait", m.LockContext(l.Context(), Wait(time.Second)), "lock", "b", ErrNotAcquired, ErrHeld)
 		if took := time.Since(began); took != time.Second {
-			t.Errorf("the wait took %v", took)
+			l.Errorf("a wait of a second took %v", took)
 		}
-		wantHeld(t, other, names, "b")
-		empty(t, c)
-		_ = context.Background
+		ctx, cancel := context.WithTimeout(l.Context(), time.Second)
+		defer cancel()
+		_, err := m.Acquire(ctx)
+		l.wantErr("a deadline", err, "acquire", "b", context.DeadlineExceeded, ErrHeld)
+		synctest.Wait()
+		l.wantHeld("not locked", "b")
+		l.other.Locker("b").ForceUnlock(l.Context())
+	})
+}
+
+func TestAllWaitsWithNothingInHand(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		b, c := l.other.Locker("b"), l.other.Locker("c")
+		mustTry(l.T, b)
+		var in atomic.Bool
+		go func() {
+			l.all(abc...).Lock()
+			in.Store(true)
+		}()
+		for range 100 {
+			time.Sleep(time.Second)
+			l.wantHeld("while it waits", "b")
+		}
+		mustTry(l.T, c)
+		b.Unlock()
+		time.Sleep(time.Second)
+		l.wantHeld("while it waits for another", "c")
+		if in.Load() {
+			l.Fatal("it has c, which is another's")
+		}
+		c.Unlock()
+		time.Sleep(time.Second)
+		if !in.Load() {
+			l.Error("it hasn't got in")
+		}
+		l.wantHeld("when it is in", "abc")
+		for _, locker := range lockers(l.c, abc...) {
+			if _, err := locker.ForceUnlock(l.Context()); err != nil {
+				l.Error(err)
+			}
+		}
+	})
+}
+
+func TestAllStandsInLineForAFairLock(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		fair := l.other.FairLocker("f")
+		mustTry(l.T, fair)
+		m := All(l.c.Locker("a"), l.c.FairLocker("f"))
+		order := make(chan string, 2)
+		var all sync.WaitGroup
+		all.Go(func() {
+			m.Lock()
+			order <- "first"
+			time.Sleep(time.Second)
+			m.Unlock()
+		})
+		time.Sleep(time.Second)
+		all.Go(func() {
+			second := l.other.FairLocker("f")
+			second.Lock()
+			order <- "second"
+			second.Unlock()
+		})
+		time.Sleep(time.Second)
+		l.wantHeld("in line", "")
+		fair.Unlock()
+		all.Wait()
+		if a, b := <-order, <-order; a != "first" || b != "second" {
+			l.Errorf("%s came before %s", a, b)
+		}
+	})
+}
+
+func TestAllOfBadInput(t *testing.T) {
+	c := New(membackend.New(), quiet())
+	closed := New(membackend.New(), quiet())
+	closed.Close()
+	defer c.Close()
+	rw, x := c.RWLocker("rw"), c.Locker("x")
+	for name, test := range map[string]struct {
+		m    *MultiLocker
+		name string
+		is   error
+		says string
+	}{
+		"none":               {All(), "", nil, "no Lockers"},
+		"not made by All":    {new(MultiLocker), "", nil, "no Lockers"},
+		"nil":                {All(x, nil), "x", nil, "nil"},
+		"not made":           {All(x, new(Locker)), "x, ", nil, "nil"},
+		"the same":           {All(x, x), "x, x", nil, `"x" is there twice`},
+		"of the same lock":   {All(x, c.Locker("y"), c.Locker("x")), "x, y, x", nil, "twice"},
+		"for another owner":  {All(x, x.For(NewOwner())), "x, x", nil, "twice"},
+		"of two kinds":       {All(x, c.FencedLocker("x")), "x, x", nil, "twice"},
+		"both sides":         {All(rw.Reader(), rw.Writer()), "rw, rw", nil, "twice"},
+		"of a closed client": {All(x, closed.Locker("y")), "y", ErrClosed, "closed"},
+		"without a name":     {All(x, c.Locker("")), "", nil, "empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			calls := map[string]func() error{
+				"lock":    func() error { return test.m.LockContext(ctx) },
+				"trylock": func() error { _, err := test.m.TryLock(ctx); return err },
+				"acquire": func() error { _, err := test.m.Acquire(ctx); return err },
+				"do": func() error {
+					return test.m.Do(ctx, func(context.Context) error { t.Error("it was called"); return nil })
+				},
+			}
+			if test.is == nil {
+				calls["unlock"] = func() error { return test.m.UnlockContext(ctx) }
+			}
+			for op, call := range calls {
+				err := call()
+				e, ok := errors.AsType[*Error](err)
+				if !ok || e.Op != op && op != "unlock" || e.Name != test.name && op != "unlock" || !strings.Contains(err.Error(), test.says) || test.is != nil && !errors.Is(err, test.is) {
+					t.Errorf("%s: %v", op, err)
+				}
+			}
+			defer func() {
+				if err, _ := recover().(error); err == nil || !strings.Contains(err.Error(), test.says) {
+					t.Errorf("Lock panicked with %v", err)
+				}
+			}()
+			test.m.Lock()
+		})
+	}
+	m := All(x)
+	for what, call := range map[string]func() error{
+		"a negative wait": func() error { return m.LockContext(t.Context(), Wait(-1)) },
+		"no lease":        func() error { return m.LockContext(t.Context(), Lease(0)) },
+		"a nil option":    func() error { return m.LockContext(t.Context(), nil) },
+		"no function":     func() error { return m.Do(t.Context(), nil) },
+	} {
+		if err := call(); err == nil || !strings.Contains(err.Error(), `"x"`) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if ok, err := x.TryLock(t.Context()); !ok || err != nil { // nothing was left behind
+		t.Error(ok, err)
+	}
+	x.Unlock()
+	empty(t, c)
+}
+
+// Whoever held a part while waiting for another would stand still here for ever.
+func TestAllInOppositeOrders(t *testing.T) {
+	const programs, rounds, names = 8, 20, 10
+	for _, stores := range []int{1, 2, names} { // with several, names are no order that all share
+		for _, simple := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d stores, apart %v", stores, simple), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					relays := make([]*relay, stores)
+					for i := range relays {
+						relays[i] = &relay{Backend: membackend.New(), simple: simple, wire: 2 * time.Millisecond}
+					}
+					var inside, visits atomic.Int64
+					var all sync.WaitGroup
+					began := time.Now()
+					for program := range programs {
+						clients := make([]*Client, stores)
+						for i, r := range relays {
+							clients[i] = New(r, quiet())
+							defer clients[i].Close()
+						}
+						wanted := make([]*Locker, names)
+						for i := range wanted {
+							name := fmt.Sprint(i)
+							if stores == names {
+								name = "x"
+							}
+							wanted[i] = clients[i%stores].Locker(name)
+						}
+						if program%2 == 1 {
+							slices.Reverse(wanted)
+						}
+						all.Go(func() {
+							for range rounds {
+								err := All(wanted...).Do(t.Context(), func(context.Context) error {
+									if inside.Add(1) != 1 {
+										t.Error("two are inside")
+									}
+									time.Sleep(time.Millisecond)
+									inside.Add(-1)
+									visits.Add(1)
+									return nil
+								})
+								if err != nil {
+									t.Error(err)
+								}
+							}
+						})
+					}
+					all.Wait()
+					if n := visits.Load(); n != programs*rounds {
+						t.Errorf("%d visits", n)
+					}
+					// One visit takes about 5 ms. What is lost in conflicts is bounded.
+					if took := time.Since(began); took > programs*rounds*100*time.Millisecond {
+						t.Errorf("%d visits took %v", programs*rounds, took)
+					} else {
+						t.Logf("%v a visit", took/(programs*rounds))
+					}
+				})
+			})
+		}
+	}
+}
+
+// A store that hangs for one of the names keeps nobody from the others.
+func TestAllWhereTheStoreHangsForOne(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		if l.relay == nil {
+			return
+		}
+		hang := func(ctx context.Context, op, name string, do func()) error {
+			if name == "b" {
+				select {
+				case <-ctx.Done():
+				case <-time.After(5 * time.Second): // the store's client gives up
+				}
+				return &backend.Error{Kind: backend.Unknown, Err: errors.New("timeout")}
+			}
+			do()
+			return nil
+		}
+		l.relay.set(hang)
+		began := time.Now()
+		ok, err := l.all(abc...).TryLock(l.Context())
+		if ok {
+			l.Error("TryLock has got what the store didn't answer about")
+		}
+		l.wantErr("TryLock", err, "trylock", "b", ErrUnavailable)
+		if took := time.Since(began); took > longestRound+time.Second {
+			l.Errorf("it took %v", took)
+		}
+		l.wantHeld("after it", "")
+
+		done := make(chan error)
+		go func() {
+			done <- l.all(abc...).Do(l.Context(), func(context.Context) error { l.wantHeld("at last", "abc"); return nil })
+		}()
+		time.Sleep(longestRound + time.Second)
+		for range 10 {
+			l.wantHeld("while it hangs", "")
+			time.Sleep(time.Second)
+		}
+		l.relay.set(nil)
+		if err := <-done; err != nil {
+			l.Error(err)
+		}
+		l.relay.set(hang)
+		began = time.Now()
+		l.wantErr("a wait", l.all(abc...).LockContext(l.Context(), Wait(5*time.Second)), "lock", "b", ErrNotAcquired, ErrUnavailable)
+		if took := time.Since(began); took != 5*time.Second {
+			l.Errorf("a wait of 5 s took %v", took)
+		}
+	})
+}
+
+// What hangs when another lock was refused isn't waited for: the rest is given back.
+func TestAllGivesBackAtOnce(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		if l.relay == nil {
+			return
+		}
+		mustTry(l.T, l.other.Locker("a"))
+		l.relay.set(func(ctx context.Context, op, name string, do func()) error {
+			if name == "b" {
+				time.Sleep(10 * time.Second)
+			}
+			do()
+			return nil
+		})
+		go l.all(abc...).LockContext(l.Context(), Wait(time.Minute))
+		time.Sleep(100 * time.Millisecond)
+		l.wantHeld("a was refused, and b not answered", "a")
+		time.Sleep(time.Minute)
+		l.other.Locker("a").ForceUnlock(l.Context())
+	})
+}
+
+// An attempt whose reply is lost is taken back, and so are the others.
+func TestAllWhereAReplyIsLost(t *testing.T) {
+	for _, op := range []string{"acquire", "release"} {
+		t.Run(op, func(t *testing.T) {
+			withAll(t, func(l *allLab) {
+				if l.relay == nil {
+					return
+				}
+				var lost atomic.Bool
+				l.relay.set(func(ctx context.Context, o, name string, do func()) error {
+					do()
+					if o == op && name == "b" && !lost.Swap(true) {
+						return &backend.Error{Kind: backend.Unknown, Err: errors.New("the connection was cut")}
+					}
+					return nil
+				})
+				if op == "acquire" {
+					ok, err := l.all(abc...).TryLock(l.Context())
+					if ok {
+						l.Error("TryLock = true")
+					}
+					l.wantErr("TryLock", err, "trylock", "b", ErrUnavailable)
+					time.Sleep(2 * time.Second)
+					l.wantHeld("after it", "")
+					lost.Store(false)
+				}
+				if err := l.all(abc...).Do(l.Context(), func(context.Context) error { l.wantHeld("inside", "abc"); return nil }); err != nil {
+					l.Error(err)
+				}
+				time.Sleep(2 * DefaultLease)
+				l.wantHeld("after Do", "")
+			})
+		})
+	}
+}
+
+func TestAllIsLostIfOneIs(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		h, err := l.all("c", "b", "a").Acquire(l.Context())
+		if err != nil {
+			l.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(h.Context())
+		defer cancel()
+		if h.Err() != nil || ctx.Err() != nil || isClosed(h.Lost()) {
+			l.Fatal("it is lost from the start")
+		}
+		if _, err := l.other.Locker("b").ForceUnlock(l.Context()); err != nil {
+			l.Fatal(err)
+		}
+		time.Sleep(DefaultLease / 2)
+		if !isClosed(h.Lost()) || ctx.Err() == nil {
+			l.Error("nobody was told")
+		}
+		for what, err := range map[string]error{"cause": context.Cause(h.Context()), "Err": h.Err()} {
+			loss, ok := errors.AsType[*Loss](err)
+			if !ok || loss.Name != "b" || !errors.Is(err, ErrLost) {
+				l.Errorf("%s: %v", what, err)
+			}
+		}
+		l.wantHeld("while nobody has released", "ac")
+		err = l.all("b").LockContext(h.Context())
+		l.wantErr("re-entry of what is lost", err, "lock", "b", ErrLost, context.Canceled)
+		l.wantErr("Release", h.Release(l.Context()), "release", "b", ErrLost)
+		l.wantHeld("after Release", "")
+		l.wantErr("another Release", h.Release(l.Context()), "release", "c, b, a", ErrNotHeld)
+	})
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestAHoldOfSeveral(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		m := All(l.c.FencedLocker("b"), l.c.FencedLocker("a"), l.c.Locker("c"))
+		type key struct{}
+		ctx := context.WithValue(l.Context(), key{}, "value")
+		h, err := m.Acquire(ctx, Lease(time.Minute))
+		if err != nil {
+			l.Fatal(err)
+		}
+		if h.Name() != "b, a, c" || strings.Count(h.HolderID(), ", ") != 2 || !strings.HasPrefix(h.HolderID(), l.c.ID()+":") {
+			l.Errorf("Name %q, HolderID %q", h.Name(), h.HolderID())
+		}
+		inside := h.Context()
+		if inside.Value(key{}) != "value" {
+			l.Error("the context has lost its values")
+		}
+		a, err := l.c.FencedLocker("a").Acquire(inside)
+		if err != nil {
+			l.Fatal(err)
+		}
+		token, _ := h.Token()
+		of, ok := Token(inside)
+		if want, _ := a.Token(); !ok || token != want || of != want {
+			l.Errorf("tokens %d and %d, want that of a, %d", token, of, want)
+		}
+		if err := a.Release(l.Context()); err != nil {
+			l.Error(err)
+		}
+		if left := time.Until(h.Until()); left > time.Minute-time.Minute/driftShare || left < 50*time.Second {
+			l.Errorf("Until is in %v", left)
+		}
+		l.wantHeld("meanwhile", "abc")
+		if err := h.Release(inside); err != nil {
+			l.Error(err)
+		}
+		if inside.Err() == nil || isClosed(h.Lost()) || !errors.Is(h.Err(), ErrNotHeld) {
+			l.Errorf("after Release: Err of the context %v, of the Hold %v, lost %v", inside.Err(), h.Err(), isClosed(h.Lost()))
+		}
+		l.wantHeld("after it", "")
+		l.wantErr("with the context of what was given back", l.c.Locker("c").LockContext(inside), "lock", "c", context.Canceled, ErrNotHeld)
+
+		// The earliest counts.
+		short := New(l.store, quiet(), WithLease(time.Second))
+		defer short.Close()
+		h, err = All(l.c.Locker("a"), short.Locker("b")).Acquire(l.Context())
+		if err != nil {
+			l.Fatal(err)
+		}
+		if left := time.Until(h.Until()); left > time.Second {
+			l.Errorf("Until is in %v", left)
+		}
+		if err := h.Release(l.Context()); err != nil {
+			l.Error(err)
+		}
+	})
+}
+
+func TestAllReenters(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		owned := WithOwner(l.Context(), NewOwner())
+		m, b := l.all(abc...), l.c.Locker("b")
+		if err := b.LockContext(owned); err != nil {
+			l.Fatal(err)
+		}
+		if ok, err := m.TryLock(l.Context()); ok || err != nil {
+			l.Errorf("TryLock by nobody in particular = %v, %v", ok, err)
+		}
+		for range 2 {
+			if err := m.LockContext(owned); err != nil {
+				l.Fatal(err)
+			}
+		}
+		for _, want := range []string{"abc", "b"} {
+			if err := m.UnlockContext(owned); err != nil {
+				l.Error(err)
+			}
+			l.wantHeld("unlocked once more", want)
+		}
+		if err := b.UnlockContext(owned); err != nil {
+			l.Error(err)
+		}
+		l.wantErr("one unlock too many", m.UnlockContext(owned), "unlock", "a", ErrNotHeld)
+
+		err := m.Do(l.Context(), func(ctx context.Context) error {
+			return errors.Join(
+				m.Do(ctx, func(ctx context.Context) error { return b.Do(ctx, func(context.Context) error { return nil }) }),
+				m.LockContext(ctx), b.LockContext(ctx), b.UnlockContext(ctx), m.UnlockContext(ctx),
+				l.all("b", "d").Do(ctx, func(ctx context.Context) error { // one that is held, and another
+					return m.Do(ctx, func(context.Context) error { return nil })
+				}))
+		})
+		if err != nil {
+			l.Error(err)
+		}
+		l.wantHeld("after Do", "")
+
+		// Of two owners.
+		x, y := NewOwner(), NewOwner()
+		two := All(l.c.Locker("a").For(x), l.c.Locker("b").For(y))
+		two.Lock()
+		two.Lock()
+		two.Unlock()
+		l.wantHeld("locked twice and unlocked once", "ab")
+		two.Unlock()
+		l.wantHeld("unlocked", "")
+	})
+}
+
+func TestAllOfReadersAndWriters(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		rw, w := l.c.RWLocker("r"), l.c.RWLocker("w")
+		m := All(rw.Reader(), w.Writer(), l.c.Locker("a"))
+		m.Lock()
+		mustTry(l.T, l.other.RWLocker("r").Reader())
+		mustTryNot(l.T, l.other.RWLocker("w").Reader())
+		second := All(l.c.RWLocker("r").Reader(), l.c.Locker("b")) // joins
+		second.Lock()
+		second.Unlock()
+		m.Unlock()
+		mustTry(l.T, l.other.RWLocker("w").Reader())
+		for _, name := range []string{"r", "w"} {
+			l.other.RWLocker(name).Reader().ForceUnlock(l.Context())
+		}
+		err := rw.Reader().Do(l.Context(), func(ctx context.Context) error { return All(rw.Writer(), l.c.Locker("a")).LockContext(ctx) })
+		if e, ok := errors.AsType[*Error](err); !ok || e.Name != "r" || !errors.Is(err, ErrUpgrade) {
+			l.Errorf("from reading to writing: %v", err)
+		}
+		l.wantHeld("after it", "")
+	})
+}
+
+func TestUnlockOfAllByAnother(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		m := l.all(abc...)
+		m.Lock()
+		done := make(chan struct{})
+		go func() { defer close(done); m.Unlock() }() // any goroutine may, as with a mutex
+		<-done
+		l.wantHeld("unlocked by another goroutine", "")
+
+		m.Lock()
+		l.wantErr("another MultiLocker", l.all(abc...).UnlockContext(l.Context()), "unlock", "a", ErrNotHeld)
+		l.wantHeld("another tried to unlock it", "abc")
+		if err := m.lockers[1].UnlockContext(l.Context()); err != nil {
+			l.Error(err)
+		}
+		func() {
+			defer func() {
+				err, _ := recover().(error)
+				l.wantErr("Unlock of what isn't all locked any more", err, "unlock", "b", ErrNotHeld)
+			}()
+			m.Unlock()
+		}()
+		l.wantHeld("the others were unlocked all the same", "")
+	})
+}
+
+func TestAllWhereFnPanics(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		for what, leave := range map[string]func(){"panic": func() { panic("oops") }, "Goexit": runtime.Goexit} {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				defer func() { _ = recover() }()
+				_ = l.all(abc...).Do(l.Context(), func(context.Context) error {
+					leave()
+					return nil
+				})
+			}()
+			<-done
+			l.wantHeld(what, "")
+		}
+	})
+}
+
+// The call returns when its context ends, at whatever moment that is, and leaves nothing.
+func TestAllWhereTheContextEnds(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		b := l.other.Locker("b")
+		for after := time.Duration(0); after < 40*time.Millisecond; after += 500 * time.Microsecond {
+			mustTry(l.T, b)
+			time.AfterFunc(20*time.Millisecond, b.Unlock)
+			ctx, cancel := context.WithTimeout(l.Context(), after)
+			began := time.Now()
+			err := l.all(abc...).LockContext(ctx)
+			if err == nil {
+				if err := l.all(abc...).UnlockContext(l.Context()); !errors.Is(err, ErrNotHeld) {
+					l.Errorf("unlock by another: %v", err)
+				}
+				for _, name := range abc {
+					l.c.Locker(name).ForceUnlock(l.Context())
+				}
+			} else if took := time.Since(began); took != after {
+				l.Errorf("a context that ends after %v: the call took %v", after, took)
+			}
+			cancel()
+			time.Sleep(2 * DefaultLease)
+			l.wantHeld(fmt.Sprintf("a context that ended after %v", after), "")
+		}
+	})
+}
+
+func TestAllWhereAClientIsClosed(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		second := New(l.store, quiet())
+		m := All(l.c.Locker("a"), second.Locker("b"))
+
+		// While they are held.
+		h, err := m.Acquire(l.Context())
+		if err != nil {
+			l.Fatal(err)
+		}
+		second.Close()
+		if cause := context.Cause(h.Context()); !errors.Is(cause, ErrClosed) || !isClosed(h.Lost()) {
+			l.Errorf("one of the clients was closed: cause %v", cause)
+		}
+		if err := h.Release(l.Context()); err != nil {
+			l.Errorf("Release: %v", err)
+		}
+		l.wantHeld("after Release", "")
+
+		// While the call waits, for either of them.
+		for _, waitsFor := range abc[:2] {
+			second = New(l.store, quiet())
+			m = All(l.c.Locker("a"), second.Locker("b"))
+			mustTry(l.T, l.other.Locker(waitsFor))
+			done := make(chan error, 1)
+			go func() { done <- m.LockContext(l.Context()) }()
+			time.Sleep(time.Minute)
+			second.Close()
+			synctest.Wait()
+			select {
+			case err := <-done:
+				if e, ok := errors.AsType[*Error](err); !ok || e.Name != "b" || !errors.Is(err, ErrClosed) {
+					l.Errorf("waiting for %s: %v", waitsFor, err)
+				}
+			default:
+				l.Errorf("waiting for %s: it goes on though the client of b is closed", waitsFor)
+			}
+			l.other.Locker(waitsFor).ForceUnlock(l.Context())
+			time.Sleep(time.Minute)
+			l.wantHeld("after it", "")
+		}
+	})
+}
+
+// Goroutines of one client take turns, and whoever waits gets all at once.
+func TestAllWithinOneClient(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		var inside, n int
+		var all sync.WaitGroup
+		for i := range 30 {
+			all.Go(func() {
+				names := slices.Clone(abc)
+				rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+				m := l.all(names[:1+i%3]...)
+				for range 10 {
+					m.Lock()
+					if len(m.lockers) == 3 {
+						if inside++; inside != 1 {
+							l.Error("two are inside")
+						}
+						time.Sleep(time.Microsecond)
+						inside--
+						n++
+					}
+					m.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		if n != 100 {
+			l.Errorf("%d visits", n)
+		}
+	})
+}
+
+// Several steps are sent together only if there are several.
+func TestAllSendsTogether(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		if l.relay == nil || l.relay.simple {
+			return
+		}
+		l.all(abc...).Lock()
+		l.relay.mu.Lock()
+		if l.relay.batches != 1 {
+			l.Errorf("%d batches for three names", l.relay.batches)
+		}
+		l.relay.mu.Unlock()
+		l.all(abc...).lockers[0].ForceUnlock(l.Context())
+		l.all(abc...).lockers[1].ForceUnlock(l.Context())
+		l.all(abc...).lockers[2].ForceUnlock(l.Context())
+		m := l.all(abc...)
+		m.Lock()
+		m.Unlock()
+		l.relay.mu.Lock()
+		if l.relay.batches != 3 {
+			l.Errorf("%d batches for a pair and a lock of three names", l.relay.batches)
+		}
+		l.relay.mu.Unlock()
 	})
 }

@@ -304,6 +304,9 @@ func byClient(parts []*part) iter.Seq2[*Client, []*part] {
 
 // atOnce runs all at the same time, and returns when they are over.
 func atOnce(tasks []func()) {
+	if len(tasks) == 0 {
+		return
+	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, task := range tasks[1:] {
@@ -434,9 +437,7 @@ func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	for c, parts := range byClient(parts) {
 		tasks = append(tasks, func() { c.releaseTogether(ctx, parts, quiet) })
 	}
-	if len(tasks) > 0 {
-		atOnce(tasks)
-	}
+	atOnce(tasks)
 }
 
 // releaseTogether is releaseParts for those of one client. What is handed on to somebody who waits comes after the rest: he may want that, too.
@@ -479,13 +480,11 @@ func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 			}
 		})
 	}
-	switch {
-	case len(tasks) == 0:
-	case c.prompt:
-		for _, task := range tasks {
-			task()
-		}
-	default:
+	if !c.prompt {
 		atOnce(tasks)
+		return
+	}
+	for _, task := range tasks {
+		task()
 	}
 }
