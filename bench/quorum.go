@@ -12,6 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/quorumbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -102,7 +103,7 @@ func withQuorum(opts ...dlock.Option) func(place) (system, error) {
 			rdb := redis.NewClient(&redis.Options{Addr: addr})
 			clients, stores = append(clients, rdb), append(stores, redisbackend.New(rdb))
 		}
-		return newDlock(stores[0], p, func() {
+		return newDlock(quorumbackend.New(stores...), p, func() {
 			for _, rdb := range clients {
 				rdb.Close()
 			}
