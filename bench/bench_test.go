@@ -29,6 +29,9 @@ func small(w workload) workload {
 	for _, p := range points {
 		p.trial = p.trial.or(w.common)
 		p.trial.Duration = time.Second
+		if p.trial.Job == jobLoop && p.processes == 0 { // nobody is in another's way
+			p.trial.Duration = 300 * time.Millisecond
+		}
 		p.trial.Lease = 30 * time.Second // a busy machine may stop a process for seconds
 		if p.cause != "" {
 			p.trial.Duration, p.trial.Lease = 0, 2*time.Second // it must end
@@ -62,8 +65,12 @@ func needsServers(t *testing.T, res result) {
 func TestWorkloads(t *testing.T) {
 	for _, w := range workloads {
 		t.Run(w.id, func(t *testing.T) {
+			measured := func() (result, error) { return measure(newLab(""), small(w), 1, true) }
+			if w.id == "W18" { // it hardly does anything but wait: beside all others
+				measured = begun(measured)
+			}
 			t.Parallel()
-			res, err := measure(newLab(""), small(w), 1, true)
+			res, err := measured()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,6 +85,21 @@ func TestWorkloads(t *testing.T) {
 			}
 			checkPublished(t, res)
 		})
+	}
+}
+
+// begun calls a function at once, and returns one that waits for what it returns.
+func begun(f func() (result, error)) func() (result, error) {
+	var res result
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		res, err = f()
+	}()
+	return func() (result, error) {
+		<-done
+		return res, err
 	}
 }
 
