@@ -2,6 +2,7 @@ package quorumbackend
 
 import (
 	"context"
+	"maps"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
@@ -97,7 +98,7 @@ func (a *attempt) askFirst() {
 		if len(a.left) > 0 {
 			a.ask(a.left[0])
 			a.left = a.left[1:]
-			deadline = a.sent.Add(a.longest)
+			deadline = a.sent.Add(max(a.longest, leastPatience)) // one that was down may be all that is left
 		}
 		if !a.take(deadline) && (a.over() || a.waiting == 0 && len(a.left) == 0) {
 			return
@@ -247,6 +248,7 @@ type detour struct {
 
 const (
 	longestDetour = 10 * time.Second
+	mostDetours   = 1024
 	leastSplit    = 5 * time.Millisecond
 	mostSplits    = 6 // after that pauses don't grow
 )
@@ -283,6 +285,23 @@ func (s *session) order(name string) []*store {
 	return order
 }
 
+// detourLocked returns the detour of a name, or a new one.
+func (s *session) detourLocked(name string) *detour {
+	if d := s.detours[name]; d != nil {
+		return d
+	}
+	if len(s.detours) >= mostDetours {
+		now := time.Now()
+		maps.DeleteFunc(s.detours, func(_ string, d *detour) bool { return now.After(d.until) })
+	}
+	if len(s.detours) >= mostDetours {
+		clear(s.detours) // they save requests, and no more
+	}
+	d := &detour{}
+	s.detours[name] = d
+	return d
+}
+
 // direct has a name asked for first at a store, for a while; or as usual, if that is zero.
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
@@ -297,18 +316,14 @@ func (s *session) direct(name string, first *store, remaining time.Duration) {
 	case remaining < 0 || remaining > longestDetour:
 		remaining = longestDetour
 	}
-	s.detours[name] = &detour{first: first, until: time.Now().Add(remaining)}
+	*s.detourLocked(name) = detour{first: first, until: time.Now().Add(remaining)}
 }
 
 // sitOut returns for how long whoever has got some votes, as others have, waits before the next attempt: not as long as they.
 func (s *session) sitOut(name string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.detours[name]
-	if d == nil {
-		d = &detour{}
-		s.detours[name] = d
-	}
+	d := s.detourLocked(name)
 	d.splits = min(d.splits+1, mostSplits)
 	most := leastSplit << d.splits
 	pause := leastSplit + rand.N(most)

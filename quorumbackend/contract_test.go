@@ -1,9 +1,12 @@
 package quorumbackend_test
 
 import (
-	"os"
+	"context"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/valkey-io/valkey-go"
@@ -139,7 +142,90 @@ func TestContractOnRedis(t *testing.T) {
 	}})
 }
 
-var _ = os.Getenv
-var _ faults.Blow
+// The suite's steps with one of three servers that isn't as it should be, all the time: that which is asked first for most locks.
+func testWithOne(t *testing.T, parts []string, harm func(t *testing.T, server *testservers.Server, p *faults.Proxy)) {
+	if wiretest.Apart(t) {
+		return
+	}
+	servers := redises(t)
+	ill := quorumbackend.Home("lock", len(servers))
+	p := wiretest.NewProxy(t, servers[ill].Addr, faults.RESP)
+	var makers []maker
+	for i, s := range servers {
+		if i == ill {
+			makers = append(makers, onRedis(p.Addr()))
+			continue
+		}
+		makers = append(makers, onRedis(s.Addr))
+	}
+	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
+		only(t, parts...)
+		store := storeOf(t, servers, makers)
+		t.Cleanup(func() { p.Unblock(faults.Both); p.Cut() })
+		harm(t, servers[ill], p)
+		return store
+	}})
+}
+
+var mostSteps = []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/lease/cut", "steps/lease/prol",
+	"steps/concurrency", "steps/notifier/release", "steps/notifier/force", "steps/notifier/context", "steps/batch", "steps/close", "steps/wipe",
+	"steps/read", "steps/write", "steps/note", "steps/as_write/concurrency", "model"}
+
+func TestContractWithAStoreDown(t *testing.T) {
+	testWithOne(t, mostSteps, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
+		p.Refuse(true)
+		p.Cut()
+	})
+}
+
+func TestContractWithAStoreThatHangs(t *testing.T) {
+	testWithOne(t, mostSteps, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.Block(faults.Both) })
+}
+
+func TestContractWithASlowStore(t *testing.T) {
+	testWithOne(t, []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/write", "model"},
+		func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.SetDelay(15 * time.Millisecond) })
+}
+
+// What is asked of it while it hangs is carried out when it is back.
+func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
+	testWithOne(t, mostSteps, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
+		every(t, 50*time.Millisecond, func(i int) {
+			if i%2 == 0 {
+				p.Block(faults.Both)
+			} else {
+				p.Unblock(faults.Both)
+			}
+		})
+	})
+}
+
+// Of two who want a lock at the same time each may have the vote of one store, and whoever gets that of the one that forgets can be without a
+// majority in the next moment: so here nobody competes, and no writer waits.
+func TestContractWithAStoreThatForgets(t *testing.T) {
+	parts := slices.DeleteFunc(slices.Clone(mostSteps), func(part string) bool {
+		return part == "model" || part == "steps/note" || strings.Contains(part, "concurrency")
+	})
+	testWithOne(t, parts, func(t *testing.T, server *testservers.Server, _ *faults.Proxy) {
+		every(t, 20*time.Millisecond, func(int) { testservers.Do(server.Addr, "FLUSHALL") })
+	})
+}
+
+// every does something again and again until the test ends.
+func every(t *testing.T, pause time.Duration, f func(i int)) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			f(i)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); done.Wait() })
+}
+
 var _ = onValkey
 var _ = onEtcd

@@ -26,15 +26,17 @@ type debt struct {
 type debts struct {
 	list    []*debt
 	running bool
+	trying  set           // stores that don't answer, where one is being paid
 	added   chan struct{} // of capacity 1
 }
 
 const (
-	mostDebts    = 4096 // the oldest are forgotten, and run out by themselves
-	firstPause   = 50 * time.Millisecond
-	longestPause = 10 * time.Second
-	payPatience  = time.Second // with a store
-	lastPatience = time.Minute // after the end, with one that doesn't answer
+	mostDebts      = 4096 // the oldest are forgotten, and run out by themselves
+	firstPause     = 50 * time.Millisecond
+	longestPause   = 10 * time.Second
+	longestSilence = time.Second // between two at a store that doesn't answer
+	payPatience    = time.Second // with a store
+	lastPatience   = time.Minute // after the end, with one that doesn't answer
 )
 
 // oweLocked notes that something is to be given back.
@@ -97,16 +99,20 @@ func (s *session) payDue() (next time.Time, more bool) {
 	var due []*debt
 	now := time.Now()
 	next = now.Add(longestPause)
+	trying := &s.debts.trying
 	for _, d := range s.debts.list {
 		switch {
-		case d.paying:
-		case d.due.After(now):
-			if d.due.Before(next) {
-				next = d.due
+		case d.paying || trying.has(d.at):
+		case later(d.due, d.at.resume).After(now):
+			if at := later(d.due, d.at.resume); at.Before(next) {
+				next = at
 			}
 		default:
 			d.paying = true
 			due = append(due, d)
+			if d.at.silence > 0 {
+				trying.add(d.at)
+			}
 		}
 	}
 	s.debts.running = len(s.debts.list) > 0
@@ -130,6 +136,12 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	answered := err == nil || backend.KindOf(err) == backend.Refused
+	s.debts.trying.remove(d.at)
+	d.at.silence, d.at.resume = 0, time.Time{}
+	if !answered {
+		d.at.silence = min(max(2*d.pause, firstPause), longestSilence)
+		d.at.resume = time.Now().Add(d.at.silence)
+	}
 	done := answered && (!d.late || res.Outcome != backend.NotHeld || !sent.Before(d.ends))
 	if done || sent.After(d.ends.Add(max(d.lease, lastPatience))) {
 		s.debts.list = slices.DeleteFunc(s.debts.list, func(x *debt) bool { return x == d })
@@ -172,11 +184,15 @@ func (s *session) pay(ctx context.Context, k key, otherwise func() error) error 
 		}
 	}
 	for {
-		if _, ok := r.next(time.Time{}); !ok {
+		var deadline time.Time
+		if r.waiting+len(r.failures) < s.need {
+			deadline = r.deadline() // the others are no majority
+		}
+		if _, ok := r.next(deadline); !ok {
 			break
 		}
 	}
-	if r.waiting > 0 || len(r.failures) > 0 {
+	if r.waiting+len(r.failures) >= s.need {
 		return r.failure()
 	}
 	return nil

@@ -110,11 +110,6 @@ func (s *session) sweepLocked() {
 			delete(s.holds, k)
 		}
 	}
-	for name, d := range s.detours {
-		if now.After(d.until) {
-			delete(s.detours, name)
-		}
-	}
 	s.sweepAt = 2 * len(s.holds)
 }
 

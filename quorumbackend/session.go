@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -348,7 +349,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		switch {
 		case rep.err != nil:
 		case rep.res.Outcome == backend.NotHeld:
-			if v.state == doubtful && held {
+			if v.state == doubtful {
 				s.oweLocked(h, rep.from, true) // it may yet get there
 			}
 			v.state = unasked
@@ -392,8 +393,34 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	for _, st := range left {
 		s.oweLocked(h, st, h.votes[st.number].state == doubtful)
 	}
+	if had >= s.need && h.votes[first.number].state == unasked {
+		s.ringLocked(h, first)
+	}
 	h.clear()
 	return had, last, nil
+}
+
+// ringLocked wakes those who listen at a store that had nothing to release, since it has lost it: who acquires and releases there does. Where
+// that is held, by another, it is he who wakes them.
+func (s *session) ringLocked(h *hold, at *store) {
+	if s.closed || at.isDown() {
+		return
+	}
+	s.attempts++
+	bell := &hold{key: h.key, attempt: h.owner + "." + strconv.FormatUint(uint64(s.attempts), 10), lease: h.lease, ends: h.ends}
+	s.flying++
+	go func() {
+		defer s.land()
+		ctx, cancel := context.WithTimeout(s.ctx, payPatience)
+		defer cancel()
+		res, err := at.session.Acquire(ctx, backend.AcquireRequest{Kind: h.kind, Name: h.name, Owner: bell.attempt, Lease: h.lease})
+		if err == nil && !res.Acquired || err != nil && backend.KindOf(err) != backend.Unknown {
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.oweLocked(bell, at, err != nil)
+	}()
 }
 
 // stored returns the lease for a release that leaves nothing.

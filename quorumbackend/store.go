@@ -26,8 +26,10 @@ type store struct {
 	batch   backend.BatchRenewer // nil if it has none
 	prompt  bool                 // its steps never wait
 	began   time.Time
-	trip    atomic.Int64 // how long it takes to answer, smoothed; 0 if it never has
-	down    atomic.Int64 // until when it is left for last, counted from began
+	trip    atomic.Int64  // how long it takes to answer, smoothed; 0 if it never has
+	silence time.Duration // of one that didn't answer the last debt; guarded by the session's mutex, as is resume
+	resume  time.Time     // no debt is paid here before
+	down    atomic.Int64  // until when it is left for last, counted from began
 }
 
 func newStore(number int, session backend.Session, began time.Time) *store {
@@ -104,7 +106,8 @@ type round[Res any] struct {
 	out      set // whose answers aren't there yet
 	waiting  int // how many these are
 	sent     time.Time
-	longest  time.Duration // patience with those that were asked and aren't down
+	hopeful  set           // of those, who weren't down when they were asked
+	longest  time.Duration // patience with these
 	failures []failure
 }
 
@@ -146,6 +149,7 @@ func (r *round[Res]) ask(stores ...*store) {
 		r.out.add(st)
 		r.waiting++
 		if !st.isDown() {
+			r.hopeful.add(st)
 			r.longest = max(r.longest, st.patience())
 		}
 	}
@@ -179,8 +183,14 @@ func (r *round[Res]) call(st *store) {
 	r.replies <- reply[Res]{st, res, err}
 }
 
-// deadline returns until when those are waited for that were asked last, if it can be done without them.
-func (r *round[Res]) deadline() time.Time { return r.sent.Add(r.longest) }
+// deadline returns until when those are waited for that were asked last, if it can be done without them: those that didn't
+// answer lately not at all.
+func (r *round[Res]) deadline() time.Time {
+	if r.out&r.hopeful == 0 {
+		return r.sent
+	}
+	return r.sent.Add(r.longest)
+}
 
 // next returns the next answer. It returns false if there is none until a deadline, which may be zero for none, or until the caller's context
 // has ended, or if there is none to come.
@@ -206,7 +216,10 @@ func (r *round[Res]) next(deadline time.Time) (rep reply[Res], ok bool) {
 func (r *round[Res]) wait(deadline time.Time) (rep reply[Res], ok bool) {
 	var over <-chan time.Time
 	if !deadline.IsZero() {
-		left := max(time.Until(deadline), 0)
+		left := time.Until(deadline)
+		if left <= 0 {
+			return rep, false
+		}
 		if r.timer == nil {
 			r.timer = time.NewTimer(left)
 		} else {
