@@ -660,6 +660,53 @@ func (s *fake) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answ
 	}
 }
 
+func (s *fake) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(i int, res backend.AcquireResult, err error)) {
+	refused := false
+	for i, req := range reqs {
+		switch s.st.fault {
+		case "acquires have one owner":
+			req.Owner = reqs[0].Owner
+		case "acquires have one lease":
+			req.Lease = reqs[0].Lease
+		case "acquires end at a refusal":
+			if refused {
+				answer(i, backend.AcquireResult{}, nil)
+				continue
+			}
+		case "acquires skip":
+			if i == 249 {
+				return
+			}
+		case "acquires answer before they are over":
+			if ctx.Err() != nil {
+				answer(i, backend.AcquireResult{Acquired: true}, nil)
+				continue
+			}
+		}
+		res, err := s.Acquire(ctx, req)
+		refused = refused || !res.Acquired
+		answer(i, res, err)
+	}
+}
+
+func (s *fake) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(i int, res backend.ReleaseResult, err error)) {
+	for i, req := range reqs {
+		switch s.st.fault {
+		case "releases have one owner":
+			req.Owner = reqs[0].Owner
+		case "releases answer twice":
+			answer(i, backend.ReleaseResult{}, nil)
+		case "releases wake for the first only":
+			if i > 0 {
+				answer(i, backend.ReleaseResult{Outcome: backend.Freed}, nil)
+				continue
+			}
+		}
+		res, err := s.Release(ctx, req)
+		answer(i, res, err)
+	}
+}
+
 func (s *fake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
 	st := s.st
 	if carryOut, err := st.over(ctx); err != nil {

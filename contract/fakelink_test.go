@@ -117,6 +117,20 @@ func (s fragileFake) RenewBatch(ctx context.Context, reqs []backend.RenewRequest
 	}
 }
 
+func (s fragileFake) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
+	for i, req := range reqs {
+		res, err := s.Acquire(ctx, req)
+		answer(i, res, err)
+	}
+}
+
+func (s fragileFake) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
+	for i, req := range reqs {
+		res, err := s.Release(ctx, req)
+		answer(i, res, err)
+	}
+}
+
 func (s fragileFake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
 	return send(ctx, s.l, req, s.fake.ForceRelease)
 }

@@ -446,9 +446,17 @@ func (f *faultyBackend) Open() backend.Session {
 	s := &faultySession{f, inner}
 	n, notifies := inner.(backend.Notifier)
 	b, renews := inner.(backend.BatchRenewer)
+	several, batches := inner.(backend.Batcher)
 	notifies = notifies && !f.hideNotify
 	renews = renews && !f.hideBatches
 	switch {
+	case notifies && renews && batches:
+		return struct {
+			*faultySession
+			faultyNotifier
+			faultyRenewer
+			faultyBatcher
+		}{s, faultyNotifier{f, n}, faultyRenewer{f, s, b}, faultyBatcher{f, s, several}}
 	case notifies && renews:
 		return struct {
 			*faultySession
@@ -479,20 +487,26 @@ type faultySession struct {
 }
 
 func (s *faultySession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	return through(ctx, s.f, acquisition(req), req, s.inner.Acquire)
+}
+
+func acquisition(req backend.AcquireRequest) *sentStep {
 	kind := acquireStep
 	if req.Reentry {
 		kind = reentryStep
 	}
-	step := &sentStep{
+	return &sentStep{
 		kind: kind, name: req.Name, owner: req.Owner, lease: req.Lease,
 		place: req.Place, permits: req.Permits, limit: req.Limit,
 	}
-	return through(ctx, s.f, step, req, s.inner.Acquire)
 }
 
 func (s *faultySession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	step := &sentStep{kind: releaseStep, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
-	return through(ctx, s.f, step, req, s.inner.Release)
+	return through(ctx, s.f, release(req), req, s.inner.Release)
+}
+
+func release(req backend.ReleaseRequest) *sentStep {
+	return &sentStep{kind: releaseStep, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
 }
 
 func (s *faultySession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
@@ -639,38 +653,59 @@ func (r faultyRenewer) RenewBatch(ctx context.Context, reqs []backend.RenewReque
 	r.f.mu.Lock()
 	r.f.batches = append(r.f.batches, len(reqs))
 	r.f.mu.Unlock()
-	var good []backend.RenewRequest
+	throughTogether(ctx, r.f, reqs, renewal, r.session.inner.Renew, r.inner.RenewBatch, answer)
+}
+
+type faultyBatcher struct {
+	f       *faultyBackend
+	session *faultySession
+	inner   backend.Batcher
+}
+
+// AcquireBatch and ReleaseBatch do the same.
+func (b faultyBatcher) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
+	throughTogether(ctx, b.f, reqs, acquisition, b.session.inner.Acquire, b.inner.AcquireBatch, answer)
+}
+
+func (b faultyBatcher) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
+	throughTogether(ctx, b.f, reqs, release, b.session.inner.Release, b.inner.ReleaseBatch, answer)
+}
+
+// throughTogether sends steps of a batch on their way.
+func throughTogether[Req, Res any](ctx context.Context, f *faultyBackend, reqs []Req, noted func(Req) *sentStep,
+	one func(context.Context, Req) (Res, error), batch func(context.Context, []Req, func(int, Res, error)), answer func(int, Res, error)) {
+	var good []Req
 	var steps []*sentStep
 	var place []int
 	var others sync.WaitGroup
 	for i, req := range reqs {
-		s := renewal(req)
-		what := r.f.begin(ctx, s)
+		s := noted(req)
+		what := f.begin(ctx, s)
 		if what == nil {
 			good, steps, place = append(good, req), append(steps, s), append(place, i)
 			continue
 		}
 		others.Go(func() {
-			var res backend.RenewResult
-			err := what(&transit{r.f, s, ctx, func(ctx context.Context) error {
-				got, err := r.session.inner.Renew(ctx, req)
-				r.f.mu.Lock()
-				defer r.f.mu.Unlock()
+			var res Res
+			err := what(&transit{f, s, ctx, func(ctx context.Context) error {
+				got, err := one(ctx, req)
+				f.mu.Lock()
+				defer f.mu.Unlock()
 				res, s.carriedOut = got, err == nil
 				return err
 			}})
-			r.f.mu.Lock()
+			f.mu.Lock()
 			got := res
 			s.answered, s.err = true, err
-			r.f.mu.Unlock()
+			f.mu.Unlock()
 			answer(i, got, err)
 		})
 	}
 	if len(good) > 0 {
-		r.inner.RenewBatch(ctx, good, func(i int, res backend.RenewResult, err error) {
-			r.f.mu.Lock()
+		batch(ctx, good, func(i int, res Res, err error) {
+			f.mu.Lock()
 			steps[i].carriedOut, steps[i].answered, steps[i].err = err == nil, true, err
-			r.f.mu.Unlock()
+			f.mu.Unlock()
 			answer(place[i], res, err)
 		})
 	}

@@ -17,7 +17,7 @@ import (
 var stepCases = slices.Concat(
 	acquireCases, releaseCases, renewCases, forceCases, lookCases, leaseCases,
 	nameCases, concurrencyCases, contextCases, fragileCases,
-	notifierCases, batchCases, closeCases, mishapCases,
+	notifierCases, batchCases, togetherCases, closeCases, mishapCases,
 )
 
 var acquireCases = []testCase{

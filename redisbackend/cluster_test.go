@@ -13,6 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
+	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func connectCluster(t testing.TB, nodes []*testservers.Server, change ...func(*redis.ClusterOptions)) *redis.ClusterClient {
@@ -43,6 +44,10 @@ func TestCluster(t *testing.T) {
 				t.Errorf("%s: %v", step.Name, err)
 			}
 		}
+	})
+
+	t.Run("several locks", func(t *testing.T) {
+		wiretest.TogetherInACluster(t, redisbackend.New(connectCluster(t, nodes)))
 	})
 
 	t.Run("reading from replicas", func(t *testing.T) {

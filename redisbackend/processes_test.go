@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,22 +28,38 @@ const (
 	goroutines = 8
 	increments = 25 // by each goroutine
 
-	workerAddr = "DISTSYNC_TEST_WORKER" // set in the environment of a worker process
-	counterKey = "counter"
+	workerAddr   = "DISTSYNC_TEST_WORKER" // set in the environment of a worker process
+	workerNumber = "DISTSYNC_TEST_NUMBER" // among them
+	counterKey   = "counter"
 )
 
 // TestProcessesLoseNoIncrement lets processes add to a counter that nothing guards but the lock, in
 // steps that would lose additions if two were ever inside.
 func TestProcessesLoseNoIncrement(t *testing.T) {
 	server := testservers.Redis(t)
+	counted := runWorkers(t, server, "TestWorkerProcess")
+	rdb := connect(t, server.Addr)
+	total := wiretest.Must[int64](t)(rdb.Get(t.Context(), counterKey).Int64())
+	if total != counted || total < processes*goroutines*increments {
+		t.Errorf("the counter is %d after %d increments", total, counted)
+	}
+	if n := wiretest.Must[int64](t)(rdb.Exists(t.Context(), "the lock").Result()); n != 0 {
+		testservers.Until(t, "what was cancelled is taken back", func() bool {
+			return rdb.Exists(context.Background(), "the lock").Val() == 0
+		})
+	}
+}
+
+// runWorkers runs processes, each of which is a test of this package, and returns how often they have incremented the counter.
+func runWorkers(t *testing.T, server *testservers.Server, test string) int64 {
 	var (
 		all     sync.WaitGroup
 		counted atomic.Int64
 	)
-	for range processes {
+	for i := range processes {
 		all.Go(func() {
-			cmd := exec.Command(os.Args[0], "-test.run=^TestWorkerProcess$", "-test.v")
-			cmd.Env = append(os.Environ(), workerAddr+"="+server.Addr)
+			cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.v")
+			cmd.Env = append(os.Environ(), workerAddr+"="+server.Addr, workerNumber+"="+strconv.Itoa(i))
 			out, err := cmd.CombinedOutput()
 			_, rest, found := strings.Cut(string(out), "increments: ")
 			n, _, _ := strings.Cut(rest, "\n")
@@ -58,16 +75,7 @@ func TestProcessesLoseNoIncrement(t *testing.T) {
 		})
 	}
 	all.Wait()
-	rdb := connect(t, server.Addr)
-	total := wiretest.Must[int64](t)(rdb.Get(t.Context(), counterKey).Int64())
-	if total != counted.Load() || total < processes*goroutines*increments {
-		t.Errorf("the counter is %d after %d increments", total, counted.Load())
-	}
-	if n := wiretest.Must[int64](t)(rdb.Exists(t.Context(), "the lock").Result()); n != 0 {
-		testservers.Until(t, "what was cancelled is taken back", func() bool {
-			return rdb.Exists(context.Background(), "the lock").Val() == 0
-		})
-	}
+	return counted.Load()
 }
 
 // TestWorkerProcess is one of the processes of TestProcessesLoseNoIncrement. By itself it does
@@ -159,4 +167,58 @@ func (w *worker) increment() {
 		w.t.Error(err)
 	}
 	w.count.Add(1)
+}
+
+// Processes that want the same ten locks, every other one in the opposite order, never stand still.
+func TestProcessesInOppositeOrders(t *testing.T) {
+	server := testservers.Redis(t)
+	const want = processes * increments
+	counted := runWorkers(t, server, "TestOrderedProcess")
+	rdb := connect(t, server.Addr)
+	total := wiretest.Must[int64](t)(rdb.Get(t.Context(), counterKey).Int64())
+	if total != counted || total != want {
+		t.Errorf("the counter is %d after %d increments, want %d", total, counted, want)
+	}
+	if keys := wiretest.Must[[]string](t)(rdb.Keys(t.Context(), "name:*").Result()); len(keys) > 0 {
+		t.Errorf("%q are held still", keys)
+	}
+}
+
+// TestOrderedProcess is one of the processes of TestProcessesInOppositeOrders. By itself it does nothing.
+func TestOrderedProcess(t *testing.T) {
+	addr := os.Getenv(workerAddr)
+	if addr == "" {
+		return
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	first, second := dlock.New(redisbackend.New(rdb)), dlock.New(redisbackend.New(rdb))
+	defer first.Close()
+	defer second.Close()
+	w := &worker{t: t, rdb: rdb}
+	var wanted []*dlock.Locker
+	for i := range 10 {
+		// Half of them by way of another client: what is wanted together is sent in two parts, and gets mixed with that of others.
+		c := first
+		if i%2 == 1 {
+			c = second
+		}
+		wanted = append(wanted, c.Locker(fmt.Sprint("name:", i)))
+	}
+	if n, _ := strconv.Atoi(os.Getenv(workerNumber)); n%2 == 1 {
+		slices.Reverse(wanted)
+	}
+	all := dlock.All(wanted...)
+	ctx, cancel := context.WithTimeout(context.Background(), testservers.Patience)
+	defer cancel()
+	for range increments {
+		err := all.Do(ctx, func(context.Context) error {
+			w.increment()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Printf("increments: %d\n", w.count.Load())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
+	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
 func TestCluster(t *testing.T) {
@@ -28,6 +29,10 @@ func TestCluster(t *testing.T) {
 				t.Errorf("%s: %v", step.Name, err)
 			}
 		}
+	})
+
+	t.Run("several locks", func(t *testing.T) {
+		wiretest.TogetherInACluster(t, valkeybackend.New(connect(t)))
 	})
 
 	// Nothing that a lock needs goes to a replica, whatever else may.

@@ -67,7 +67,15 @@ func (w *watched) Open() backend.Session {
 	s := &session{inner, w.r}
 	n, notifies := inner.(backend.Notifier)
 	b, renews := inner.(backend.BatchRenewer)
+	several, batches := inner.(backend.Batcher)
 	switch {
+	case notifies && renews && batches:
+		return struct {
+			*session
+			notifier
+			renewer
+			batcher
+		}{s, notifier{w.r, n}, renewer{w.r, b}, batcher{w.r, several}}
 	case notifies && renews:
 		return struct {
 			*session
@@ -131,21 +139,36 @@ func orRefused(done bool, result stepResult) stepResult {
 }
 
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	st := s.r.stepStarted(&step{
-		kind: acquireStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease,
-		reentry: req.Reentry, waited: req.Waited, place: req.Place, permits: req.Permits,
-	})
+	st := s.r.stepStarted(acquisition(ctx, req))
 	res, err := s.Session.Acquire(ctx, req)
-	s.r.numbered(st, res.Token)
-	s.r.stepEnded(st, orRefused(res.Acquired, granted), err)
+	s.r.acquired(st, res, err)
 	return res, err
 }
 
+func acquisition(ctx context.Context, req backend.AcquireRequest) *step {
+	return &step{
+		kind: acquireStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease,
+		reentry: req.Reentry, waited: req.Waited, place: req.Place, permits: req.Permits,
+	}
+}
+
+func (r *Recorder) acquired(s *step, res backend.AcquireResult, err error) {
+	r.numbered(s, res.Token)
+	r.stepEnded(s, orRefused(res.Acquired, granted), err)
+}
+
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	st := s.r.stepStarted(&step{
-		kind: releaseStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits,
-	})
+	st := s.r.stepStarted(release(ctx, req))
 	res, err := s.Session.Release(ctx, req)
+	s.r.released(st, res, err)
+	return res, err
+}
+
+func release(ctx context.Context, req backend.ReleaseRequest) *step {
+	return &step{kind: releaseStep, op: tag(ctx), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
+}
+
+func (r *Recorder) released(s *step, res backend.ReleaseResult, err error) {
 	outcome := refused
 	switch res.Outcome {
 	case backend.Left:
@@ -153,8 +176,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	case backend.Freed:
 		outcome = freed
 	}
-	s.r.stepEnded(st, outcome, err)
-	return res, err
+	r.stepEnded(s, outcome, err)
 }
 
 func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
@@ -238,6 +260,33 @@ func (b renewer) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, an
 	}
 	b.inner.RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
 		b.r.stepEnded(steps[i], orRefused(res.Held, granted), err)
+		answer(i, res, err)
+	})
+}
+
+type batcher struct {
+	r     *Recorder
+	inner backend.Batcher
+}
+
+func (b batcher) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
+	steps := make([]*step, len(reqs))
+	for i, req := range reqs {
+		steps[i] = b.r.stepStarted(acquisition(ctx, req))
+	}
+	b.inner.AcquireBatch(ctx, reqs, func(i int, res backend.AcquireResult, err error) {
+		b.r.acquired(steps[i], res, err)
+		answer(i, res, err)
+	})
+}
+
+func (b batcher) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
+	steps := make([]*step, len(reqs))
+	for i, req := range reqs {
+		steps[i] = b.r.stepStarted(release(ctx, req))
+	}
+	b.inner.ReleaseBatch(ctx, reqs, func(i int, res backend.ReleaseResult, err error) {
+		b.r.released(steps[i], res, err)
 		answer(i, res, err)
 	})
 }
