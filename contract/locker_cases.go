@@ -22,6 +22,7 @@ var lockerCases = slices.Concat(
 	holdCases,
 	holderCases,
 	reasonCases,
+	allCases,
 )
 
 // runLocker runs the cases for Lockers: those about an exclusive lock for each kind that is one, and for readers
@@ -48,6 +49,7 @@ var storeLockerCases = pick(lockerCases,
 	"the key vanishes between lock and re-entry", "an acquisition without an answer", "a last release without an answer",
 	"a release between try and subscribe", "a dead holder", "the subscriptions break", "waiters cancelled at random",
 	"all data is lost", "a connection that breaks", "a counter guarded only by the lock", "Acquire and re-entry",
+	"several locks", "several locks, one without an answer",
 	"the holder of a lock", "the locks of a store",
 )
 
