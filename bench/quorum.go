@@ -173,13 +173,13 @@ func (l quorumStepsLocker) others(do func(*redisScriptsLocker) error) error {
 	return err
 }
 
-const aboutThree = "Three servers, on one CPU together; “one store” has the first of them alone. The one that is down refuses connections, and " +
-	"the one that hangs takes them and never answers. redsync waits for all three by default, and for two with WithFailFast; without it a lock takes seconds where one is down, and some twenty where one hangs, which isn't " +
-	"measured. All go through go-redis as it comes."
+const aboutThree = "Three servers, on one CPU together; “one store” has the first of them alone. The one that is down refuses connections; " +
+	"the one that hangs takes them, and never answers. redsync waits for all three by default, and with WithFailFast for two. Without that, a lock and " +
+	"an unlock take it seconds where one is down, and some twenty where one hangs, which isn't measured. All go through go-redis as it comes."
 
 var workload16 = workload{
 	id: "W16", title: "Three servers: lock and unlock, uncontended",
-	about: aboutThree,
+	about: aboutThree + " “our steps, bare” is the order of ours: one server first, then the others together; and that one last.",
 	metrics: []metric{
 		{"p50", "p50 µs", 0}, {"ratio", "÷ one store", 2}, {"twin", "÷ our steps, bare", 2}, {"p99", "p99 µs", 0}, {"rate", "pairs/s", 0}, {"client", "client CPU µs", 0}, {"server", "servers' CPU µs", 0}, {"allocs", "allocs/pair", 0},
 	},
