@@ -203,6 +203,7 @@ func TestWithoutJava(t *testing.T) {
 
 // Commands are counted as clients send them, and what ours is compared with sends as many as ours.
 func TestUsage(t *testing.T) {
+	const several = 3
 	for _, server := range []struct {
 		store   store
 		start   func(testservers.TB, ...string) *testservers.Server
@@ -212,20 +213,23 @@ func TestUsage(t *testing.T) {
 		{onRedis, testservers.Redis, 2, []string{"bare go-redis", "our scripts, bare", "redsync", "redislock", "dlock"}},
 		{onValkey, testservers.Valkey, 2, []string{"bare go-redis", "bare valkey-go", "our scripts, bare", "dlock"}},
 		{onEtcd, testservers.Etcd, 2, []string{"bare Txn", "concurrency", "our steps, bare", "dlock"}},
+		{onRedis, testservers.Redis, 2 * several, []string{"our scripts, one pipeline", "dlock, All"}},
+		{onValkey, testservers.Valkey, 2 * several, []string{"our scripts, one pipeline", "dlock, All"}},
 	} {
 		t.Run(string(server.store), func(t *testing.T) {
 			t.Parallel()
 			addr := server.start(t).Addr
 			for _, name := range server.members {
-				checkUsage(t, contenderBy(string(server.store)+"/"+name), addr, server.pair)
+				checkUsage(t, contenderBy(string(server.store)+"/"+name), place{addr: addr, names: several}, server.pair)
 			}
 		})
 	}
 }
 
-func checkUsage(t *testing.T, c contender, addr string, want float64) {
+func checkUsage(t *testing.T, c contender, p place, want float64) {
 	t.Helper()
-	sys, err := c.open(place{addr: addr, lease: time.Minute})
+	p.lease, p.kind = time.Minute, c.kind
+	sys, err := c.open(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +245,7 @@ func checkUsage(t *testing.T, c contender, addr string, want float64) {
 				t.Fatalf("%s: lost", c.key())
 			}
 		}
-		u, err := look(c, addr)
+		u, err := look(c, p.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -249,8 +253,8 @@ func checkUsage(t *testing.T, c contender, addr string, want float64) {
 	}
 	before := use() // with what it takes to connect
 	after := use()
-	// Now and then a keep-alive comes between.
-	if got := (after.commands - before.commands) / n; math.Abs(got-want) > 0.1 {
+	// Now and then a keep-alive comes between, or the question of who else waits: the slower the machine, the more often.
+	if got := (after.commands - before.commands) / n; math.Abs(got-want) > 0.5 {
 		t.Errorf("%s: %v commands for a lock and an unlock, want %v", c.key(), got, want)
 	}
 	if after.cpu <= 0 || after.cpu < before.cpu {
