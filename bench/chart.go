@@ -43,6 +43,11 @@ var palettes = map[store]palette{
 	onMemory: {[]string{"#3b82f6", "#93bdf5"}, []string{"#7c5cd6"}, []string{"#8894a8"}},
 }
 
+// Those of three servers are never beside the others.
+func init() {
+	palettes[onThree], palettes[onTwo], palettes[onHanging] = palettes[onRedis], palettes[onValkey], palettes[onEtcd]
+}
+
 // colour returns that of a contender, of whose store and kind some have been drawn.
 func (c contender) colour(drawn map[string]int) string {
 	p := palettes[c.store]

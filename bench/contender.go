@@ -23,6 +23,11 @@ type contender struct {
 
 func (c contender) key() string { return string(c.store) + "/" + c.name }
 
+// takesPart says whether a contender does a workload at a point.
+func (c contender) takesPart(w workload, p point) bool {
+	return slices.Contains(c.in, w.id) && (c.most == 0 || p.processes <= c.most) && (len(p.on) == 0 || slices.Contains(p.on, c.store))
+}
+
 // kindIn returns which kind of lock a contender uses in a trial.
 func (c contender) kindIn(t trial) kind {
 	if c.kind != plainLocks {
@@ -51,6 +56,7 @@ type place struct {
 	addr  string
 	lease time.Duration
 	kind  kind
+	names int // of a lock that is several
 }
 
 // A kind is which of our kinds of lock is used.
@@ -64,6 +70,9 @@ const (
 	bothSides   kind = "read-write" // a locker for writing that is a sharer, too
 	fairLocks   kind = "fair"
 	permits     kind = "permits" // one of many: see mostInside
+	oneLock     kind = "one"     // a plain one, whatever the others do
+	allOfThem   kind = "all"     // several plain ones as one
+	oneByOne    kind = "in turn" // several plain ones, one after the other
 )
 
 // A system is a contender at work: the state of one process.
@@ -88,7 +97,7 @@ type sharer interface {
 	shared() locker
 }
 
-var contenders = slices.Concat(redisContenders, valkeyContenders, etcdContenders, memoryContenders)
+var contenders = slices.Concat(redisContenders, valkeyContenders, etcdContenders, memoryContenders, quorumContenders)
 
 // contenderBy returns a contender.
 func contenderBy(key string) contender {
@@ -99,5 +108,5 @@ func contenderBy(key string) contender {
 // open lets the process's contender begin.
 func (c *child) open() (system, error) {
 	who := contenderBy(c.Contender)
-	return who.open(place{addr: c.Addr, lease: c.Lease, kind: who.kindIn(c.trial)})
+	return who.open(place{addr: c.Addr, lease: c.Lease, kind: who.kindIn(c.trial), names: c.Count})
 }

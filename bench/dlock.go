@@ -21,6 +21,7 @@ import (
 type dlockSystem struct {
 	client     *dlock.Client
 	kind       kind
+	names      int // of a lock that is several
 	closeStore func()
 	acquire    []dlock.AcquireOption
 
@@ -90,7 +91,7 @@ func counting() *dlock.Trace {
 
 func newDlock(b backend.Backend, p place, closeStore func(), opts []dlock.Option) system {
 	opts = append([]dlock.Option{dlock.WithLease(p.lease)}, opts...)
-	return &dlockSystem{client: dlock.New(b, opts...), kind: p.kind, closeStore: closeStore, both: make(map[string]*dlock.RWLocker)}
+	return &dlockSystem{client: dlock.New(b, opts...), kind: p.kind, names: p.names, closeStore: closeStore, both: make(map[string]*dlock.RWLocker)}
 }
 
 func (s *dlockSystem) locker(name string, _ int) (locker, error) {
@@ -107,6 +108,8 @@ func (s *dlockSystem) locker(name string, _ int) (locker, error) {
 		return dlockLocker{s.client.FairLocker(name), s.acquire}, nil
 	case permits:
 		return &dlockPermit{s: s.client.Semaphore(name, mostInside)}, nil
+	case allOfThem, oneByOne:
+		return s.several(name), nil
 	default:
 		return dlockLocker{s.client.Locker(name), s.acquire}, nil
 	}

@@ -18,8 +18,8 @@ var etcdContenders = []contender{
 	{name: "bare Txn, alone", store: onEtcd, in: []string{"W2", "W3", "W11", "W13"}, role: solo, open: openBareEtcd},
 	{name: "our steps, bare", store: onEtcd, in: []string{"W1"}, role: twin, open: openEtcdSteps},
 	{name: "message, round trip", store: onEtcd, in: []string{"W4"}, role: floor, open: openEtcdNotice},
-	{name: "concurrency", store: onEtcd, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, open: openConcurrency},
-	{name: "dlock", store: onEtcd, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W11", "W13"}, role: ours, open: withEtcd()},
+	{name: "concurrency", store: onEtcd, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W18"}, open: openConcurrency},
+	{name: "dlock", store: onEtcd, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W11", "W13", "W18"}, role: ours, open: withEtcd()},
 	{name: "dlock, fair", store: onEtcd, in: []string{"W3", "W4"}, kind: fairLocks, role: ours, open: withEtcd()},
 	{name: "dlock, no hand-over", store: onEtcd, in: []string{"W2", "W3"}, role: ours, open: withEtcd(dlock.WithHandover(0))},
 }

@@ -42,7 +42,7 @@ func (l *lab) javaCommand(t trial) (*exec.Cmd, error) {
 	switch t.Job {
 	case jobLoop:
 		args = append(args, millis(t.Duration), millis(t.Inside), t.Shared,
-			string(contenderBy(t.Contender).kind), strconv.Itoa(t.Goroutines), strconv.Itoa(mostInside))
+			string(contenderBy(t.Contender).kind), strconv.Itoa(t.Goroutines), strconv.Itoa(mostInside), strconv.Itoa(t.Count))
 	case jobAwait:
 		args = append(args, strconv.Itoa(t.Count))
 	default:

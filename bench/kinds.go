@@ -38,7 +38,7 @@ var workload12 = workload{
 		{label: "fair", quick: true, trial: trial{Kind: fairLocks}},
 		{label: "a permit", quick: true, trial: trial{Kind: permits}},
 	},
-	run:    workload1.run,
+	run:    runPairs,
 	charts: []chart{{name: "w12", title: "W12: uncontended pairs a second ÷ the same scripts, bare", metric: "twin", bars: true}},
 }
 

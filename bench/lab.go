@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed951563bd/distsync/internal/test/testservers"
@@ -25,9 +26,10 @@ type lab struct {
 	serverCPU, clientCPU int    // noCPU: any
 	profiles             string // a folder for them; "": none
 
-	servers  map[store]string // addresses
-	java     string           // the class path of Java programs; "": they can't take part
-	versions map[string]bool  // of all servers so far
+	servers  map[store]string              // addresses
+	running  map[store]*testservers.Server // what is behind them, where it is one
+	java     string                        // the class path of Java programs; "": they can't take part
+	versions map[string]bool               // of all servers so far
 	cleanups []func()
 	names    int // that were given out
 	launched int // processes that write profiles
@@ -48,7 +50,7 @@ func newLab(profiles string) *lab {
 
 // start starts the servers that this machine has, and says which it has not.
 func (l *lab) start(wanted ...store) (missing []string) {
-	l.servers = make(map[store]string)
+	l.servers, l.running = make(map[store]string), make(map[store]*testservers.Server)
 	for _, s := range wanted {
 		err := l.startServer(s)
 		if err == nil && s != onMemory {
@@ -64,6 +66,34 @@ func (l *lab) start(wanted ...store) (missing []string) {
 }
 
 func (l *lab) startServer(s store) error {
+	return l.whereServersRun(func() {
+		switch s {
+		case onRedis:
+			l.running[s] = testservers.Redis(l)
+		case onValkey:
+			l.running[s] = testservers.Valkey(l)
+		case onEtcd:
+			// Its history would fill the disk.
+			l.running[s] = testservers.Etcd(l, "--auto-compaction-mode=periodic", "--auto-compaction-retention=1m",
+				"--quota-backend-bytes=8000000000")
+		case onMemory:
+			l.servers[s] = ""
+			return
+		default:
+			l.servers[s] = l.startThree(s)
+			return
+		}
+		l.servers[s] = l.running[s].Addr
+	})
+}
+
+// restart kills a store's server, and starts an empty one at its address.
+func (l *lab) restart(s store) error {
+	return l.whereServersRun(func() { l.running[s].Restart() })
+}
+
+// whereServersRun calls f, and has the servers that it starts run where they should.
+func (l *lab) whereServersRun(f func()) error {
 	return pinned(l.serverCPU, func() (err error) {
 		defer func() {
 			switch r := recover().(type) {
@@ -74,18 +104,7 @@ func (l *lab) startServer(s store) error {
 				panic(r)
 			}
 		}()
-		switch s {
-		case onRedis:
-			l.servers[s] = testservers.Redis(l).Addr
-		case onValkey:
-			l.servers[s] = testservers.Valkey(l).Addr
-		case onEtcd:
-			// Its history would fill the disk.
-			l.servers[s] = testservers.Etcd(l, "--auto-compaction-mode=periodic", "--auto-compaction-retention=1m",
-				"--quota-backend-bytes=8000000000").Addr
-		case onMemory:
-			l.servers[s] = ""
-		}
+		f()
 		return nil
 	})
 }
@@ -102,17 +121,28 @@ func (l *lab) newName() string {
 	return fmt.Sprintf("bench:%d", l.names)
 }
 
-// delayed returns the address of a proxy for a server, through which a round trip takes longer. Call
-// end when it isn't used any more.
+// delayed returns the addresses of proxies for a store's servers, through which a round trip takes longer.
+// Call end when they aren't used any more.
 func (l *lab) delayed(s store, roundTrip time.Duration) (addr string, end func(), err error) {
 	if roundTrip == 0 {
 		return l.servers[s], func() {}, nil
 	}
-	d, err := newDelay(l.servers[s], roundTrip/2)
-	if err != nil {
-		return "", nil, err
+	var addrs []string
+	var proxies []*delay
+	end = func() {
+		for _, d := range slices.Backward(proxies) { // each knows how many threads ran before it
+			d.close()
+		}
 	}
-	return d.addr(), d.close, nil
+	for _, server := range addresses(l.servers[s]) {
+		d, err := newDelay(server, roundTrip/2)
+		if err != nil {
+			end()
+			return "", nil, err
+		}
+		addrs, proxies = append(addrs, d.addr()), append(proxies, d)
+	}
+	return strings.Join(addrs, ","), end, nil
 }
 
 // stop ends the servers.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -43,17 +44,38 @@ var workload1 = workload{
 		{label: "64 goroutines, own key, cancellable", trial: trial{Goroutines: 64}},
 		{label: "64 goroutines, fresh keys", trial: trial{Goroutines: 64, Naming: freshNames, Endless: true}},
 	},
-	run: func(l *lab, _ contender, p point) (values, error) {
-		reps, err := l.perform([]trial{p.trial}, func(f func() error) error { return f() })
+	run:    runPairs,
+	charts: []chart{{name: "w1", title: "W1: uncontended pairs a second ÷ floor", metric: "ratio", bars: true}},
+}
+
+// runPairs has one process lock and unlock what nobody else does.
+func runPairs(l *lab, c contender, p point) (values, error) {
+	if c.isJava() { // which has no other
+		shared, remove, err := sharedSection()
 		if err != nil {
 			return nil, err
 		}
-		v := reps[0].Values
-		v["rate"] = float64(total(reps[0].Counts)) / p.trial.Duration.Seconds()
+		defer remove()
+		p.trial.Shared = shared
+	}
+	var used usage
+	reps, err := l.perform([]trial{p.trial}, func(f func() error) (err error) {
+		used, err = usageOf(c, p.trial.Server, f)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	v := reps[0].Values
+	if v == nil { // of Java
+		v = make(values)
+	}
+	v["rate"] = float64(total(reps[0].Counts)) / p.trial.Duration.Seconds()
+	v["server"] = micros(used.cpu) / float64(max(reps[0].Entries, 1))
+	if reps[0].Pairs.total > 0 { // there are those who have none in so little time
 		v["p50"], v["p99"] = micros(reps[0].Pairs.quantile(0.5)), micros(reps[0].Pairs.quantile(0.99))
-		return v, nil
-	},
-	charts: []chart{{name: "w1", title: "W1: uncontended pairs a second ÷ floor", metric: "ratio", bars: true}},
+	}
+	return v, nil
 }
 
 var contended = []metric{
@@ -106,18 +128,28 @@ var workload3 = workload{
 	},
 }
 
+// sharedSection makes a file for the critical section of several processes.
+func sharedSection() (file string, remove func(), err error) {
+	f, err := os.CreateTemp("", "bench")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { os.Remove(f.Name()) }
+	if err := errors.Join(f.Truncate(int64(unsafe.Sizeof(criticalSection{}))), f.Close()); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return f.Name(), remove, nil
+}
+
 // runContended has processes contend for one lock.
 func runContended(l *lab, c contender, p point) (values, error) {
-	shared, err := os.CreateTemp("", "bench")
+	shared, remove, err := sharedSection()
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(shared.Name())
-	defer shared.Close()
-	if err := shared.Truncate(int64(unsafe.Sizeof(criticalSection{}))); err != nil {
-		return nil, err
-	}
-	p.trial.Shared = shared.Name()
+	defer remove()
+	p.trial.Shared = shared
 	trials := make([]trial, p.processes)
 	for i := range trials {
 		trials[i] = p.trial
@@ -129,21 +161,14 @@ func runContended(l *lab, c contender, p point) (values, error) {
 	}
 	var commands float64
 	reps, err := l.perform(trials, func(f func() error) error {
-		before, err := look(c, p.trial.Server)
-		if err != nil {
-			return err
-		}
-		if err := f(); err != nil {
-			return err
-		}
-		after, err := look(c, p.trial.Server)
-		commands = after.commands - before.commands
+		used, err := usageOf(c, p.trial.Server, f)
+		commands = used.commands
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return summary(reps, p, commands, shared.Name())
+	return summary(reps, p, commands, shared)
 }
 
 // summary returns the figures of processes that contended.
@@ -256,7 +281,7 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	begin := time.Now()
+	cpu, begin := processCPU(), time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	timer := time.AfterFunc(t.Duration, cancel)
@@ -270,6 +295,7 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 		all.Go(func() { errs[i] = turn.loop(ctx, lockers[i], begin) })
 	}
 	all.Wait()
+	cpu = processCPU() - cpu
 	runtime.ReadMemStats(&after)
 	var rep measured
 	for i, turn := range turners {
@@ -288,6 +314,7 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 	rep.Values = values{
 		"allocs": float64(after.Mallocs-before.Mallocs) / float64(max(rep.Entries, 1)),
 		"bytes":  float64(after.TotalAlloc-before.TotalAlloc) / float64(max(rep.Entries, 1)),
+		"client": micros(cpu) / float64(max(rep.Entries, 1)),
 	}
 	return rep, nil
 }

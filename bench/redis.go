@@ -9,6 +9,7 @@ import (
 
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
+	syncredis "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 
@@ -35,7 +36,11 @@ var redisContenders = []contender{
 	{name: "our scripts, message", store: onRedis, in: []string{"W4"}, role: twin, open: openRedisScriptsNotice, scripted: dlockScripts},
 	{name: "redsync", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedsync, scripted: compareAndDelete},
 	{name: "redislock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedislock, scripted: redislockScripts},
-	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13"}, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13", "W18"}, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock, one lock", store: onRedis, in: []string{"W15"}, kind: oneLock, role: floor, open: withRedis(), scripted: dlockScripts},
+	{name: "our scripts, one pipeline", store: onRedis, in: []string{"W15"}, role: twin, open: openRedisPipelines, scripted: dlockScripts},
+	{name: "dlock, one after the other", store: onRedis, in: []string{"W15"}, kind: oneByOne, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock, All", store: onRedis, in: []string{"W15"}, kind: allOfThem, role: ours, open: withRedis(), scripted: dlockScripts},
 	{name: "dlock, traced", store: onRedis, in: []string{"W1"}, role: ours, open: withRedis(dlock.WithTrace(counting())), scripted: dlockScripts},
 	{name: "dlock, no hand-over", store: onRedis, in: []string{"W2", "W3", "W9"}, role: ours, open: withRedis(dlock.WithHandover(0)), scripted: dlockScripts},
 	{name: "dlock, fixed leases", store: onRedis, in: []string{"W9"}, role: ours, open: withFixedLeases(withRedis()), scripted: dlockScripts},
@@ -43,6 +48,7 @@ var redisContenders = []contender{
 	{name: redissonName, store: onRedis, in: []string{"W8", "W10"}, scripted: dlockScripts},
 	{name: redissonName + ", fair", store: onRedis, in: []string{"W3"}, kind: fairLocks, most: 4, scripted: dlockScripts},
 	{name: redissonName + ", permits", store: onRedis, in: []string{"W13"}, kind: permits, scripted: dlockScripts},
+	{name: redissonName + ", MultiLock", store: onRedis, in: []string{"W15"}, kind: allOfThem, scripted: dlockScripts},
 }
 
 // bareRedis takes a lock with SET NX and gives it back with compare-and-delete. While the lock is
@@ -281,24 +287,38 @@ func (l *redisScriptsNoticeLocker) Lock(ctx context.Context) error {
 	}
 }
 
-// redsyncSystem is redsync on one server.
+// redsyncSystem is redsync, on one server or several.
 type redsyncSystem struct {
-	rdb   *redis.Client
-	sync  *redsync.Redsync
-	lease time.Duration
+	clients []*redis.Client
+	sync    *redsync.Redsync
+	opts    []redsync.Option
 }
 
-func openRedsync(p place) (system, error) {
-	rdb := redis.NewClient(&redis.Options{Addr: p.addr})
-	return &redsyncSystem{rdb, redsync.New(goredis.NewPool(rdb)), p.lease}, nil
+func openRedsync(p place) (system, error) { return newRedsync(p), nil }
+
+func openRedsyncFast(p place) (system, error) { return newRedsync(p, redsync.WithFailFast(true)), nil }
+
+func newRedsync(p place, opts ...redsync.Option) *redsyncSystem {
+	s := &redsyncSystem{opts: append(opts, redsync.WithExpiry(p.lease), redsync.WithTries(math.MaxInt))}
+	var pools []syncredis.Pool
+	for _, addr := range addresses(p.addr) {
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		s.clients, pools = append(s.clients, rdb), append(pools, goredis.NewPool(rdb))
+	}
+	s.sync = redsync.New(pools...)
+	return s
 }
 
 // locker returns a mutex that, unlike redsync's default, doesn't give up after 32 attempts.
 func (s *redsyncSystem) locker(name string, _ int) (locker, error) {
-	return redsyncLocker{s.sync.NewMutex(name, redsync.WithExpiry(s.lease), redsync.WithTries(math.MaxInt))}, nil
+	return redsyncLocker{s.sync.NewMutex(name, s.opts...)}, nil
 }
 
-func (s *redsyncSystem) close() { s.rdb.Close() }
+func (s *redsyncSystem) close() {
+	for _, rdb := range s.clients {
+		rdb.Close()
+	}
+}
 
 type redsyncLocker struct{ m *redsync.Mutex }
 

@@ -22,21 +22,38 @@ type usage struct {
 }
 
 // look returns the usage of a contender's server.
-func look(c contender, addr string) (usage, error) {
-	switch c.store {
-	case onRedis, onValkey:
-		return lookRESP(addr, c.scripted)
-	case onEtcd:
+func look(c contender, addr string) (u usage, err error) {
+	switch {
+	case c.store == onEtcd:
 		return lookEtcd(addr)
-	default:
+	case !c.store.isRESP():
 		return usage{}, nil
 	}
+	for _, one := range c.store.answering(addr) {
+		if err := u.addRESP(one, c.scripted); err != nil {
+			return u, err
+		}
+	}
+	return u, nil
 }
 
-func lookRESP(addr string, scripted []string) (u usage, err error) {
+// usageOf returns what a contender's server does while something is done.
+func usageOf(c contender, addr string, do func() error) (usage, error) {
+	before, err := look(c, addr)
+	if err != nil {
+		return usage{}, err
+	}
+	if err := do(); err != nil {
+		return usage{}, err
+	}
+	after, err := look(c, addr)
+	return usage{after.commands - before.commands, after.cpu - before.cpu}, err
+}
+
+func (u *usage) addRESP(addr string, scripted []string) error {
 	info, err := testservers.Do(addr, "INFO", "all")
 	if err != nil {
-		return u, err
+		return err
 	}
 	for line := range strings.Lines(info) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -44,19 +61,19 @@ func lookRESP(addr string, scripted []string) (u usage, err error) {
 		case name == "used_cpu_sys", name == "used_cpu_user":
 			seconds, err := strconv.ParseFloat(value, 64)
 			if err != nil {
-				return u, err
+				return err
 			}
 			u.cpu += time.Duration(seconds * float64(time.Second))
 		case ok && command != "info" && command != "flushall" && !slices.Contains(scripted, command):
 			calls, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",")
 			n, err := strconv.ParseFloat(calls, 64)
 			if err != nil {
-				return u, err
+				return err
 			}
 			u.commands += n
 		}
 	}
-	return u, nil
+	return nil
 }
 
 // lookEtcd counts messages that the server got as commands: those on streams are some, too.
@@ -98,22 +115,30 @@ func serverVersion(s store, addr string) (string, error) {
 		err = json.NewDecoder(res.Body).Decode(&v)
 		return "etcd " + v.Etcdserver, err
 	}
-	info, err := testservers.Do(addr, "INFO", "server")
+	info, err := testservers.Do(addresses(addr)[0], "INFO", "server")
 	if err != nil {
 		return "", err
 	}
-	_, rest, _ := strings.Cut(info, strings.ToLower(string(s))+"_version:")
+	name := onRedis
+	if s == onValkey {
+		name = onValkey
+	}
+	_, rest, _ := strings.Cut(info, strings.ToLower(string(name))+"_version:")
 	version, _, _ := strings.Cut(rest, "\r\n")
-	return string(s) + " " + version, nil
+	return string(name) + " " + version, nil
 }
 
 // flush empties a server. The names in an etcd are never used twice, and their leases end.
 func flush(s store, addr string) error {
-	if s != onRedis && s != onValkey {
+	if !s.isRESP() {
 		return nil
 	}
-	_, err := testservers.Do(addr, "FLUSHALL")
-	return err
+	for _, one := range s.answering(addr) {
+		if _, err := testservers.Do(one, "FLUSHALL"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // usageDuring returns the CPU that this process and its contender's server use for some time, as

@@ -24,13 +24,18 @@ var valkeyContenders = []contender{
 	{name: "our scripts, bare", store: onValkey, in: []string{"W1", "W12"}, role: twin, open: openValkeyScripts, scripted: dlockScripts},
 	{name: "message, round trip", store: onValkey, in: []string{"W4"}, role: floor, open: openValkeyNotice, scripted: noticeScripts},
 	{name: "valkeylock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, open: openValkeylock, scripted: valkeylockScripts},
-	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13"}, role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13", "W18"}, role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "dlock, one lock", store: onValkey, in: []string{"W15"}, kind: oneLock, role: floor, open: withValkey(), scripted: dlockScripts},
+	{name: "our scripts, one pipeline", store: onValkey, in: []string{"W15"}, role: twin, open: openValkeyPipelines, scripted: dlockScripts},
+	{name: "dlock, one after the other", store: onValkey, in: []string{"W15"}, kind: oneByOne, role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "dlock, All", store: onValkey, in: []string{"W15"}, kind: allOfThem, role: ours, open: withValkey(), scripted: dlockScripts},
 	{name: "dlock, no hand-over", store: onValkey, in: []string{"W2", "W3", "W9"}, role: ours, open: withValkey(dlock.WithHandover(0)), scripted: dlockScripts},
 	{name: "dlock, fixed leases", store: onValkey, in: []string{"W9"}, role: ours, open: withFixedLeases(withValkey()), scripted: dlockScripts},
 	{name: "dlock, fair", store: onValkey, in: []string{"W3", "W4"}, kind: fairLocks, role: ours, open: withValkey(), scripted: dlockScripts},
 	{name: redissonName, store: onValkey, in: []string{"W8", "W10"}, scripted: dlockScripts},
 	{name: redissonName + ", fair", store: onValkey, in: []string{"W3"}, kind: fairLocks, most: 4, scripted: dlockScripts},
 	{name: redissonName + ", permits", store: onValkey, in: []string{"W13"}, kind: permits, scripted: dlockScripts},
+	{name: redissonName + ", MultiLock", store: onValkey, in: []string{"W15"}, kind: allOfThem, scripted: dlockScripts},
 }
 
 // bareValkey is bareRedis by way of valkey-go.
@@ -91,7 +96,9 @@ type valkeyScripts struct {
 	kind   kind
 }
 
-func openValkeyScripts(p place) (system, error) {
+func openValkeyScripts(p place) (system, error) { return newValkeyScripts(p) }
+
+func newValkeyScripts(p place) (*valkeyScripts, error) {
 	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{p.addr}})
 	if err != nil {
 		return nil, err
@@ -111,6 +118,10 @@ func (s *valkeyScripts) locker(name string, _ int) (locker, error) {
 }
 
 func (s *valkeyScripts) close() { s.client.Close() }
+
+func (s *valkeyScripts) build(call redisson.Call) valkey.Completed {
+	return s.client.B().Evalsha().Sha1(call.Script.SHA1).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
+}
 
 type valkeyScriptsLocker struct {
 	*valkeyScripts
@@ -135,8 +146,7 @@ func (l *valkeyScriptsLocker) Unlock() error {
 }
 
 func (l *valkeyScriptsLocker) send(ctx context.Context, call redisson.Call) valkey.ValkeyResult {
-	return l.client.Do(ctx, l.client.B().Evalsha().Sha1(call.Script.SHA1).Numkeys(int64(len(call.Keys))).
-		Key(call.Keys...).Arg(call.Args...).Build())
+	return l.client.Do(ctx, l.build(call))
 }
 
 // valkeyNotice is redisNotice by way of valkey-go.

@@ -42,34 +42,38 @@ type point struct {
 	processes int           // of the contender
 	jvms      int           // beside them, with Redisson
 	roundTrip time.Duration // injected
+	cause     cause         // of a leader's end
+	on        []store       // the only ones; none: all of the workload's
 }
 
-var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10, workload11, workload12, workload13, workload14}
+var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10, workload11, workload12, workload13, workload14, workload15, workload16, workload17, workload18}
 
 // jobs are what processes can do.
 var jobs map[string]func(*child) (measured, error)
 
 const (
-	jobLoop    = "loop"
-	jobHolder  = "holder"
-	jobWaiter  = "waiter"
-	jobKeep    = "keep"
-	jobCrowd   = "crowd"
-	jobHolding = "holding"
-	jobMemory  = "memory"
-	jobAwait   = "await"
+	jobLoop     = "loop"
+	jobHolder   = "holder"
+	jobWaiter   = "waiter"
+	jobKeep     = "keep"
+	jobCrowd    = "crowd"
+	jobHolding  = "holding"
+	jobMemory   = "memory"
+	jobAwait    = "await"
+	jobCampaign = "campaign"
 )
 
 func init() { // not at the declaration: the jobs use what uses them
 	jobs = map[string]func(*child) (measured, error){
-		jobLoop:    loop,
-		jobHolder:  handOver,
-		jobWaiter:  takeOver,
-		jobKeep:    keep,
-		jobCrowd:   crowd,
-		jobHolding: holding,
-		jobMemory:  inMemory,
-		jobAwait:   await,
+		jobLoop:     loop,
+		jobHolder:   handOver,
+		jobWaiter:   takeOver,
+		jobKeep:     keep,
+		jobCrowd:    crowd,
+		jobHolding:  holding,
+		jobMemory:   inMemory,
+		jobAwait:    await,
+		jobCampaign: campaign,
 	}
 }
 
@@ -125,7 +129,7 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 		}
 		at := pointResult{Label: p.label, point: p}
 		for _, c := range contenders {
-			if l.has(c) && slices.Contains(c.in, w.id) && (c.most == 0 || p.processes <= c.most) {
+			if l.has(c) && c.takesPart(w, p) {
 				at.Contenders = append(at.Contenders, standing{Store: c.store, Name: c.name, contender: c})
 			}
 		}

@@ -10,12 +10,15 @@ import java.nio.channels.FileChannel;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
@@ -89,6 +92,9 @@ public final class Party {
                 break;
             case "fair":
                 return locking(redisson.getFairLock(args[2]));
+            case "all":
+                return locking(redisson.getMultiLock(IntStream.range(0, Integer.parseInt(args[10]))
+                        .mapToObj(i -> redisson.getLock("{" + args[2] + "}:" + i)).toArray(RLock[]::new)));
             default:
                 return locking(redisson.getLock(args[2]));
         }
@@ -198,6 +204,7 @@ public final class Party {
         private long entries;
         private long clashes;
         private long longest; // wait, in nanoseconds
+        private final Map<Integer, Long> pairs = new TreeMap<>(); // of going in and out, by bucket
 
         Turns(ByteBuffer section, int thread) {
             this.section = section.order(ByteOrder.nativeOrder());
@@ -225,9 +232,16 @@ public final class Party {
                 way.out(in);
                 if (inside - begin < duration) {
                     count++;
+                    pairs.merge(bucket(System.nanoTime() - called), 1L, Long::sum);
                 }
             }
             return this;
+        }
+
+        /** Returns where a duration is counted, as those who read the report do it. */
+        private static int bucket(long nanos) {
+            int exp = Long.SIZE - Long.numberOfLeadingZeros(nanos >>> 7);
+            return (exp << 6) + (int) (nanos >>> exp);
         }
 
         private static void pause(long time) throws InterruptedException {
@@ -239,9 +253,12 @@ public final class Party {
         /** Returns what all threads have measured. Where several may be inside, all entries are shared. */
         static String report(List<Turns> all, boolean shared) {
             long entries = all.stream().mapToLong(t -> t.entries).sum();
-            return String.format("{\"Counts\":[%s],\"Entries\":%d,\"Reads\":%d,\"Clashes\":%d,\"Longest\":%d}",
+            Map<Integer, Long> pairs = new TreeMap<>();
+            all.forEach(t -> t.pairs.forEach((bucket, n) -> pairs.merge(bucket, n, Long::sum)));
+            return String.format("{\"Counts\":[%s],\"Entries\":%d,\"Reads\":%d,\"Clashes\":%d,\"Longest\":%d,\"Pairs\":{%s}}",
                     all.stream().map(t -> Long.toString(t.count)).collect(Collectors.joining(",")), entries, shared ? entries : 0,
-                    all.stream().mapToLong(t -> t.clashes).sum(), all.stream().mapToLong(t -> t.longest).max().orElse(0));
+                    all.stream().mapToLong(t -> t.clashes).sum(), all.stream().mapToLong(t -> t.longest).max().orElse(0),
+                    pairs.entrySet().stream().map(e -> "\"" + e.getKey() + "\":" + e.getValue()).collect(Collectors.joining(",")));
         }
     }
 }
