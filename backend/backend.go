@@ -324,4 +324,8 @@ type LookResult struct {
 	Count     int           // the holds of the request's owner; how many permits it has
 	Remaining time.Duration // until the last of them expires: 0 if there is none, negative if it never does
 	Available int           // how many permits aren't out, of the request's limit; never negative
+
+	// Kept says that what is held is what a release has kept ([ReleaseRequest].Keep): nobody is inside, and Remaining is how long
+	// that goes on. It isn't said of Read and of Permits.
+	Kept bool
 }

@@ -17,13 +17,16 @@
 //	Acquire: held by another                     unchanged; says how long it lasts
 //	Release: the owner's, count > 1              count - 1, expires after the lease
 //	Release: the owner's, count = 1              free; waiters are woken
+//	Release: the owner's, count = 1, with Keep   held by nobody whom a request could name; expires after Keep; nobody is woken
+//	Release: kept after that owner's, with Keep  unchanged, and said to be kept
 //	Release: free, or held by another            unchanged
 //	Renew:   the owner's                         expires after the lease
 //	Renew:   free, or held by another            unchanged
 //	ForceRelease                                 free; waiters are woken if it was held
 //	the lease runs out                           free; nobody need be woken
 //
-// That is a plain lock, [Exclusive], and all that a store must have.
+// That is a plain lock, [Exclusive], and all that a store must have, but for Keep: a store that doesn't say Limits.Keeps is never
+// asked for that. One that does keeps what it has of the other kinds below in the same way, save [Read].
 //
 // # Kinds of lock
 //
@@ -87,6 +90,8 @@
 //	Acquire: the owner has none, out + Permits <= limit has them until the lease runs out
 //	Acquire: the owner has none, out + Permits > limit  unchanged; says when the first of those that are out ends
 //	Release: the owner has as many                      has none; waiters are woken
+//	Release: the owner has as many, with Keep           has none, but they stay out until Keep is over; nobody is woken
+//	Acquire: what the owner had is kept                 unchanged, whatever the limit
 //	Renew:   the owner has as many                      expires after the lease, counted from now
 //	ForceRelease                                        nobody has any; waiters are woken if somebody did
 //	any of these: the owner has another number          what it has is given back, which wakes waiters, and then as if it had none

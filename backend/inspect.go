@@ -54,6 +54,9 @@ type Holder struct {
 
 	// Remaining is how long it lasts if nobody renews it; negative if it never ends.
 	Remaining time.Duration
+
+	// Kept says that the owner has given it back, and that it is kept: see [ReleaseRequest].Keep.
+	Kept bool
 }
 
 // Lister is an optional interface of a [Session] that can list the locks of its store. To list them must not

@@ -38,7 +38,7 @@ func (o *object) inspect(name string, now time.Time) backend.Inspection {
 		i.Kind, i.Limit = backend.Permits, o.limit
 	}
 	if h := o.alone; h.count > 0 {
-		i.Holders = []backend.Holder{{Owner: h.owner, Kind: i.Kind, Count: h.count, Remaining: h.expires.Sub(now)}}
+		i.Holders = []backend.Holder{{Owner: h.owner, Kind: i.Kind, Count: h.count, Remaining: h.expires.Sub(now), Kept: h.kept}}
 	}
 	i.Holders = append(i.Holders, o.sharers(backend.MostHolders-len(i.Holders), now)...)
 	i.More = min(o.alone.count, 1) + len(o.readers) + len(o.permits) - len(i.Holders)
@@ -60,7 +60,7 @@ func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 		if len(sharers) == most {
 			break
 		}
-		sharers = append(sharers, backend.Holder{Owner: owner, Kind: backend.Permits, Count: p.n, Remaining: p.expires.Sub(now)})
+		sharers = append(sharers, backend.Holder{Owner: owner, Kind: backend.Permits, Count: p.n, Remaining: p.expires.Sub(now), Kept: p.kept})
 	}
 	slices.SortFunc(sharers, func(a, b backend.Holder) int { return cmp.Compare(a.Owner, b.Owner) })
 	return sharers

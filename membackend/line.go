@@ -55,7 +55,7 @@ func (o *object) acquireFair(req backend.AcquireRequest, s *session, now time.Ti
 	switch {
 	case res.Acquired:
 		o.leave(req.Owner)
-	case req.Place > 0:
+	case req.Place > 0 && !o.alone.keptBy(req.Owner):
 		o.stand(req.Owner, s, now.Add(req.Place))
 	}
 	return res

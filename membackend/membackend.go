@@ -54,7 +54,7 @@ func (b *Backend) Open() backend.Session {
 }
 
 // Limits implements [backend.Backend]: there are none, and all kinds of lock.
-func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds} }
+func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
 // object returns what a name holds now. The caller has b.mu.
 func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, error) {
@@ -266,13 +266,16 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res 
 	case backend.Read:
 		res.Outcome, wakes = o.releaseRead(req.Owner)
 	case backend.Permits:
-		res.Outcome, wakes = o.releasePermits(req)
+		res.Outcome, wakes = o.releasePermits(req, now)
 	default:
 		res.Outcome, wakes = o.release(req, now)
 	}
 	var due time.Time
-	if res.Outcome == backend.Left {
+	switch res.Outcome {
+	case backend.Left:
 		due = now.Add(req.Lease)
+	case backend.Kept:
+		due = now.Add(req.Keep)
 	}
 	if granted := b.finish(req.Name, &o, due, now, &n); granted || !wakes {
 		return res, nil
@@ -366,7 +369,7 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (re
 	due := now.Add(req.Place)
 	o.keepPlaces(req.Owners, s, due)
 	b.finish(req.Name, &o, due, now, &n)
-	if slices.Contains(req.Owners, o.alone.owner) {
+	if slices.ContainsFunc(req.Owners, o.alone.by) {
 		res.Holder = o.alone.owner
 	}
 	res.Remaining = o.remaining(now)

@@ -25,6 +25,7 @@ type hold struct {
 	count   int
 	expires time.Time
 	token   uint64 // once it was acquired as Fenced
+	kept    bool   // the owner has given it back, but nobody gets it yet
 }
 
 // note says that somebody waits to write.
@@ -33,7 +34,10 @@ type note struct {
 }
 
 // by says whether this is a hold of the owner.
-func (h *hold) by(owner string) bool { return h.count > 0 && h.owner == owner }
+func (h *hold) by(owner string) bool { return h.count > 0 && !h.kept && h.owner == owner }
+
+// keptBy says whether this is what is kept of a hold of the owner.
+func (h *hold) keptBy(owner string) bool { return h.kept && h.owner == owner }
 
 // last lets the hold last until then. A Write never ends earlier than it would have.
 func (h *hold) last(until time.Time) {
@@ -134,7 +138,7 @@ func (o *object) conflicts(k backend.Kind) bool {
 func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.AcquireResult {
 	h := &o.alone
 	if !h.by(req.Owner) && !o.open(req.Owner) {
-		if req.Kind == backend.Write && req.Place > 0 {
+		if req.Kind == backend.Write && req.Place > 0 && !h.keptBy(req.Owner) {
 			o.note(req, now)
 		}
 		return backend.AcquireResult{Remaining: o.remaining(now)}
@@ -205,6 +209,8 @@ func (o *object) release(req backend.ReleaseRequest, now time.Time) (outcome bac
 		wakes = true
 	}
 	switch h := &o.alone; {
+	case req.Keep > 0 && h.keptBy(req.Owner):
+		return backend.Kept, false
 	case !h.by(req.Owner):
 		if req.Kind == backend.Fair {
 			o.leave(req.Owner)
@@ -214,6 +220,9 @@ func (o *object) release(req backend.ReleaseRequest, now time.Time) (outcome bac
 		h.count--
 		h.last(now.Add(req.Lease))
 		return backend.Left, wakes
+	case req.Keep > 0:
+		h.kept, h.expires = true, now.Add(req.Keep)
+		return backend.Kept, false
 	default:
 		*h = hold{}
 		return backend.Freed, true
@@ -265,7 +274,7 @@ func (o *object) look(req backend.LookRequest, now time.Time) (res backend.LookR
 	if o.alone.by(req.Owner) {
 		res.Count = o.alone.count
 	}
-	res.Held, res.Remaining = true, o.alone.expires.Sub(now)
+	res.Held, res.Remaining, res.Kept = true, o.alone.expires.Sub(now), o.alone.kept
 	return res
 }
 

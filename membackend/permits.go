@@ -11,6 +11,7 @@ import (
 type permits struct {
 	n       int
 	expires time.Time
+	kept    bool // the owner has given them back, but nobody gets them yet
 }
 
 // out returns how many permits anybody has.
@@ -36,6 +37,9 @@ func (o *object) limitOf(requested int) (int, error) {
 // has says whether the owner has n permits, and takes those that are of another number, so that it has n or none.
 func (o *object) has(owner string, n int) (has, taken bool) {
 	p, ok := o.permits[owner]
+	if p.kept {
+		return false, false
+	}
 	if ok && p.n != n {
 		delete(o.permits, owner)
 		return false, true
@@ -55,14 +59,14 @@ func (o *object) acquirePermits(req backend.AcquireRequest, now time.Time) (res 
 	}
 	had := len(o.permits) > 0
 	has, taken := o.has(req.Owner, req.Permits)
-	if !has && req.Permits > limit-o.out() {
+	if !has && (req.Permits > limit-o.out() || o.permits[req.Owner].kept) {
 		return backend.AcquireResult{Remaining: o.firstPermits().Sub(now)}, taken, nil
 	}
 	wakes, o.limit = had && limit > o.limit, limit // not if it is refused: those who wait for different wholes would wake each other
 	if o.permits == nil {
 		o.permits = make(map[string]permits)
 	}
-	o.permits[req.Owner] = permits{req.Permits, now.Add(req.Lease)}
+	o.permits[req.Owner] = permits{n: req.Permits, expires: now.Add(req.Lease)}
 	return backend.AcquireResult{Acquired: true, Count: req.Permits}, wakes || taken, nil
 }
 
@@ -77,10 +81,16 @@ func (o *object) firstPermits() (first time.Time) {
 }
 
 // releasePermits is Release of Permits.
-func (o *object) releasePermits(req backend.ReleaseRequest) (outcome backend.ReleaseOutcome, wakes bool) {
+func (o *object) releasePermits(req backend.ReleaseRequest, now time.Time) (outcome backend.ReleaseOutcome, wakes bool) {
 	has, taken := o.has(req.Owner, req.Permits)
-	if !has {
+	switch {
+	case req.Keep > 0 && o.permits[req.Owner].kept:
+		return backend.Kept, false
+	case !has:
 		return backend.NotHeld, taken
+	case req.Keep > 0:
+		o.permits[req.Owner] = permits{req.Permits, now.Add(req.Keep), true}
+		return backend.Kept, false
 	}
 	delete(o.permits, req.Owner)
 	return backend.Freed, true
@@ -90,7 +100,7 @@ func (o *object) releasePermits(req backend.ReleaseRequest) (outcome backend.Rel
 func (o *object) renewPermits(req backend.RenewRequest, now time.Time) (held, wakes bool) {
 	has, taken := o.has(req.Owner, req.Permits)
 	if has {
-		o.permits[req.Owner] = permits{req.Permits, now.Add(req.Lease)}
+		o.permits[req.Owner] = permits{n: req.Permits, expires: now.Add(req.Lease)}
 	}
 	return has, taken
 }
@@ -109,6 +119,9 @@ func (o *object) lookPermits(req backend.LookRequest, now time.Time) (res backen
 	for _, p := range o.permits {
 		last = later(last, p.expires)
 	}
-	res.Held, res.Remaining, res.Count = true, last.Sub(now), o.permits[req.Owner].n
+	res.Held, res.Remaining = true, last.Sub(now)
+	if p := o.permits[req.Owner]; !p.kept {
+		res.Count = p.n
+	}
 	return res, nil
 }
