@@ -36,6 +36,7 @@ type Locker struct {
 	client  *dlock.Client
 	atLeast time.Duration
 	log     *slog.Logger
+	unnamed string // what gocron calls a job that is made of Task, and given no name
 
 	mu   sync.Mutex
 	last map[string]*run // of each job, what was locked last
@@ -59,6 +60,7 @@ func NewLocker(client *dlock.Client, opts ...Option) *Locker {
 		panic("gocronlock: the client is nil")
 	}
 	l := &Locker{client: client, atLeast: DefaultAtLeast, log: slog.Default(), last: make(map[string]*run)}
+	l.unnamed = runtime.FuncForPC(reflect.ValueOf(l.task("", nil)).Pointer()).Name()
 	for _, opt := range opts {
 		opt(l)
 	}
@@ -89,7 +91,7 @@ type run struct {
 }
 
 func (l *Locker) lock(ctx context.Context, key string) (*run, error) {
-	if key == nameOfTasks {
+	if key == l.unnamed {
 		return nil, errNoName
 	}
 	// The attempt is bounded, but not the context of the hold, which comes from this one.
@@ -167,9 +169,6 @@ func (r *run) Unlock(ctx context.Context) error {
 func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(l.task(name, fn))
 }
-
-// nameOfTasks is what gocron calls a job that is made of Task and has no name.
-var nameOfTasks = runtime.FuncForPC(reflect.ValueOf((*Locker).task(nil, "", nil)).Pointer()).Name()
 
 // task isn't inlined, since gocron names a job by what the runtime calls its function.
 //
