@@ -444,7 +444,7 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 	if a.h == nil {
 		a.h = c.claimForLocked(a)
 	}
-	h, lease := a.h, c.stored(a.o.lease)
+	h, lease := a.h, c.stored(a.o.asked())
 	sent, forced := c.now(), c.forced.Load()
 	h.claim.sending(sent, lease)
 	c.attempts++
@@ -467,7 +467,7 @@ func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.Acq
 	case err != nil:
 		if backend.KindOf(err) == backend.Unknown {
 			h.claim.unsure = true
-			h.claim.doubted(a.o.lease)
+			h.claim.doubted(a.o.asked())
 		}
 		if c.closed && backend.KindOf(err) == backend.Refused {
 			err = both(ErrClosed, err) // the session is closed, too
@@ -475,14 +475,14 @@ func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.Acq
 		return 0, err
 	case a.handed == h: // the store gave it away, and said so, before the answer to this came
 		if res.Acquired && c.checkLocked(h) {
-			h.claim.extend(sent, a.o.lease)
+			h.claim.extend(sent, a.o.asked())
 		}
 		return 0, nil
 	case !res.Acquired:
 		h.claim.noted = h.claim.noted || (rules[a.kind].notes || rules[a.kind].placed) && !a.single()
 		return res.Remaining, errHeld
 	}
-	h.claim.extend(sent, a.o.lease)
+	h.claim.extend(sent, a.o.asked())
 	h.claim.noted = rules[a.kind].placed // until it is granted: who is late has had his turn
 	if h.claim.more != nil {
 		h.claim.more.token = res.Token
@@ -498,6 +498,9 @@ func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.Acq
 		return 0, nil
 	}
 	h.claim.noted = false
+	if a.o.keeps {
+		h.claim.keep(c.now() + a.o.atLeast)
+	}
 	a.h = c.grantLocked(h, sent)
 	c.caughtUpLocked(h.claim)
 	c.dequeueLocked(a)
@@ -600,7 +603,7 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	cl := &all.claim
 	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked()
 	cl.lease, cl.watched = a.o.lease, !a.o.fixed
-	if a.kind != backend.Exclusive {
+	if a.kind != backend.Exclusive || a.o.keeps {
 		cl.more = &more{permit: permit{many: a.o.permits, limit: a.o.limit}}
 	}
 	all.hold.rest(a.party, a.kind, cl)
@@ -642,10 +645,11 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	}
 	cl, now := h.claim, c.now()
 	lease, count := cl.reentryLease(a.o, now), h.count+1
-	cl.sending(now, c.stored(lease))
+	asked := max(lease, a.o.atLeast, cl.left(now))
+	cl.sending(now, c.stored(asked))
 	c.unlock()
 
-	res, err := step(ctx, c, backend.Session.Acquire, cl.acquireRequest(c.stored(lease), true))
+	res, err := step(ctx, c, backend.Session.Acquire, cl.acquireRequest(c.stored(asked), true))
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -654,10 +658,13 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 		if !cl.watched && !a.o.fixed {
 			cl.watched, h.renewedFrom = true, count
 		}
-		c.prolongLocked(h, now, lease)
+		if a.o.keeps {
+			cl.keep(c.now() + a.o.atLeast)
+		}
+		c.prolongLocked(h, now, lease, asked)
 		return nil
 	}
-	return c.failReentryLocked(h, lease, res, err)
+	return c.failReentryLocked(h, asked, res, err)
 }
 
 // reentryLease returns the lease to ask for: that of the hold, or, if the hold isn't renewed, what
@@ -677,11 +684,11 @@ func (cl *claim) remaining(now instant) time.Duration {
 	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// prolongLocked notes an answer that granted a lease in a counting step.
-func (c *Client) prolongLocked(h *hold, sent instant, lease time.Duration) {
+// prolongLocked notes an answer that granted the lease asked for in a counting step; lease is what the next renewal asks for.
+func (c *Client) prolongLocked(h *hold, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.lease = lease
-	cl.extend(sent, lease)
+	cl.extend(sent, asked)
 	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
 }
 

@@ -86,6 +86,9 @@ type more struct {
 
 	permit // of a semaphore
 
+	kept instant // until when it stays taken, whatever its holder does; 0: for no longer than it is held
+	sent instant // when the last request was sent that was granted
+
 	grant time.Duration // for how long the store gave it to who was first in line; 0 once it is renewed
 	end   instant       // until when the call wanted it then
 }
@@ -119,11 +122,13 @@ func (cl *claim) until() instant { return instant(cl.deadline.Load()) }
 // passes says whether a claim may pass from one holder to another, or be joined, the hand-over time apart: it is
 // renewed, and no request without an answer can shorten it or count up.
 func (cl *claim) passes(now instant) bool {
-	return cl.watched && cl.doubt == 0 && !cl.dead && now < cl.until()
+	return cl.watched && cl.doubt == 0 && !cl.dead && now < cl.until() && !cl.stays()
 }
 
 // suits says whether a claim is what an acquisition asks for, its kind apart.
-func (cl *claim) suits(a *acquisition) bool { return !a.o.fixed && a.o.lease == cl.lease }
+func (cl *claim) suits(a *acquisition) bool {
+	return !a.o.fixed && !a.o.keeps && a.o.lease == cl.lease
+}
 
 // extend notes that the store granted lease to a request that was sent at that instant.
 func (cl *claim) extend(sent instant, lease time.Duration) {
@@ -134,7 +139,7 @@ func (cl *claim) extend(sent instant, lease time.Duration) {
 		cl.deadline.Store(int64(until))
 	}
 	if cl.more != nil {
-		cl.more.grant = 0
+		cl.more.grant, cl.more.sent = 0, sent
 	}
 }
 
@@ -156,6 +161,32 @@ func (cl *claim) token() uint64 {
 		return 0
 	}
 	return cl.more.token
+}
+
+// keep has a claim stay taken until then, or for longer if that was wanted before.
+func (cl *claim) keep(until instant) {
+	if cl.more == nil {
+		cl.more = new(more)
+	}
+	cl.more.kept = max(cl.more.kept, until)
+}
+
+// forgo takes that back.
+func (cl *claim) forgo() {
+	if cl.more != nil {
+		cl.more.kept = 0
+	}
+}
+
+// stays says whether a claim stays taken for a time that doesn't depend on its holder.
+func (cl *claim) stays() bool { return cl.more != nil && cl.more.kept > 0 }
+
+// left returns how much is left of that time.
+func (cl *claim) left(now instant) time.Duration {
+	if cl.more == nil {
+		return 0
+	}
+	return max(cl.more.kept-now, 0)
 }
 
 // granted returns for how long the store gave the claim to who was first in line, and 0 if it is renewed since.
@@ -517,7 +548,7 @@ func (cl *claim) lookRequest() backend.LookRequest {
 
 // permits returns how many permits a claim is for, and of how many.
 func (cl *claim) permits() (n, limit int) {
-	if cl.more == nil {
+	if !rules[cl.kind].many {
 		return 0, 0
 	}
 	return cl.more.many, cl.more.limit

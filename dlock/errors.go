@@ -53,7 +53,7 @@ var (
 // Error is the error of every call in this package that returns one. It wraps one or more of the
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
-	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect or list, or hold, where it is about a hold itself; of the reading side of an RWLocker with an r before it
+	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect, list or once, or hold, where it is about a hold itself; of the reading side of an RWLocker with an r before it
 	Name string // the lock's; of list the prefix
 	Err  error
 }

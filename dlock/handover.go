@@ -251,6 +251,9 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 		c.leaveForsakenLocked(h)
 		return nil, ErrClosed
 	case over != nil:
+		if h.count == 1 {
+			h.claim.forgo() // nobody has acquired it
+		}
 		c.backgroundLocked(func() { c.giveBack(context.Background(), h) }) // or take it back
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && rules[a.kind].shared:

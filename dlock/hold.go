@@ -132,8 +132,16 @@ func (h *Hold) HolderID() string { return h.mustBeHeld().hold.claim.owner }
 // Token returns the lock's fencing token, if it is one of a [Client.FencedLocker]: a number, never 0, that is
 // larger than any given out for this lock before. It stays what it is when the lock is lost: that is what it is for.
 func (h *Hold) Token() (token uint64, ok bool) {
-	token = h.mustBeHeld().hold.claim.token()
+	token = h.mustBeHeld().hold.token()
 	return token, token != 0
+}
+
+// token returns the fencing token of a hold, or 0. It needs no mutex.
+func (h *hold) token() uint64 {
+	if !rules[h.kind].numbered {
+		return 0
+	}
+	return h.claim.token()
 }
 
 // Name returns the lock's name.
@@ -154,7 +162,7 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 		if id.hold == nil {
 			continue
 		}
-		if token := id.hold.claim.token(); token != 0 {
+		if token := id.hold.token(); token != 0 {
 			return token, true
 		}
 	}

@@ -154,6 +154,8 @@ type Holder struct {
 	Kind      backend.Kind  // Exclusive for all three ways to a plain lock
 	Count     int           // how often it holds the lock, or how many permits it has
 	Remaining time.Duration // how long it lasts if nobody renews it; negative if it never ends
+
+	Kept bool // it has given it back, and the lock stays taken nevertheless: see [AtLeast] and [Client.Once]
 }
 
 // LockInfo is a lock as the store knows it.
@@ -201,7 +203,7 @@ func inspect(s backend.Session, ctx context.Context, req backend.InspectRequest)
 func newLockInfo(i backend.Inspection) LockInfo {
 	info := LockInfo{Name: i.Name, Kind: i.Kind, More: i.More, Line: i.Line, Limit: i.Limit}
 	for _, h := range i.Holders {
-		info.Holders = append(info.Holders, Holder{h.Owner, clientOf(h.Owner), h.Kind, h.Count, h.Remaining})
+		info.Holders = append(info.Holders, Holder{h.Owner, clientOf(h.Owner), h.Kind, h.Count, h.Remaining, h.Kept})
 	}
 	return info
 }

@@ -86,7 +86,7 @@ func TestHolders(t *testing.T) {
 		c.Locker("x").Lock()
 		h, err := other.FairLocker("x").Holder(ctx)
 		must(t, err)
-		if want := (Holder{h.ID, "a:b", backend.Exclusive, 1, DefaultLease}); h != want || h.ID == "" {
+		if want := (Holder{h.ID, "a:b", backend.Exclusive, 1, DefaultLease, false}); h != want || h.ID == "" {
 			t.Errorf("Holder = %+v, want %+v", h, want)
 		}
 		if _, err := other.Semaphore("x", 1).Holders(ctx); !errors.Is(err, ErrConflict) {

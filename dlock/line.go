@@ -263,6 +263,9 @@ func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration)
 	end := c.now() + promised(a.o.lease)
 	cl.deadline.Store(int64(min(since+promised(lease), end)))
 	cl.more.grant, cl.more.end = lease, end
+	if a.o.keeps {
+		cl.keep(c.now() + a.o.atLeast)
+	}
 	a.h = nil
 	c.dequeueLocked(a)
 	a.via = ViaGranted

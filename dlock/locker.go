@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -313,6 +314,9 @@ func (l *Locker) acquire(ctx context.Context, who caller, o acquireOptions, opts
 		return nil, both(err, l.client.whyOver(who.hold))
 	}
 	o, err := l.client.options(o, opts)
+	if err == nil && o.keeps {
+		err = l.keeps()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -395,6 +399,18 @@ func (l *Locker) usable(ctx context.Context) error {
 		return backend.UnknownKind(c.store, l.kind)
 	}
 	return l.client.over(ctx)
+}
+
+// keeps says why what is released can't be kept, if so.
+func (l *Locker) keeps() error {
+	switch {
+	case rules[l.kind].shared:
+		return fmt.Errorf("a %v lock can't be kept: %w", l.kind, errors.ErrUnsupported)
+	case !l.client.limits.Keeps:
+		return fmt.Errorf("%s can't keep what is released: %w", l.client.store, errors.ErrUnsupported)
+	default:
+		return nil
+	}
 }
 
 // look asks the store about the lock.

@@ -211,7 +211,12 @@ func (c *Client) lossLocked(h *hold, w why) *Loss {
 }
 
 // confirmed returns when the request was sent with which the store has last granted a claim what it has.
-func (cl *claim) confirmed() instant { return max(cl.until()-promised(cl.effective()), cl.began) }
+func (cl *claim) confirmed() instant {
+	if cl.stays() {
+		return max(cl.more.sent, cl.began)
+	}
+	return max(cl.until()-promised(cl.effective()), cl.began)
+}
 
 // mostLosses is how many losses a client remembers for [Client.Losses].
 const mostLosses = 64

@@ -105,6 +105,8 @@ type acquireOptions struct {
 	fixed   bool // the lease was given: it is not renewed
 	wait    time.Duration
 	bounded bool // the wait was given
+	atLeast time.Duration
+	keeps   bool // atLeast was given
 
 	permits, limit int // of a semaphore
 }
@@ -126,6 +128,22 @@ func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }
 
+// AtLeast has the lock stay taken until d after it was acquired, however early it is unlocked, and also if its holder dies: for a job that
+// every replica starts, and that is over so soon that one whose clock is late would find the lock free and run it again ([Client.Once] is made for that). Until
+// d is over every request for the lock, and every renewal, asks the store for no less than what is left of d. The last unlock then sets what is left,
+// which the store counts, and wakes nobody; who waits finds the lock free when that is over, in this client at once, elsewhere at the latest after a third of the lease, 10 s
+// at most. Until then another's [Locker.TryLock] is false, [Locker.TTL] says how long it goes on, and [Locker.ForceUnlock] ends it. An unlock after d
+// is an ordinary one, and so is giving back what a call got that returns an error.
+//
+// Such a hold isn't handed on inside the client. With [Lease] the lease is the longer of both. Whoever re-enters with AtLeast has the lock stay taken
+// for the longest of what was asked for. A fair lock that was given to who stood in line has its d from its first renewal on, which follows at once.
+//
+// A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is
+// released: it wraps [errors.ErrUnsupported], and nothing is acquired.
+func AtLeast(d time.Duration) AcquireOption {
+	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
+}
+
 // options applies opts to what the call does by default, and checks the outcome.
 func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
 	if len(opts) > 0 {
@@ -141,6 +159,15 @@ func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 		return o, err
 	}
 	o.lease = o.lease.Truncate(time.Millisecond)
+	if o.keeps {
+		if err := checkKeep(o.atLeast); err != nil {
+			return o, err
+		}
+		o.atLeast = (o.atLeast + time.Millisecond - 1).Truncate(time.Millisecond)
+		if o.fixed {
+			o.lease = max(o.lease, o.atLeast)
+		}
+	}
 	if o.wait < 0 {
 		return o, fmt.Errorf("the wait %v is negative", o.wait)
 	}
@@ -155,6 +182,19 @@ func (o acquireOptions) with(opts []AcquireOption) (acquireOptions, error) {
 		opt(&o)
 	}
 	return o, nil
+}
+
+// asked returns the lease that the store is asked for.
+func (o acquireOptions) asked() time.Duration { return max(o.lease, o.atLeast) }
+
+func checkKeep(d time.Duration) error {
+	switch {
+	case d <= 0:
+		return fmt.Errorf("to keep the lock for %v: that isn't positive", d)
+	case d > longestLease:
+		return fmt.Errorf("to keep the lock for %v: that is longer than ten years", d)
+	}
+	return nil
 }
 
 // longestLease keeps sums of leases and instants far from what a Duration holds.

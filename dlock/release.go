@@ -198,16 +198,17 @@ func (h *hold) leaves() bool {
 func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) error {
 	cl := h.claim
 	h.count--
-	lease := cl.remaining(now)
+	lease := cl.lease
+	asked := max(cl.remaining(now), cl.left(now))
 	if h.count < h.renewedFrom {
 		cl.watched, h.renewedFrom = false, 0 // what is left has a fixed lease
-	} else {
-		lease = max(cl.lease, lease)
+		lease = asked
 	}
-	cl.sending(now, c.stored(lease))
+	asked = max(asked, lease)
+	cl.sending(now, c.stored(asked))
 	c.unlock()
 
-	res, err := step(ctx, c, backend.Session.Release, cl.releaseRequest(c.stored(lease), false))
+	res, err := step(ctx, c, backend.Session.Release, cl.releaseRequest(c.stored(asked), false))
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -218,14 +219,14 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) err
 		return ErrLost
 	case err != nil:
 		if backend.KindOf(err) == backend.Unknown {
-			cl.doubted(lease)
+			cl.doubted(asked)
 		}
 		return nil
 	case res.Outcome != backend.Left:
 		c.loseLocked(h, gone) // the store had lost it, and the last re-entry began a fresh one
 		return ErrLost
 	}
-	c.prolongLocked(h, now, lease)
+	c.prolongLocked(h, now, lease, asked)
 	return nil
 }
 
@@ -276,9 +277,12 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 	if q != nil {
 		own = q.releasedLocked()
 	}
-	if res.Outcome == backend.Freed {
+	switch {
+	case res.Outcome == backend.Freed:
 		c.freedLocked(cl, began, res, own)
-	} else {
+	case res.Outcome == backend.Kept && own != heard: // a message would be of somebody who has forced it
+		c.keptLocked(cl)
+	default:
 		c.wakeLocked(cl) // freed or not: nobody here has it any more
 	}
 	c.vacateLocked(h)
@@ -303,15 +307,47 @@ func (q *queue) releasedLocked() message {
 	return own
 }
 
+// keptLocked notes that what was claimed is released, but kept: who waits looks again when that is over, and not before.
+func (c *Client) keptLocked(cl *claim) {
+	o := c.presentLocked(cl)
+	if o == nil {
+		return
+	}
+	over := c.now() + c.stored(cl.left(c.now())) + endJitter
+	if q := o.line; q != nil {
+		q.soon = q.soon || q.looking // that one may not have seen it
+		c.hastenLocked(&q.look, over)
+	}
+	switch q := o.queue; {
+	case q == nil || q.lead == nil:
+	case rules[cl.kind].many:
+		c.wakeQueueLocked(q) // it may not have asked so far, since this client had too many out itself
+	default:
+		if q.again == 0 || over < q.again {
+			q.again = over // what an attempt under way is answered may be from before
+		}
+		c.hastenLocked(&q.lead.alarm, over)
+	}
+}
+
+// lastRelease asks to give back all that is left of a claim, and to keep it for as long as that is wanted.
+func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.ReleaseRequest {
+	req := cl.releaseRequest(lease, ask)
+	if left := cl.left(c.now()); left > 0 {
+		req.Keep, req.AskWaiting = c.stored(left), false
+	}
+	return req
+}
+
 // drain repeats a last release until the store holds nothing of that number any more. It says
 // how that ended if it was us who freed it.
 func (c *Client) drain(ctx context.Context, cl *claim, lease time.Duration, ask bool) (freed backend.ReleaseResult, err error) {
 	var tries backoff
 	sent := false // a release of ours may have been carried out
 	for {
-		res, err := step(ctx, c, backend.Session.Release, cl.releaseRequest(lease, ask))
+		res, err := step(ctx, c, backend.Session.Release, c.lastRelease(cl, lease, ask))
 		switch {
-		case err == nil && res.Outcome == backend.Freed:
+		case err == nil && (res.Outcome == backend.Freed || res.Outcome == backend.Kept):
 			return res, nil
 		case err == nil && res.Outcome == backend.Left:
 			sent = true
@@ -391,7 +427,7 @@ func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
 // releaseOnce sends one release, whether the client is closed or not. If one was sent before, it is
 // no surprise that nothing is held.
 func (c *Client) releaseOnce(ctx context.Context, cl *claim, lease time.Duration, sent bool) (res backend.ReleaseResult, err error) {
-	if req := cl.releaseRequest(lease, false); c.leavable != nil {
+	if req := c.lastRelease(cl, lease, false); c.leavable != nil {
 		res, err = here(ctx, c, backend.Session.Release, req)
 	} else {
 		res, err = aside(ctx, c, func() {}, backend.Session.Release, req)

@@ -398,7 +398,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	if !a.o.fixed {
 		cl.watched, h.renewedFrom = true, h.count
 	}
-	c.prolongLocked(h, now, lease)
+	c.prolongLocked(h, now, lease, lease)
 	return nil
 }
 

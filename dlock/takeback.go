@@ -83,7 +83,7 @@ func (c *Client) releaseAgain(t *takeBack) {
 	ctx, cancel := context.WithTimeout(c.ctx, t.patience.next(firstPatience, longestRelease))
 	defer cancel()
 	sent := c.now()
-	res, err := step(ctx, c, backend.Session.Release, t.claim.releaseRequest(c.stored(t.claim.lease), false))
+	res, err := step(ctx, c, backend.Session.Release, c.lastRelease(t.claim, c.stored(t.claim.lease), false))
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -113,6 +113,8 @@ func (c *Client) tookBackLocked(t *takeBack, sent instant, res backend.ReleaseRe
 		return
 	case err == nil && res.Outcome == backend.Freed:
 		c.wakeLocked(cl)
+	case err == nil && res.Outcome == backend.Kept:
+		c.keptLocked(cl)
 	}
 	if answered && (sent >= cl.horizon || !cl.unsure) || sent >= cl.horizon+max(cl.lease, takeBackPatience) {
 		cl.back = false

@@ -108,12 +108,12 @@ type ReleaseOutcome uint8
 
 // Outcomes of unlocks.
 const (
-	Released      ReleaseOutcome = iota
-	HandedOn                     // to another goroutine of this client
-	StillHeld                    // it was one of several holds
-	AlreadyLost                  // Lost has told of that
-	ReleaseFailed                // the store didn't confirm it, and it goes on in the background
-	Forsaken                     // it was not released when the client was closed, and ends with its lease or a later unlock
+	Released      ReleaseOutcome = iota // perhaps to stay taken for a while: see AtLeast
+	HandedOn                            // to another goroutine of this client
+	StillHeld                           // it was one of several holds
+	AlreadyLost                         // Lost has told of that
+	ReleaseFailed                       // the store didn't confirm it, and it goes on in the background
+	Forsaken                            // it was not released when the client was closed, and ends with its lease or a later unlock
 )
 
 // String returns the outcome in a word: "released", "handover", "held", "lost", "error" or "closed".

@@ -144,12 +144,13 @@ func (c *Client) nextLook(cl *claim, sent instant) instant {
 	}
 }
 
-// renewalLease returns the lease that a renewal asks for: of one that isn't to last any longer, what is left.
+// renewalLease returns the lease that a renewal asks for: of one that isn't to last any longer, what is left, but not less than
+// it stays taken.
 func (cl *claim) renewalLease(now instant) time.Duration {
 	if cl.watched {
-		return cl.lease
+		return max(cl.lease, cl.left(now))
 	}
-	return cl.remaining(now)
+	return max(cl.remaining(now), cl.left(now))
 }
 
 // effective returns the lease that the claim can count on: its own, or a shorter one of a request
