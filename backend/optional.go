@@ -36,6 +36,10 @@ type SubscribeRequest struct {
 	Owner string // empty: a subscription is for all who wait in one client
 	Wake  func(Wakeup)
 
+	// Watches says that whoever subscribes doesn't wait for the lock, but looks who has it: a store that lets those who are
+	// subscribed come one after the other doesn't count this one. Wake may be called also when somebody has acquired the lock.
+	Watches bool
+
 	// Granted is told of a Fair lock that was given to somebody in line: see [Liner]. For other kinds it is nil. What is
 	// said of Wake goes for it, too. Wake is then for those who are to look again; a release that gives the lock to
 	// the first in line, or frees it while nobody is in line, need not call it. Either may lead to Subscription.Close before it returns.

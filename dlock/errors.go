@@ -38,6 +38,9 @@ var (
 	// ErrClosed says that the client is closed.
 	ErrClosed = errors.New("client closed")
 
+	// ErrResigned is the cause with which the context of a leader ends after [Election.Resign].
+	ErrResigned = errors.New("resigned")
+
 	// ErrConflict says that the lock's name holds something that is not a lock, or one of another kind; or that
 	// the caller itself has it as one of another kind.
 	ErrConflict = backend.ErrConflict
@@ -53,7 +56,7 @@ var (
 // Error is the error of every call in this package that returns one. It wraps one or more of the
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
-	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect, list or once, or hold, where it is about a hold itself; of the reading side of an RWLocker with an r before it
+	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, run, leader or changes, or hold, where it is about a hold itself; of the reading side of an RWLocker with an r before it
 	Name string // the lock's; of list the prefix
 	Err  error
 }

@@ -121,6 +121,35 @@ func TestLineGoesOn(t *testing.T) {
 	}
 }
 
+// TestWhoWatchesIsNotInLine: who only looks keeps nobody waiting, and waits for nobody.
+func TestWhoWatchesIsNotInLine(t *testing.T) {
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	holder, watcher, waiter := open(t, admin), open(t, connect(t, server.Addr)), open(t, connect(t, server.Addr))
+	woken, turn := make(chan bool, 100), make(chan bool, 100)
+	for _, sub := range []struct {
+		s       session
+		watches bool
+		woken   chan bool
+	}{{watcher, true, woken}, {waiter, false, turn}} {
+		req := backend.SubscribeRequest{Name: "n", Watches: sub.watches, Wake: func(backend.Wakeup) { sub.woken <- true }}
+		wiretest.Must[backend.Subscription](t)(sub.s.Subscribe(t.Context(), req))
+		etcdbackend.Turn(sub.s, time.Hour)
+	}
+	if n := waitingFor(t, admin, "n"); n != 1 {
+		t.Errorf("%d keys of one who waits", n)
+	}
+	wiretest.Must[backend.AcquireResult](t)(holder.Acquire(t.Context(), acquire(alice)))
+	<-woken
+	wiretest.Must[backend.ReleaseResult](t)(holder.Release(t.Context(), release(alice)))
+	<-woken
+	<-turn
+	watcher.Close()
+	if n := waitingFor(t, admin, "n"); n != 1 {
+		t.Errorf("%d keys of one who waits", n)
+	}
+}
+
 // TestWaitingIsKept: whoever waits for long keeps its place.
 func TestWaitingIsKept(t *testing.T) {
 	server := testservers.Etcd(t)

@@ -57,6 +57,7 @@ type subscription struct {
 	shared  *shared  // of a read-write lock
 	permits *permits // of a semaphore
 	line    *lineup  // of a fair lock
+	watches bool     // nobody waits
 	wake    func(backend.Wakeup)
 	changed func(broken error) // nil if nobody looks on
 
@@ -104,7 +105,7 @@ type shared struct {
 // the key is deleted, also when its lease has run out: a little later for each who is ahead in the line, and
 // not if somebody takes the lock before. Of a read-write lock the keys of readers and notes are watched, too: a
 // reader who leaves is told of likewise, whether others read or not, and so is the end of a write, if nobody of this client
-// waits to read. Else that is told at once, as is the end of a note. Of a semaphore the keys of permits are watched: see [permits].
+// waits to read. Else that is told at once, as is the end of a note. Who only watches is told of all that happens to the keys, at once, and isn't in the line. Of a semaphore the keys of permits are watched: see [permits].
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return nil, err
@@ -116,6 +117,9 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	sub.wake = func(w backend.Wakeup) {
 		s.others.remove(req.Name)
 		req.Wake(w)
+	}
+	if req.Watches {
+		sub.watches, sub.wake = true, req.Wake
 	}
 	switch req.Kind {
 	case backend.Permits:
@@ -132,7 +136,9 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if err != nil {
 		return nil, err
 	}
-	s.line.stand(ctx, req.Name)
+	if !sub.watches {
+		s.line.stand(ctx, req.Name)
+	}
 	return sub.wait(ctx)
 }
 
@@ -160,10 +166,11 @@ func (w *watcher) add(sub *subscription) error {
 		return w.failed
 	}
 	w.subs[sub] = struct{}{}
-	if sub.line == nil {
-		w.line.enter(sub.name)
-	} else {
+	switch {
+	case sub.line != nil:
 		w.lineups[sub.name] = sub.line
+	case !sub.watches:
+		w.line.enter(sub.name)
 	}
 	w.create(sub)
 	if !w.started {
@@ -190,10 +197,11 @@ func (sub *subscription) Close() {
 	defer w.mu.Unlock()
 	delete(w.subs, sub)
 	sub.closed = true
-	if sub.line == nil {
-		w.line.leave(sub.name)
-	} else if w.lineups[sub.name] == sub.line {
+	switch {
+	case sub.line != nil && w.lineups[sub.name] == sub.line:
 		delete(w.lineups, sub.name)
+	case sub.line == nil && !sub.watches:
+		w.line.leave(sub.name)
 	}
 	sub.stopWaiting()
 	if sub.watch == 0 {
@@ -381,6 +389,8 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 		sub.answer <- nil
 	case sub.line != nil:
 		return sub.line.changed(res.Events), backend.WakeOne, nil
+	case sub.watches:
+		return sub.wake, backend.WakeOne, nil
 	default:
 		wake, wakeup = w.changed(sub, res.Events)
 		return wake, wakeup, nil

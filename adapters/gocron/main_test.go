@@ -21,15 +21,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
-	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
-func TestMain(m *testing.M) {
-	fleet.Main(replica)
-	wiretest.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { fleet.Main(m, replica) }
 
 func must(t *testing.T, err error) {
 	t.Helper()

@@ -12,6 +12,10 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
@@ -19,11 +23,13 @@ import (
 // variable says, in the environment of a process, what it is to be.
 const variable = "DISTSYNC_FLEET"
 
-// Main belongs first into TestMain. In a replica it calls run with what [Start] was given, and ends the process; run may read
-// orders from the standard input, and says things by printing them. In the test it does nothing.
-func Main(run func(what string) error) {
+// Main is the TestMain of a package with replicas. In a replica it calls run with what [Start] was given; run may read orders from the standard
+// input, and says things by printing them. In the test it is [goleak.VerifyTestMain] with patience: clients of a server that is gone may sleep for
+// a second before they see that they are closed.
+func Main(m *testing.M, run func(what string) error) {
 	what, isReplica := os.LookupEnv(variable)
 	if !isReplica {
+		goleak.VerifyTestMain(settling{m})
 		return
 	}
 	if err := run(what); err != nil {
@@ -31,6 +37,16 @@ func Main(run func(what string) error) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// settling is a set of tests that ends when the goroutines of its last tests have.
+type settling struct{ *testing.M }
+
+func (s settling) Run() int {
+	code := s.M.Run()
+	for end := time.Now().Add(testservers.Patience); goleak.Find() != nil && time.Now().Before(end); {
+	}
+	return code
 }
 
 // A Replica is a process of its own.
