@@ -17,7 +17,7 @@ import (
 var stepCases = slices.Concat(
 	acquireCases, releaseCases, renewCases, forceCases, lookCases, leaseCases,
 	nameCases, concurrencyCases, contextCases, fragileCases,
-	notifierCases, batchCases, closeCases, mishapCases,
+	notifierCases, batchCases, closeCases, mishapCases, keepCases, keepCountCases,
 )
 
 var acquireCases = []testCase{

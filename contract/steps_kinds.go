@@ -81,10 +81,11 @@ var unannouncedCases = slices.DeleteFunc(slices.Clone(stepCases), func(c testCas
 var soleWorkerCases = slices.Concat(
 	slices.DeleteFunc(slices.Clone(soleReaderCases), func(c testCase) bool { return c.name == "batch/names" }),
 	pick(stepCases, "lease/runs out", "concurrency/one wins", "concurrency/exclusion"),
+	keepCases,
 )
 
 // kindCases are the cases about what sets kinds apart, and what a name holds that is used for several.
-var kindCases = slices.Concat(undeclaredCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, fairCases, conflictCases, inspectCases, listCases)
+var kindCases = slices.Concat(undeclaredCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, fairCases, conflictCases, inspectCases, listCases, keepKindCases)
 
 // steps calls each step once, for the lock of this name, and returns their errors. Those that are no error must be
 // of steps that found nothing.

@@ -59,7 +59,7 @@ func (b *Backend) Open() backend.Session {
 // half of its election timeouts, which is a second by default, rounded up. It knows all
 // kinds.
 func (b *Backend) Limits() backend.Limits {
-	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds}
+	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds, Keeps: true}
 }
 
 var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits, backend.Fair)

@@ -342,6 +342,7 @@ func (s *session) lookAtHolder(ctx context.Context, req backend.LookRequest) (ba
 		default:
 			res.Count = holder.count
 		}
+		_, res.Kept = holder.keptFrom()
 		var over bool
 		if res.Remaining, over, err = s.ends(ctx, req.Name, at); err == nil && (!over || holder == last) {
 			return res, nil

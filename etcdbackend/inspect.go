@@ -195,7 +195,8 @@ func (s *session) report(f *finding, holders []holding, left []timeLeft) (r repo
 			remaining = -1
 		}
 		r.stale = r.stale || left[i].seconds < 0
-		r.Holders = append(r.Holders, backend.Holder{Owner: h.owner, Kind: h.kind, Count: h.count, Remaining: remaining})
+		owner, kept := h.keptFrom()
+		r.Holders = append(r.Holders, backend.Holder{Owner: owner, Kind: h.kind, Count: h.count, Remaining: remaining, Kept: kept})
 		if r.Kind = h.kind; h.kind == backend.Read {
 			r.Kind = backend.Write
 		}

@@ -140,12 +140,26 @@ func (ls *leases) leave(ttl int64, answer chan granted) bool {
 	return false
 }
 
+// fresh grants a lease that has begun just now, for who can't have one that was used before: it is never given back.
+func (ls *leases) fresh(ctx context.Context, ttl int64) (l lease, err error) {
+	l = newLease(ttl)
+	l.ttl, err = ls.store.grant(ctx, l.id, ttl)
+	if err != nil && backend.KindOf(err) == backend.Unknown {
+		l.ttl = ttl
+		ls.discard(l)
+	}
+	return l, err
+}
+
+// newLease returns a lease to be granted.
+func newLease(ttl int64) lease { return lease{id: 1 + rand.Int64N(1<<62), ttl: ttl, since: time.Now()} }
+
 // grant makes a lease for whoever waits for one. Its id is known before it is sent, so that it can be
 // revoked whatever becomes of the answer.
 func (ls *leases) grant(ctx context.Context, sh *shelf, ttl int64) {
 	ctx, cancel := context.WithTimeout(ctx, longestGrant)
 	defer cancel()
-	l := lease{id: 1 + rand.Int64N(1<<62), ttl: ttl, since: time.Now()}
+	l := newLease(ttl)
 	var err error
 	l.ttl, err = ls.store.grant(ctx, l.id, ttl)
 	ls.mu.Lock()

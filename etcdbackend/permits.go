@@ -112,7 +112,7 @@ func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest
 			}
 			continue
 		}
-		if at.mine.free() && req.Permits > limit-at.out() {
+		if at.mine.free() && (req.Permits > limit-at.out() || at.keeps(id)) {
 			s.others.add(req.Name)
 			return backend.AcquireResult{Remaining: s.soonest(ctx, at.holds)}, nil
 		}
@@ -143,9 +143,7 @@ func (s *session) hasPermits(name string, others bool) {
 	} else {
 		s.others.remove(name)
 	}
-	if s.line.subscribed(name) {
-		s.leases.background(func(ctx context.Context) { s.line.stand(ctx, name) })
-	}
+	s.standAgain(name)
 }
 
 // permits is what a subscription knows of a semaphore. Others may have taken what was given back before it is this client's turn;

@@ -164,7 +164,7 @@ func (s *session) acquireWrite(ctx context.Context, req backend.AcquireRequest) 
 	for err == nil {
 		if others := at.others(req.Owner); len(others) > 0 {
 			s.others.add(req.Name)
-			left := req.Place <= 0
+			left := req.Place <= 0 || at.write.owner == keptOf(id).owner
 			if !left {
 				left, at, err = s.leaveNote(ctx, a, req, at)
 			}

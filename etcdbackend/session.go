@@ -113,7 +113,7 @@ func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (back
 			if dead || err != nil {
 				continue
 			}
-			if stands := !a.fair || req.Place <= 0; !stands {
+			if stands := !a.fair || req.Place <= 0 || holder.owner == keptOf(id).owner; !stands {
 				if stands, at, err = s.stand(ctx, a, req.Place, at); !stands {
 					continue
 				}
@@ -194,12 +194,19 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		key, err = s.find(ctx, id, ttl)
 	}
 	a := &attempt{id: id, ttl: ttl, fair: req.Kind == backend.Fair}
+	keeps := req.Keep > 0 && id.role != readRole
 	for err == nil {
 		var done bool
 		if id.role == permitRole {
 			key, err = s.whole(ctx, a, key, req.Permits)
 		}
-		if a.fair && (key.free() || key.owner != req.Owner) {
+		if a.fair && keeps && (key.free() || key.owner != req.Owner) {
+			// Who has the lock by his place has no key that could be kept. Who gets it so in this moment, and doesn't know, gives it up.
+			if done, err = s.takeTurn(ctx, id, ttl); done {
+				key = s.holds.guess(id)
+			}
+		}
+		if err == nil && a.fair && (key.free() || key.owner != req.Owner) {
 			var freed bool
 			if freed, key, err = s.leave(ctx, id); freed && err == nil {
 				return backend.ReleaseResult{Outcome: backend.Freed}, afterwards(s.giveBack(ctx, id, 0, ttl))
@@ -212,12 +219,27 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 			if err = s.giveBack(ctx, id, 0, ttl); err != nil {
 				return backend.ReleaseResult{}, notDone(err)
 			}
+			if keeps {
+				if kept, err := s.isKept(ctx, a, key); kept || err != nil {
+					return backend.ReleaseResult{Outcome: backend.Kept}, err
+				}
+			}
 			return backend.ReleaseResult{Outcome: backend.NotHeld}, s.mistaken(ctx, a, key)
 		case key.count > 1 && id.role != permitRole:
 			next := key
 			next.count--
 			if done, key, err = s.write(ctx, a, key, next); done {
 				return backend.ReleaseResult{Outcome: backend.Left}, nil
+			}
+		case keeps:
+			lease := key.lease
+			if done, key, err = s.keep(ctx, a, key, req.Keep); done {
+				s.standAgain(req.Name)
+				return backend.ReleaseResult{Outcome: backend.Kept}, afterwards(s.givenBack(ctx, id, lease, ttl))
+			}
+			if err != nil {
+				s.holds.doubt(id)
+				s.holds.suspect(id, lease)
 			}
 		default:
 			lease := key.lease
@@ -227,11 +249,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 			}
 			var freed *pb.TxnResponse
 			if freed, key, err = s.delete(ctx, a, key, ops...); freed != nil {
-				if spare, ok := s.holds.spare(id, lease); ok {
-					s.leases.put(spare)
-					lease = 0
-				}
-				if err = s.giveBack(ctx, id, lease, ttl); err != nil {
+				if err = s.givenBack(ctx, id, lease, ttl); err != nil {
 					return backend.ReleaseResult{}, inDoubt(err)
 				}
 				if id.role == readRole || a.fair {
@@ -248,6 +266,15 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	return backend.ReleaseResult{}, err
 }
 
+// givenBack sees to the leases of a hold that a release has just given back, of which one was attached to its key.
+func (s *session) givenBack(ctx context.Context, id holdID, attached, ttl int64) error {
+	if spare, ok := s.holds.spare(id, attached); ok {
+		s.leases.put(spare)
+		attached = 0
+	}
+	return s.giveBack(ctx, id, attached, ttl)
+}
+
 // freed returns the answer to a release that has freed the lock. If others of this session's client wait
 // they take the last place in the line.
 func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
@@ -258,10 +285,15 @@ func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backen
 	if res.Waiting > 0 {
 		s.others.add(req.Name) // soon
 	}
-	if s.line.subscribed(req.Name) {
-		s.leases.background(func(ctx context.Context) { s.line.stand(ctx, req.Name) })
-	}
+	s.standAgain(req.Name)
 	return res
+}
+
+// standAgain has the session take the last place in the line for a lock, if it is subscribed and has none.
+func (s *session) standAgain(name string) {
+	if s.line.subscribed(name) {
+		s.leases.background(func(ctx context.Context) { s.line.stand(ctx, name) })
+	}
 }
 
 func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
@@ -283,7 +315,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		if key.free() {
 			return backend.ForceReleaseResult{}, s.mistaken(ctx, a, key)
 		}
-		id.owner = key.owner
+		id.owner, _ = key.keptFrom()
 		lease := key.lease
 		var freed *pb.TxnResponse
 		if freed, key, err = s.delete(ctx, a, key, span{key: s.store.keyOf(readOf(id))}.take()); freed != nil {
@@ -322,6 +354,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 		if key.owner == req.Owner {
 			res.Count = key.count
 		}
+		_, res.Kept = key.keptFrom()
 		var now record
 		if res.Remaining, now, err = s.remaining(ctx, id, key); err == nil && now == key {
 			return res, nil

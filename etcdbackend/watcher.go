@@ -402,7 +402,7 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backend.Wakeup), backend.Wakeup) {
 	var one, all, taken int64 // the revisions of the last event that means one, or all, and in which somebody took the lock
 	means := backend.WakeOne  // whom the first of these means
-	for _, e := range events {
+	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
 		switch {
 		case bytes.Equal(e.Kv.Key, sub.key):
@@ -420,6 +420,9 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backe
 				all = rev
 			}
 		case sub.permits != nil && bytes.HasPrefix(e.Kv.Key, sub.permits.keys):
+			if staysOut(events[i:]) {
+				continue
+			}
 			if created(e) {
 				w.line.moved(sub.name, rev)
 			}

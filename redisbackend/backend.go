@@ -114,4 +114,4 @@ func (b *Backend) Open() backend.Session {
 }
 
 // Limits says which kinds of lock there are. Redis counts leases in milliseconds.
-func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: redisson.Kinds} }
+func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: redisson.Kinds, Keeps: true} }

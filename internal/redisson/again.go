@@ -13,6 +13,18 @@ import (
 //go:embed islock.lua
 var isLockText string
 
+// A lock that is kept when its last owner has given it back is held by a name that no owner has. So nothing that its owner sends late, or
+// twice, finds it, and to all others it is a lock as any.
+
+//go:embed kept.lua
+var keptText string
+
+//go:embed keep.lua
+var keepText string
+
+// keptSuffix is what kept.lua puts behind the name of an owner, but for what tells the kinds apart.
+const keptSuffix = "-kept"
+
 const (
 	// onMaster begins a script that must not be answered by a replica, which a server becomes while
 	// connections to it stand: as other writes, it refuses a DEL that deletes nothing. A server whose
@@ -34,6 +46,11 @@ if (hasMode or redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
     return -1;
 end;
 `
+	// isKept says whether a lock that is not foreign is kept, be it plain or fair.
+	isKept = `
+local owner = redis.call('hlen', KEYS[1]) == 1 and redis.call('hkeys', KEYS[1])[1] or '';
+return (string.sub(owner, -5) == '-kept' or string.sub(owner, -10) == '-kept:fair') and 1 or 0;
+`
 	// spareForeign leaves a script if the key may be anything but a lock. These always have an expiry.
 	spareForeign = hasMode + `
 if (hasMode or redis.call('hlen', KEYS[1]) > 0 and (redis.call('pttl', KEYS[1]) < 0 or not isLock(KEYS[1]))) then
@@ -46,7 +63,8 @@ var (
 	releaseAgainText = isLockText + onMaster + refuseForeign + releaseText
 	forceReleaseText = isLockText + spareForeign + delText
 
-	isForeignScript    = newScript(isLockText + refuseForeign + `return 0;`)
+	isForeignScript    = newScript(isLockText + refuseForeign + isKept)
+	keepScript         = newScript(isLockText + keptText + onMaster + refuseForeign + keepText)
 	renewAgainScript   = newScript(isLockText + onMaster + refuseForeign + renewText)
 	releaseAgainScript = newScript(releaseAgainText)
 	forceReleaseScript = newScript(forceReleaseText)
@@ -54,6 +72,11 @@ var (
 
 // errForeign is the error of a step that finds a hash that is no lock, or one of another kind.
 var errForeign = &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
+
+// Keep gives one hold back as [Dialect.Release] does, but keeps the last. Its answer holds as that of ReleaseAgain. [ParseKeep] reads its reply.
+func (d Dialect) Keep(req backend.ReleaseRequest) Call {
+	return call(keepScript, 2, req.Name, Channel(req.Name), millis(req.Lease), req.Owner, millis(req.Keep))
+}
 
 // ReleaseAgain is what is sent after a [Release] that did nothing, if [MayHold] says so. Its answer holds:
 // no replica gives it, and lack of memory doesn't prevent it. [ParseReleaseAgain] reads its reply.

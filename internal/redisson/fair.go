@@ -25,6 +25,8 @@ var (
 	fairKeepText string
 	//go:embed fairrelease.lua
 	fairReleaseText string
+	//go:embed fairreleasekeep.lua
+	fairReleaseKeepText string
 	//go:embed fairrenew.lua
 	fairRenewText string
 	//go:embed fairforce.lua
@@ -32,17 +34,19 @@ var (
 )
 
 var (
-	fairAcquireScript = newScript(isLockText + fairText + fairAcquireText)
-	fairKeepScript    = newScript(isLockText + fairText + fairKeepText)
-	fairReleaseScript = newScript(isLockText + fairText + fairReleaseText)
-	fairRenewScript   = newScript(isLockText + fairText + fairRenewText)
-	fairForceScript   = newScript(isLockText + fairText + fairForceText)
+	fairAcquireScript     = newScript(isLockText + keptText + fairText + fairAcquireText)
+	fairKeepScript        = newScript(isLockText + fairText + fairKeepText)
+	fairReleaseScript     = newScript(isLockText + fairText + fairReleaseText)
+	fairReleaseKeepScript = newScript(isLockText + keptText + fairText + fairReleaseKeepText)
+	fairRenewScript       = newScript(isLockText + fairText + fairRenewText)
+	fairForceScript       = newScript(isLockText + fairText + fairForceText)
 
-	shardedFairAcquireScript = sharded(fairAcquireScript.Text)
-	shardedFairKeepScript    = sharded(fairKeepScript.Text)
-	shardedFairReleaseScript = sharded(fairReleaseScript.Text)
-	shardedFairRenewScript   = sharded(fairRenewScript.Text)
-	shardedFairForceScript   = sharded(fairForceScript.Text)
+	shardedFairAcquireScript     = sharded(fairAcquireScript.Text)
+	shardedFairKeepScript        = sharded(fairKeepScript.Text)
+	shardedFairReleaseScript     = sharded(fairReleaseScript.Text)
+	shardedFairReleaseKeepScript = sharded(fairReleaseKeepScript.Text)
+	shardedFairRenewScript       = sharded(fairRenewScript.Text)
+	shardedFairForceScript       = sharded(fairForceScript.Text)
 )
 
 // fairSuffix tells ours from Redisson's in line, and owners of fair locks from those of plain ones.
@@ -105,6 +109,13 @@ func (d Dialect) KeepPlaces(req backend.PlacesRequest) Call {
 func (d Dialect) ReleaseFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseScript, shardedFairReleaseScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner}}
+}
+
+// KeepFair gives one hold back as ReleaseFair does, but keeps the last. [ParseKeep] reads its reply, and no further step is needed
+// if that is no.
+func (d Dialect) KeepFair(req backend.ReleaseRequest) Call {
+	return Call{d.script(fairReleaseKeepScript, shardedFairReleaseKeepScript), fairKeys(req.Name),
+		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(req.Keep)}}
 }
 
 // RenewFair prolongs up to a hundred holds, all for the lease of the first. [ParseRenewals] reads its reply, and no

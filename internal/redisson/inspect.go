@@ -101,7 +101,8 @@ func (f Found) Inspection(name string) backend.Inspection {
 		i.Holders = f.permits()
 	default:
 		for _, h := range f.holders {
-			i.Holders = append(i.Holders, backend.Holder{Owner: outOfLine(h.owner), Count: h.count, Remaining: h.left})
+			owner, kept := strings.CutSuffix(outOfLine(h.owner), keptSuffix)
+			i.Holders = append(i.Holders, backend.Holder{Owner: owner, Count: h.count, Remaining: h.left, Kept: kept})
 		}
 	}
 	if over := len(i.Holders) - backend.MostHolders; over > 0 {
@@ -118,7 +119,8 @@ func (f Found) shared() (all []backend.Holder) {
 	for _, h := range f.holders {
 		owner, writes := strings.CutSuffix(h.owner, writerSuffix)
 		if writes && f.what == writing {
-			all = slices.Insert(all, 0, backend.Holder{Owner: outside(owner), Kind: backend.Write, Count: h.count, Remaining: h.left})
+			owner, kept := strings.CutSuffix(owner, keptSuffix)
+			all = slices.Insert(all, 0, backend.Holder{Owner: outside(owner), Kind: backend.Write, Count: h.count, Remaining: h.left, Kept: kept})
 		} else {
 			all = append(all, backend.Holder{Owner: outside(h.owner), Kind: backend.Read, Count: h.count, Remaining: h.left})
 		}
@@ -128,14 +130,18 @@ func (f Found) shared() (all []backend.Holder) {
 
 // permits returns who has permits, those first of whom one ends first: with it ends the hold.
 func (f Found) permits() (all []backend.Holder) {
-	index := make(map[string]int)
+	type holder struct {
+		owner string
+		kept  bool
+	}
+	index := make(map[holder]int)
 	for _, h := range f.holders {
-		owner := holderOf(h.owner)
-		i, known := index[owner]
+		owner, kept := holderOf(h.owner)
+		i, known := index[holder{owner, kept}]
 		if !known {
 			i = len(all)
-			index[owner] = i
-			all = append(all, backend.Holder{Owner: owner, Kind: backend.Permits, Remaining: h.left})
+			index[holder{owner, kept}] = i
+			all = append(all, backend.Holder{Owner: owner, Kind: backend.Permits, Remaining: h.left, Kept: kept})
 		}
 		all[i].Count++
 	}

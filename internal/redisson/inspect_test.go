@@ -339,7 +339,7 @@ func TestHolderOf(t *testing.T) {
 		holder("a") + "\xff\xff\xd8\xef": owned("a") + "ffffd8ef",
 		"0123456789abcdef":               hex.EncodeToString([]byte("0123456789abcdef")),
 	} {
-		if got := holderOf(id); got != want {
+		if got, _ := holderOf(id); got != want {
 			t.Errorf("%q belongs to %q, want %q", id, got, want)
 		}
 	}

@@ -31,8 +31,12 @@ type kind struct {
 
 	release  func(Dialect, backend.ReleaseRequest) Call
 	released func(reply any) (backend.ReleaseResult, error)
-	renew    func(Dialect, backend.RenewRequest) Call
-	renewed  func(reply any) (backend.RenewResult, error)
+
+	// keep is release for those who ask to keep what they give back, and needs no second script. It is nil if there is no such thing.
+	keep func(Dialect, backend.ReleaseRequest) Call
+
+	renew   func(Dialect, backend.RenewRequest) Call
+	renewed func(reply any) (backend.RenewResult, error)
 
 	// What is sent when a release or a renewal has done nothing, for a reason that may not hold. They are nil
 	// if there is no such reason.
@@ -85,6 +89,7 @@ var kinds = [...]kind{
 		acquired:      ParseGrant,
 		release:       Dialect.ReleaseWrite,
 		released:      ParseRelease,
+		keep:          Dialect.KeepWrite,
 		renew:         inAny(one(RenewWrites)),
 		renewed:       parseRenewal,
 		renewTogether: inAny(RenewWrites),
@@ -103,6 +108,7 @@ var kinds = [...]kind{
 		line:          true,
 		release:       Dialect.ReleaseFair,
 		released:      ParseRelease,
+		keep:          Dialect.KeepFair,
 		renew:         oneIn(Dialect.RenewFair),
 		renewed:       parseRenewal,
 		renewTogether: Dialect.RenewFair,
@@ -119,6 +125,7 @@ var kinds = [...]kind{
 		acquired:      ParsePermits,
 		release:       Dialect.ReleasePermits,
 		released:      ParseRelease,
+		keep:          Dialect.KeepPermits,
 		renew:         oneIn(Dialect.RenewPermits),
 		renewed:       parseRenewal,
 		renewTogether: Dialect.RenewPermits,
@@ -166,6 +173,7 @@ var exclusive = kind{
 	blind:         true,
 	release:       Dialect.Release,
 	released:      ParseRelease,
+	keep:          Dialect.Keep,
 	renew:         inAny(Renew),
 	renewed:       ParseRenew,
 	releaseAgain:  Dialect.ReleaseAgain,

@@ -27,6 +27,8 @@ var (
 	permitsAcquireText string
 	//go:embed permitsrelease.lua
 	permitsReleaseText string
+	//go:embed permitsreleasekeep.lua
+	permitsReleaseKeepText string
 	//go:embed permitsrenew.lua
 	permitsRenewText string
 	//go:embed permitsforce.lua
@@ -36,16 +38,18 @@ var (
 )
 
 var (
-	permitsAcquireScript = newScript(permitsText + permitsAcquireText)
-	permitsReleaseScript = newScript(permitsText + permitsReleaseText)
-	permitsRenewScript   = newScript(permitsText + permitsRenewText)
-	permitsForceScript   = newScript(permitsText + permitsForceText)
-	permitsLookScript    = newScript(permitsText + permitsLookText)
+	permitsAcquireScript     = newScript(permitsText + permitsAcquireText)
+	permitsReleaseScript     = newScript(permitsText + permitsReleaseText)
+	permitsReleaseKeepScript = newScript(permitsText + permitsReleaseKeepText)
+	permitsRenewScript       = newScript(permitsText + permitsRenewText)
+	permitsForceScript       = newScript(permitsText + permitsForceText)
+	permitsLookScript        = newScript(permitsText + permitsLookText)
 
-	shardedPermitsAcquireScript = sharded(permitsAcquireScript.Text)
-	shardedPermitsReleaseScript = sharded(permitsReleaseScript.Text)
-	shardedPermitsRenewScript   = sharded(permitsRenewScript.Text)
-	shardedPermitsForceScript   = sharded(permitsForceScript.Text)
+	shardedPermitsAcquireScript     = sharded(permitsAcquireScript.Text)
+	shardedPermitsReleaseScript     = sharded(permitsReleaseScript.Text)
+	shardedPermitsReleaseKeepScript = sharded(permitsReleaseKeepScript.Text)
+	shardedPermitsRenewScript       = sharded(permitsRenewScript.Text)
+	shardedPermitsForceScript       = sharded(permitsForceScript.Text)
 )
 
 const (
@@ -84,12 +88,17 @@ func holder(owner string) string {
 	return string(sum[:holderLen])
 }
 
-// holderOf is what is known of the owner of an id, in hex: where it ends as ours do, what it begins with. Redisson's are random.
-func holderOf(id string) string {
-	if len(id) == idLen && binary.BigEndian.Uint32([]byte(id[holderLen:])) > math.MaxUint32-maxPermits {
-		id = id[:holderLen]
+// holderOf is what is known of the owner of an id, in hex: where it ends as ours do, what it begins with. Redisson's are random. It says
+// whether the owner has given the permit back, and it is kept.
+func holderOf(id string) (owner string, kept bool) {
+	if len(id) == idLen {
+		number := binary.BigEndian.Uint32([]byte(id[holderLen:]))
+		kept = number <= math.MaxInt32 && number > math.MaxInt32-maxPermits
+		if kept || number > math.MaxUint32-maxPermits {
+			id = id[:holderLen]
+		}
 	}
-	return hex.EncodeToString([]byte(id))
+	return hex.EncodeToString([]byte(id)), kept
 }
 
 func permitsKeys(name string) []string { return []string{name, ids(name), PermitsChannel(name)} }
@@ -106,6 +115,12 @@ func (d Dialect) AcquirePermits(req backend.AcquireRequest) Call {
 // ReleasePermits gives permits back. [ParseRelease] reads its reply, and no further step is needed if that is no.
 func (d Dialect) ReleasePermits(req backend.ReleaseRequest) Call {
 	return Call{d.script(permitsReleaseScript, shardedPermitsReleaseScript), permitsKeys(req.Name), []string{req.Owner, permits(req.Permits)}}
+}
+
+// KeepPermits gives permits back that nobody gets yet. [ParseKeep] reads its reply, and no further step is needed if that is no.
+func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
+	return Call{d.script(permitsReleaseKeepScript, shardedPermitsReleaseKeepScript), permitsKeys(req.Name),
+		[]string{req.Owner, permits(req.Permits), millis(req.Keep)}}
 }
 
 // RenewPermits prolongs up to a hundred holds, all for the lease of the first. [ParseRenewals] reads its reply, and

@@ -23,6 +23,17 @@ local function id(owner, i)
     return owner .. string.char(math.floor(i / 16777216) % 256, math.floor(i / 65536) % 256, math.floor(i / 256) % 256, i % 256);
 end;
 
+-- keptId is what such a permit is called when its owner has given it back and nobody gets it yet.
+local function keptId(owner, i)
+    return id(owner, 2147483648 + i);
+end;
+
+-- isKept says whether that is so of an owner's permits.
+local function isKept(timeouts, owner, now)
+    local ends = redis.call('zscore', timeouts, keptId(owner, 0));
+    return ends and tonumber(ends) > now;
+end;
+
 -- own returns which of an owner's ids are out and not over: of the first so many, and of those that come next.
 local function own(timeouts, owner, count, now)
     local ids, i = {}, 0;

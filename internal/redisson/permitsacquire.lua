@@ -21,7 +21,7 @@ if (#mine > 0 and #mine ~= count) then
     remove(timeouts, mine);
     out, mine, wake = out - #mine, {}, true;
 end;
-local granted = #mine == count or out + count <= total;
+local granted = #mine == count or out + count <= total and not isKept(timeouts, owner, now);
 if (granted) then
     for i = #mine, count - 1 do
         mine[i + 1] = id(owner, i);

@@ -1,6 +1,6 @@
 local left, mode, reads, writes = find(KEYS[1], ARGV[2], ARGV[3]);
-if (mode == 'write' and not writes) then
-    return left;
+if (mode == 'write' and not writes and not (reads and redis.call('exists', KEYS[2]) == 1)) then
+    return left; -- else it is the owner's, who has given back what he wrote, and that is kept
 end;
 local lease = tonumber(ARGV[1]);
 if (not reads or not prolong(KEYS[2], lease)) then

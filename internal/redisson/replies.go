@@ -61,12 +61,20 @@ func ParseRenewAgain(reply any) (backend.RenewResult, error) {
 	return ParseRenew(reply)
 }
 
-// ParseIsForeign reads the reply to [IsForeign]. It returns the error of a step that found this.
-func ParseIsForeign(reply any) error {
-	if reply == foreign {
-		return errForeign
+// ParseKeep reads the reply to what is sent to release with Keep.
+func ParseKeep(reply any) (backend.ReleaseResult, error) {
+	if reply == int64(2) {
+		return backend.ReleaseResult{Outcome: backend.Kept}, nil
 	}
-	return nil
+	return ParseReleaseAgain(reply)
+}
+
+// ParseIsForeign reads the reply to [IsForeign]: whether it is kept, or the error of a step that found something else than a plain lock.
+func ParseIsForeign(reply any) (kept bool, err error) {
+	if reply == foreign {
+		return false, errForeign
+	}
+	return parseBool("is foreign", reply)
 }
 
 // foreign is the reply of scripts of ours to a key that is no lock.
@@ -106,20 +114,19 @@ func look(req backend.LookRequest) []Command {
 	return []Command{ask("EXISTS", req.Name), ask("HGET", req.Name, field), ask("PTTL", req.Name)}
 }
 
-// looked reads the replies to look. With an expiry it is certain that it is a lock if the owner holds it or,
-// where nobody is asked about, it has no mode.
+// looked reads the replies to look. It is certain that it is a lock if the owner holds it and it has an expiry.
 func looked(req backend.LookRequest, replies []Reply) (res backend.LookResult, certain bool, err error) {
 	for _, r := range replies {
 		if r.Err != nil {
 			return backend.LookResult{}, false, r.Err
 		}
 	}
-	holds := replies[1].Value
-	if req.Owner == "" {
-		certain, holds = holds == nil, nil
+	var holds any
+	if req.Owner != "" {
+		holds = replies[1].Value
 	}
 	res, err = ParseLook(replies[0].Value, holds, replies[2].Value)
-	return res, !res.Held || res.Remaining >= 0 && (certain || res.Count > 0), err
+	return res, !res.Held || res.Remaining >= 0 && res.Count > 0, err
 }
 
 // ParseLook reads the replies to EXISTS key, HGET key owner (nil if there is no owner to ask for) and

@@ -35,6 +35,8 @@ var (
 	writeAcquireText string
 	//go:embed writerelease.lua
 	writeReleaseText string
+	//go:embed writereleasekeep.lua
+	writeReleaseKeepText string
 	//go:embed writerenew.lua
 	writeRenewText string
 
@@ -46,18 +48,20 @@ var (
 
 var (
 	readAcquireScript  = newScript(isLockText + rwText + notesText + readAcquireText)
-	writeAcquireScript = newScript(isLockText + rwText + notesText + writeAcquireText)
+	writeAcquireScript = newScript(isLockText + keptText + rwText + notesText + writeAcquireText)
 	readRenewScript    = newScript(isLockText + rwText + readRenewText)
 	writeRenewScript   = newScript(isLockText + rwText + writeRenewText)
 	rwLookScript       = newScript(isLockText + rwText + rwLookText)
 
-	readReleaseScript  = newScript(isLockText + rwText + readReleaseText)
-	writeReleaseScript = newScript(isLockText + rwText + writeReleaseText)
-	rwForceScript      = newScript(isLockText + rwText + onMaster + rwForceText)
+	readReleaseScript      = newScript(isLockText + rwText + readReleaseText)
+	writeReleaseScript     = newScript(isLockText + rwText + writeReleaseText)
+	writeReleaseKeepScript = newScript(isLockText + keptText + rwText + writeReleaseKeepText)
+	rwForceScript          = newScript(isLockText + rwText + onMaster + rwForceText)
 
-	shardedReadReleaseScript  = sharded(readReleaseScript.Text)
-	shardedWriteReleaseScript = sharded(writeReleaseScript.Text)
-	shardedRWForceScript      = sharded(rwForceScript.Text)
+	shardedReadReleaseScript      = sharded(readReleaseScript.Text)
+	shardedWriteReleaseScript     = sharded(writeReleaseScript.Text)
+	shardedWriteReleaseKeepScript = sharded(writeReleaseKeepScript.Text)
+	shardedRWForceScript          = sharded(rwForceScript.Text)
 )
 
 // What a read-write lock can be.
@@ -116,6 +120,13 @@ func (d Dialect) ReleaseRead(req backend.ReleaseRequest) Call {
 func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseScript, shardedWriteReleaseScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease), writer(req.Owner))
+}
+
+// KeepWrite gives one hold back as ReleaseWrite does, but keeps the last: for as long as its owner goes on reading, if that is longer. [ParseKeep]
+// reads its reply, and no further step is needed if that is no.
+func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
+	return call(d.script(writeReleaseKeepScript, shardedWriteReleaseKeepScript), 3,
+		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease), writer(req.Owner), millis(req.Keep))
 }
 
 // RenewReads prolongs up to a hundred reads, all for the lease of the first. [ParseRenewals] reads its reply, and
@@ -197,10 +208,14 @@ func ParseRenewals(reply any, n int) ([]backend.RenewResult, error) {
 // ParseLookRW reads the reply to [LookRead] and [LookWrite].
 func ParseLookRW(reply any) (backend.LookResult, error) {
 	words, ok := reply.([]any)
-	if !ok || len(words) != 3 {
+	if !ok || len(words) != 4 {
 		return backend.LookResult{}, unexpected("look", reply)
 	}
-	return ParseLook(words[0], words[1], words[2])
+	res, err := ParseLook(words[0], words[1], words[2])
+	if err == nil && res.Held {
+		res.Kept, err = parseBool("look", words[3])
+	}
+	return res, err
 }
 
 // micros is a duration on the wire where milliseconds don't do, rounded up: a place that isn't zero stays so.

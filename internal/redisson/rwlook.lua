@@ -1,11 +1,19 @@
 local left, mode, holds = find(KEYS[1], ARGV[2]);
 if (mode ~= ARGV[1] and (mode ~= 'write' or redis.call('hlen', KEYS[1]) == 2)) then
-    return {0, false, -2};
+    return {0, false, -2, 0};
 end;
 if (KEYS[2] and redis.call('exists', KEYS[2]) == 0) then
     if (holds and (mode == 'write' or redis.call('hlen', KEYS[1]) == 2)) then
-        return {0, false, -2}; -- that has ended, and nobody else reads
+        return {0, false, -2, 0}; -- that has ended, and nobody else reads
     end;
     holds = false;
 end;
-return {1, holds, left};
+local kept = 0;
+if (ARGV[1] == 'write' and not holds) then
+    for _, field in ipairs(redis.call('hkeys', KEYS[1])) do
+        if (string.sub(field, -11) == '-kept:write') then
+            kept = 1;
+        end;
+    end;
+end;
+return {1, holds, left, kept};

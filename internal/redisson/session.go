@@ -136,7 +136,8 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	case res.Acquired:
 		s.latest.is(req.Name, req.Owner, sent.Add(req.Lease))
 	case s.doubtful(k, req, res):
-		return res, s.foreign(ctx, req.Name)
+		_, err = s.foreign(ctx, req.Name)
+		return res, err
 	}
 	return res, nil
 }
@@ -157,11 +158,11 @@ func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.Acqu
 	return res.Remaining < 0 || !s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
 }
 
-// foreign returns the error of a step that has found something else than a plain lock.
-func (s *session) foreign(ctx context.Context, name string) error {
+// foreign returns the error of a step that has found something else than a plain lock, or whether that is kept.
+func (s *session) foreign(ctx context.Context, name string) (kept bool, err error) {
 	r := s.run(ctx, IsForeign(name))
 	if r.Err != nil {
-		return nil // it stays what it seems to be
+		return false, nil // it stays what it seems to be
 	}
 	return ParseIsForeign(r.Value)
 }
@@ -204,6 +205,9 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	req.Owner = k.called(req.Owner)
 	s.latest.isNot(req.Name)
 	s.turns.over(req.Name, req.Owner)
+	if req.Keep > 0 && k.keep != nil {
+		return parse(s.run(ctx, k.keep(s.Dialect, req)), ParseKeep)
+	}
 	var res backend.ReleaseResult
 	if !req.AskWaiting || k.line {
 		res, err = parse(s.run(ctx, k.release(s.Dialect, req)), k.released)
@@ -256,7 +260,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
 }
 
-// Look asks in one round trip, and in a second one if the answers may be about something else than a lock.
+// Look asks in one round trip, and in a second one if the answers may be about something else than a lock, or it may be kept.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
@@ -268,7 +272,8 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if err != nil || certain {
 		return res, err
 	}
-	return res, s.foreign(ctx, req.Name)
+	res.Kept, err = s.foreign(ctx, req.Name)
+	return res, err
 }
 
 // Subscribe returns once the server has confirmed the subscription.

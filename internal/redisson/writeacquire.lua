@@ -1,7 +1,7 @@
 local left, mode, writes = find(KEYS[1], ARGV[2]);
 if (mode and not writes) then
     local place = tonumber(ARGV[4]);
-    if (place > 0) then
+    if (place > 0 and redis.call('hexists', KEYS[1], keptOf(ARGV[2], ':write')) == 0) then
         leave(KEYS[2], ARGV[2], ARGV[3], place);
     end;
     return left;

@@ -1,0 +1,387 @@
+package contract
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// needKeeps skips the case for stores that can't keep what is released.
+func (e *env) needKeeps() {
+	e.Helper()
+	e.skipWithout(e.limits().Keeps, "release with Keep")
+}
+
+// keeps gives back a hold and has it kept, if it is the last.
+func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcome) {
+	p.e.Helper()
+	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{
+		Kind: p.kind, Name: name, Owner: p.owner, Lease: p.e.longLease(), Permits: p.permits, Keep: keep, AskWaiting: true,
+	})
+	if err != nil {
+		p.e.Fatalf("Release(%.40q) by %v, keep %v: %v", name, p, keep, err)
+	}
+	if res.Outcome != want || res.Counted {
+		p.e.Fatalf("Release(%.40q) by %v, keep %v: %+v; want %v, and nothing about who waits", name, p, keep, res, want)
+	}
+}
+
+// isKept checks that a lock is kept for so long, counted from a moment between since and now.
+func (p party) isKept(name string, keep time.Duration, since time.Time) {
+	p.e.Helper()
+	res := p.look(name)
+	// Of permits it isn't said.
+	if !res.Held || res.Count != 0 || res.Kept != (p.kind != backend.Permits) {
+		p.e.Fatalf("Look(%.40q) by %v: %+v; want held by nobody, and kept", name, p, res)
+	}
+	p.e.checkRemaining("Look", res.Remaining, keep, since)
+}
+
+// keepCases are the cases for a release with Keep, of all kinds of lock that one has alone, and of the only permit.
+var keepCases = []testCase{
+	{"keep/kept", "A last release with Keep lets nobody have the lock: it is kept for that long, be it longer or shorter than the lease; until then Look doesn't say so",
+		func(e *env) {
+			e.needKeeps()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for name, keep := range map[string]time.Duration{"longer": 2 * lease, "shorter": e.legal(lease / 2)} {
+				a.acquires(name, lease)
+				if b.look(name).Kept {
+					e.Fatal("Look: Kept, of a lock that somebody holds")
+				}
+				start := time.Now()
+				a.keeps(name, keep, backend.Kept)
+				for _, p := range []party{a, b, e.at(b.s, "")} {
+					p.isKept(name, keep, start)
+				}
+				res := b.refused(name, lease)
+				if res.Remaining >= 0 { // negative: the store doesn't know
+					e.checkRemaining("Acquire", res.Remaining, keep, start)
+				}
+			}
+		}},
+	{"keep/owner", "Whoever has given back what is kept can't acquire, renew or release it; another release with Keep finds it Kept, and leaves it as it is",
+		func(e *env) {
+			e.needKeeps()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			a.acquires("lock", lease)
+			start := time.Now()
+			a.keeps("lock", lease, backend.Kept)
+			a.refused("lock", 3*lease)
+			a.renews("lock", 3*lease, false)
+			a.releases("lock", 3*lease, backend.NotHeld)
+			a.keeps("lock", 3*lease, backend.Kept)
+			b.keeps("lock", 3*lease, backend.NotHeld)
+			b.releases("lock", 3*lease, backend.NotHeld)
+			b.renews("lock", 3*lease, false)
+			b.isKept("lock", lease, start)
+		}},
+	{"keep/nothing", "A release with Keep of an owner who holds nothing changes nothing",
+		func(e *env) {
+			e.needKeeps()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			a.keeps("lock", lease, backend.NotHeld)
+			a.seesFree("lock")
+			start := time.Now()
+			b.acquires("lock", lease)
+			a.keeps("lock", 2*lease, backend.NotHeld)
+			b.has("lock", 1)
+			b.lasts("lock", lease, start)
+			b.releases("lock", lease, backend.Freed)
+			a.seesFree("lock")
+		}},
+	{"keep/force", "ForceRelease frees what is kept",
+		func(e *env) {
+			e.needKeeps()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for range 2 {
+				a.acquires("lock", lease)
+				a.keeps("lock", lease, backend.Kept)
+				b.forces("lock", true)
+				a.seesFree("lock")
+				a.keeps("lock", lease, backend.NotHeld)
+			}
+			b.acquires("lock", lease)
+		}},
+	{"keep/closed session", "After Session.Close a release with Keep works",
+		func(e *env) {
+			e.needKeeps()
+			back := e.store.Backend()
+			closed, open := e.at(back.Open(), "a"), e.party("b")
+			closed.acquires("lock", e.longLease())
+			if err := closed.s.Close(); err != nil {
+				e.Fatalf("Session.Close: %v", err)
+			}
+			start := time.Now()
+			closed.keeps("lock", 2*e.longLease(), backend.Kept)
+			open.isKept("lock", 2*e.longLease(), start)
+		}},
+	{"keep/inspect", "Inspect says who has given back what is kept, as far as the store knows owners, and that it is kept",
+		func(e *env) {
+			e.needKeeps()
+			a, lease := e.party("a"), e.longLease()
+			w, ok := e.store.Backend().Open().(backend.Inspector)
+			e.skipWithout(ok, "backend.Inspector")
+			e.Cleanup(func() { w.(backend.Session).Close() })
+			see := func(kept bool, lease time.Duration, since time.Time) {
+				e.Helper()
+				i, err := w.Inspect(e.ctx, backend.InspectRequest{Name: "lock"})
+				if err != nil {
+					e.Fatalf("Inspect: %v", err)
+				}
+				if len(i.Holders) != 1 || i.Kind != seenAs(e.kind) || i.Holders[0].Kept != kept || i.Holders[0].Count != 1 ||
+					e.kind != backend.Permits && i.Holders[0].Owner != a.owner {
+					e.Fatalf("Inspect: %+v; want %v held once by %v, kept %v", i, e.kind, a, kept)
+				}
+				e.checkRemaining("Inspect", i.Holders[0].Remaining, lease, since)
+			}
+			start := time.Now()
+			a.acquires("lock", lease)
+			see(false, lease, start)
+			start = time.Now()
+			a.keeps("lock", 2*lease, backend.Kept)
+			see(true, 2*lease, start)
+		}},
+	{"notifier/kept", "A release with Keep that keeps the lock calls no Wake",
+		func(e *env) {
+			e.needNotifier()
+			e.needKeeps()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			a.acquires("lock", lease)
+			a.releases("lock", lease, backend.Freed)
+			rung, sub := b.subscribe("lock")
+			defer sub.Close()
+			const rounds = 10
+			for i := range rounds {
+				a.acquires("lock", lease)
+				a.keeps("lock", lease, backend.Kept)
+				b.forces("lock", true)
+				e.eventually("Wake called after a forced release", func() bool { return rung.calls() > i })
+			}
+			if n := rung.calls(); n > rounds {
+				e.Fatalf("Wake was called %d times, for %d forced releases of what was kept", n, rounds)
+			}
+		}},
+	fragileCase("release with Keep", fragileStep{
+		need:  (*env).needKeeps,
+		holds: 1,
+		do: func(ctx context.Context, a party, name string) (bool, error) {
+			res, err := a.s.Release(ctx, backend.ReleaseRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease(), Keep: 2 * a.e.longLease()})
+			return res.Outcome == backend.Kept, err
+		},
+		times: func(e *env, res backend.LookResult) int {
+			if !res.Held {
+				e.Fatal("a release with Keep has freed the lock")
+			}
+			return 1 - res.Count
+		},
+	}),
+}
+
+// keepCountCases are those for holds that are counted.
+var keepCountCases = []testCase{
+	{"keep/count", "A release with Keep that leaves holds is as any: they last for the lease, and nothing is kept before the last",
+		func(e *env) {
+			e.needKeeps()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for range 3 {
+				a.acquires("lock", lease)
+			}
+			for left := 2; left > 0; left-- {
+				a.keeps("lock", 2*lease, backend.Left)
+				if res := a.look("lock"); res.Count != left || res.Kept {
+					e.Fatalf("Look: %+v; want count %d, and not kept", res, left)
+				}
+			}
+			a.renews("lock", lease, true)
+			start := time.Now()
+			a.keeps("lock", 2*lease, backend.Kept)
+			b.isKept("lock", 2*lease, start)
+		}},
+	{"keep/lease", "A release with Keep that leaves holds lets them last for the lease; a Write not shorter than before",
+		func(e *env) {
+			e.needKeeps()
+			a, b := e.party("a"), e.party("b")
+			a.acquires("lock", e.legal(e.longLease()/4))
+			a.acquires("lock", e.legal(e.longLease()/4))
+			start := time.Now()
+			a.keeps("lock", e.legal(e.longLease()/2), backend.Left)
+			b.lasts("lock", e.longLease(), start)
+		}},
+}
+
+// keepKindCases are those about a kind, or all of them at once.
+var keepKindCases = []testCase{
+	{"keep/runs out", "What is kept is free when that time is over, and not earlier; then all begins anew, for who had it as for others, and who stands in line is given it",
+		func(e *env) {
+			e.needKeeps()
+			kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Fair, backend.Permits}
+			kinds = slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
+			a, b, keep, lease := e.party("a"), e.party("b"), e.shortLease(), e.longLease()
+			since := make(map[backend.Kind]time.Time)
+			for _, k := range kinds {
+				a.as(k).acquires(k.String(), lease)
+				since[k] = time.Now()
+				a.as(k).keeps(k.String(), keep, backend.Kept)
+			}
+			if e.limits().Kinds.Has(backend.Fair) {
+				a.as(backend.Fair).acquires("line", lease)
+				b.as(backend.Fair).stands("line", lease)
+				a.as(backend.Fair).keeps("line", keep, backend.Kept)
+			}
+			for _, k := range kinds {
+				a, b, name := a.as(k), b.as(k), k.String()
+				b.awaitFree(name)
+				if elapsed := time.Since(since[k]); elapsed < keep-keep/50-2*time.Millisecond {
+					e.Fatalf("%v: what was to be kept for %v was free after %v", k, keep, elapsed)
+				}
+				a.keeps(name, keep, backend.NotHeld)
+				b.reenters(name, lease, 1)
+				a.keeps(name, keep, backend.NotHeld)
+				b.has(name, 1)
+				b.releases(name, lease, backend.Freed)
+				a.reenters(name, lease, 1)
+				a.releases(name, lease, backend.Freed)
+			}
+			if e.limits().Kinds.Has(backend.Fair) {
+				e.eventually("the lock given to who stands in line, when it is kept no more", func() bool {
+					return b.keep("line", lease, "b").Holder == "b"
+				})
+			}
+		}},
+	{"keep/token", "A token is the hold's until it is kept, and the next is larger",
+		func(e *env) {
+			e.need(backend.Fenced)
+			e.needKeeps()
+			a, b, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced), e.longLease()
+			first := a.acquires("lock", lease).Token
+			a.keeps("lock", lease, backend.Kept)
+			b.forces("lock", true)
+			if next := b.acquires("lock", lease).Token; next <= first {
+				e.Fatalf("token %d, after %d", next, first)
+			}
+		}},
+	{"keep/other kinds", "What an Exclusive, Fenced or Fair lock has kept excludes the others, and is kept to them, too",
+		func(e *env) {
+			e.needKeeps()
+			kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair}
+			kinds = slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for _, k := range kinds {
+				name := k.String()
+				a.as(k).acquires(name, lease)
+				start := time.Now()
+				a.as(k).keeps(name, 2*lease, backend.Kept)
+				for _, other := range kinds {
+					b.as(other).refused(name, lease)
+					b.as(other).isKept(name, 2*lease, start)
+				}
+			}
+		}},
+	{"keep/line", "Who stands in line for a Fair lock isn't given what is kept; to ask late doesn't get its former owner in line",
+		func(e *env) {
+			e.needKeeps()
+			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
+			x := b.listens("lock")
+			a.acquires("lock", lease)
+			b.stands("lock", lease)
+			start := time.Now()
+			a.keeps("lock", lease, backend.Kept)
+			a.asks("lock", 0, lease)
+			if res := b.keep("lock", lease, "b"); res.Holder != "" {
+				e.Fatalf("KeepPlaces: %q has the lock; want nobody, since it is kept", res.Holder)
+			}
+			x.silent(e)
+			a.isKept("lock", lease, start)
+			b.forces("lock", true)
+			b.has("lock", 1)
+			b.releases("lock", lease, backend.Freed)
+			a.seesFree("lock")
+		}},
+	{"keep/turn", "Who has a Fair lock since his turn came, and has not asked for it since, can have it kept",
+		func(e *env) {
+			e.needKeeps()
+			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
+			a.acquires("lock", lease)
+			b.stands("lock", lease)
+			a.releases("lock", lease, backend.Freed)
+			start := time.Now()
+			b.keeps("lock", lease, backend.Kept)
+			a.isKept("lock", lease, start)
+			b.keeps("lock", 2*lease, backend.Kept)
+			a.refused("lock", lease)
+			a.isKept("lock", lease, start)
+		}},
+	{"keep/place", "A release with Keep of an owner who stands in line gives up the place",
+		func(e *env) {
+			e.needKeeps()
+			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
+			a.acquires("lock", lease)
+			b.stands("lock", lease)
+			c.stands("lock", lease)
+			b.keeps("lock", lease, backend.NotHeld)
+			a.releases("lock", lease, backend.Freed)
+			c.has("lock", 1)
+		}},
+	{"keep/write", "While a Write is kept nobody else reads or writes; what its owner reads stays, and may be read again; and its owner leaves no note",
+		func(e *env) {
+			e.needKeeps()
+			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
+			r := w.as(backend.Read)
+			w.acquires("lock", lease)
+			r.acquires("lock", lease)
+			w.keeps("lock", 2*lease, backend.Kept)
+			a.refused("lock", lease)
+			w.refused("lock", lease)
+			w.asks("lock", 0, lease)
+			r.has("lock", 1)
+			r.renews("lock", lease, true)
+			r.acquires("lock", lease)
+			r.has("lock", 1)
+			if res := r.look("lock"); res.Kept {
+				e.Fatal("Look at a Read: Kept")
+			}
+			r.releases("lock", lease, backend.Freed)
+			a.refused("lock", lease)
+			w.forces("lock", true)
+			a.acquires("lock", lease)
+		}},
+	{"keep/note", "A release with Keep takes back the note of a Write",
+		func(e *env) {
+			e.needKeeps()
+			w, a, b, lease := e.writer("w"), e.reader("a"), e.reader("b"), e.longLease()
+			a.acquires("lock", lease)
+			w.asks("lock", time.Hour, lease)
+			b.refused("lock", lease)
+			w.keeps("lock", lease, backend.NotHeld)
+			b.acquires("lock", lease)
+		}},
+	{"keep/permits", "Permits that are kept stay out, for just as long; others are given, but not to their owner",
+		func(e *env) {
+			e.need(backend.Permits)
+			e.needKeeps()
+			a, b, lease := e.party("a").of(2, 5), e.party("b").of(2, 5), e.longLease()
+			a.acquires("sem", lease)
+			a.keeps("sem", 2*lease, backend.Kept)
+			a.available("sem", 5, 3)
+			a.refused("sem", lease)
+			a.keeps("sem", 3*lease, backend.Kept)
+			b.acquires("sem", lease)
+			b.of(2, 5).has("sem", 2)
+			e.at(b.s, "c").of(2, 5).refused("sem", lease)
+			b.releases("sem", lease, backend.Freed)
+			a.available("sem", 5, 3)
+			b.forces("sem", true)
+			a.available("sem", 5, 5)
+		}},
+	{"keep/other number", "A release with Keep of another number of permits than the owner has gives them back",
+		func(e *env) {
+			e.need(backend.Permits)
+			e.needKeeps()
+			a, lease := e.party("a"), e.longLease()
+			a.of(2, 5).acquires("sem", lease)
+			a.of(3, 5).keeps("sem", lease, backend.NotHeld)
+			a.of(2, 5).available("sem", 5, 5)
+		}},
+}
