@@ -67,6 +67,8 @@
 // their arrival. [Client.Semaphore] makes semaphores, whose permits any number of holders have. [Locker.Acquire] is Do for code that can't be one function, and returns a
 // [Hold]. Locks of different kinds should have different names; where a store can tell that they haven't, that is [ErrConflict].
 //
+// [Client.Election] is a layer on fenced locks: [Election.Run] has a function run by one of all who campaign, and by another when that is over.
+//
 // # Seen from outside
 //
 // How a lock was lost says a [Loss], which every error about it wraps. [Client.Holds], [Client.Waits], [Client.Losses] and [Client.Stats] are what a

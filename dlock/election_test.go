@@ -1012,3 +1012,24 @@ func TestChangesThatNobodyWants(t *testing.T) {
 		empty(t, c)
 	})
 }
+
+// Who waits is in when the lease of who died ends, also if that is just after it would have looked anyway.
+func TestALeaseThatEndsJustAfterALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		for range 100 {
+			lease := longestPause(DefaultLease) + rand.N(longestJitter)
+			began := time.Now()
+			mustTry(t, other.Locker("x"), Lease(lease))
+			h, err := c.FencedLocker("x").Acquire(t.Context())
+			must(t, err)
+			if late := time.Since(began) - lease; late > shortestWait {
+				t.Errorf("in %v after a lease of %v ended", late, lease)
+			}
+			must(t, h.Release(t.Context()))
+		}
+	})
+}

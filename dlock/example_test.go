@@ -615,3 +615,58 @@ func ExampleLocker_Holder() {
 	// web-7 1 <nil>
 	// orders:42 1 <nil>
 }
+
+// Of all processes that run this one leads. The others wait, and one of them goes on when it resigns, or dies.
+func ExampleElection() {
+	client := dlock.New(membackend.New(), dlock.WithClientID("billing-7f9c"))
+	defer client.Close()
+	election := client.Election("billing")
+
+	err := election.Run(context.Background(), func(ctx context.Context) error {
+		term, _ := dlock.Token(ctx) // for who should refuse what an earlier leader sends late
+		fmt.Println("term", term, "leads:", election.IsLeader())
+		for range 3 {
+			if ctx.Err() != nil {
+				return nil // leads no more, and Run campaigns again
+			}
+			fmt.Println("sending invoices")
+		}
+		return nil // done
+	})
+	fmt.Println(err)
+	// Output:
+	// term 1 leads: true
+	// sending invoices
+	// sending invoices
+	// sending invoices
+	// <nil>
+}
+
+// Anybody may look who leads, candidate or not.
+func ExampleElection_Changes() {
+	store := membackend.New()
+	client, other := dlock.New(store, dlock.WithClientID("a")), dlock.New(store)
+	defer client.Close()
+	defer other.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	for leader, err := range other.Election("billing").Changes(ctx) {
+		switch {
+		case err != nil:
+			fmt.Println(err) // and it goes on, unless nothing can be had from the store
+		case leader == "":
+			fmt.Println("nobody leads")
+			go client.Election("billing").Run(ctx, func(ctx context.Context) error {
+				<-ctx.Done()
+				return nil
+			})
+		default:
+			fmt.Println(leader, "leads")
+			return
+		}
+	}
+	// Output:
+	// nobody leads
+	// a leads
+}

@@ -597,7 +597,7 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	if c.notifier == nil || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
-	if remaining >= 0 && remaining < wait {
+	if remaining >= 0 && remaining < wait+min(wait/10, jitter) { // or it might end just before the look, and nobody be in for so long
 		wait, jitter = remaining+time.Millisecond, endJitter
 	}
 	wait = max(wait, shortestWait)

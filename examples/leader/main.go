@@ -1,0 +1,128 @@
+// Leader runs a loop in one of three processes, the one that leads. It is killed, and another goes on; that one is paused
+// for longer than its lease, and the third goes on; when that has ended, the one that was paused leads once more.
+//
+//	go run ./examples/leader                        # the election is in memory, and a process is a client of its own
+//	go run ./examples/leader -redis localhost:6379  # the election is on a server, and processes are processes
+package main
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+const (
+	electionName = "leader:reports"
+	lease        = time.Second // short, to be watched
+	processes    = 3
+)
+
+func main() {
+	addr := flag.String("redis", "", "host:port of a Redis server; without it the election is in memory")
+	candidate := flag.Bool("candidate", false, "be one of the processes (the program starts itself like that)")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *addr, *candidate); err != nil {
+		fmt.Fprintln(os.Stderr, "leader:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, addr string, candidate bool) error {
+	if addr == "" {
+		store := membackend.New()
+		return play(ctx, os.Stdout, func(ctx context.Context, says func(line)) (*process, error) {
+			return playedProcess(ctx, store, says), nil
+		})
+	}
+	if !candidate {
+		return play(ctx, os.Stdout, func(ctx context.Context, says func(line)) (*process, error) { return realProcess(ctx, addr, says) })
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { // until its input ends
+		bufio.NewReader(os.Stdin).ReadString('\n')
+		cancel()
+	}()
+	return campaign(ctx, redisbackend.New(rdb), func(l line) { fmt.Println(l.What, l.Term) })
+}
+
+// play kills the first leader, pauses the second, ends the third, and says who leads then.
+func play(ctx context.Context, out io.Writer, start func(ctx context.Context, says func(line)) (*process, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // it takes a few seconds
+	defer cancel()
+	w := &works{lines: make(chan line, 1000)}
+	var all [processes]*process
+	for i := range all {
+		p, err := start(ctx, func(l line) { w.hear(ctx, i, l) })
+		if err != nil {
+			return err
+		}
+		defer p.kill()
+		all[i] = p
+	}
+	first, err := w.await(ctx, "leads")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d processes campaign, and one leads: term %d\n", processes, first.Term)
+	if err := w.goOn(ctx, first); err != nil {
+		return err
+	}
+
+	all[first.from].kill()
+	second, err := w.await(ctx, "leads")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "it is killed, and another leads when its lease is over: term %d\n", second.Term)
+	if err := w.goOn(ctx, second); err != nil {
+		return err
+	}
+
+	if err := all[second.from].pause(); err != nil {
+		return err
+	}
+	third, err := w.await(ctx, "leads")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "that is paused, and the third leads when its lease is over: term %d\n", third.Term)
+	if err := all[second.from].resume(); err != nil {
+		return err
+	}
+	over, err := w.await(ctx, "lost")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "the one that was paused goes on, and finds that it has lost term %d\n", over.Term)
+	if err := w.goOn(ctx, third); err != nil {
+		return err
+	}
+
+	if err := all[third.from].end(); err != nil {
+		return err
+	}
+	fourth, err := w.await(ctx, "leads")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "the third ends, and the one that was paused leads at once: term %d\n", fourth.Term)
+	if first.from == second.from || third.from == first.from || third.from == second.from || over.from != second.from || over.Term != second.Term || fourth.from != second.from {
+		return fmt.Errorf("the wrong ones have led: %v, %v, %v, %v, and %v has ended", first, second, third, fourth, over)
+	}
+	return all[fourth.from].end()
+}

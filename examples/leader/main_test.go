@@ -1,0 +1,69 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"testing"
+	"testing/synctest"
+
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// asProgram makes the test binary be the program.
+const asProgram = "LEADER_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// want is what the program says, wherever the election is.
+const want = `3 processes campaign, and one leads: term 1
+it is killed, and another leads when its lease is over: term 2
+that is paused, and the third leads when its lease is over: term 3
+the one that was paused goes on, and finds that it has lost term 2
+the third ends, and the one that was paused leads at once: term 4
+`
+
+// counted returns what the program says with the terms counted: where they begin is the store's affair.
+func counted(out string) string {
+	count := make(map[string]int)
+	return regexp.MustCompile(`term \d+`).ReplaceAllStringFunc(out, func(term string) string {
+		if count[term] == 0 {
+			count[term] = len(count) + 1
+		}
+		return fmt.Sprint("term ", count[term])
+	})
+}
+
+func TestMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		store := membackend.New()
+		err := play(t.Context(), &out, func(ctx context.Context, says func(line)) (*process, error) {
+			return playedProcess(ctx, store, says), nil
+		})
+		if err != nil || counted(out.String()) != want {
+			t.Errorf("%v\n%s", err, &out)
+		}
+	})
+}
+
+// Processes that are killed and stopped.
+func TestRedis(t *testing.T) {
+	server := testservers.Redis(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || counted(string(out)) != want {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
