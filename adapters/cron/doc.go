@@ -16,7 +16,7 @@
 //
 // Clocks of machines differ by some milliseconds, and processes are late. A job that takes less than that would be over before the last replica tries, and
 // run again, once for each replica: that is what happens with a lock that is given back when the job ends. So the lock stays taken until 900 ms after it was acquired,
-// however early the job ends; [WithAtLeast] says for how long else. It must be longer than what the replicas' clocks differ by, and shorter than the job's period. The runs of
+// however early the job ends, or the process dies; [WithAtLeast] says for how long else. It must be longer than what the replicas' clocks differ by, and shorter than the job's period. The runs of
 // "@every 5m" are counted from the start of each process, and replicas are apart by any part of the period, whatever their clocks say: for those it should be most of the
 // period.
 //

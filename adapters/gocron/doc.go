@@ -17,7 +17,7 @@
 //
 // Clocks of machines differ by some milliseconds, and processes are late. A job that takes less than that would be over before the last replica
 // tries, and run again, once for each replica: that is what happens with a lock that is given back when the job ends. So the lock stays taken until 900 ms after it
-// was acquired, however early the job ends; [WithAtLeast] says for how long else. It must be longer than what the replicas' clocks differ by, and shorter than the
+// was acquired, however early the job ends, or the process dies; [WithAtLeast] says for how long else. It must be longer than what the replicas' clocks differ by, and shorter than the
 // job's period. Of jobs that are counted from the start of each process (a [gocron.DurationJob] without a time to start at), replicas are apart by any
 // part of the period, whatever their clocks say: for those it should be most of the period. A Locker may be given to a job of its own with [gocron.WithDistributedJobLocker].
 //

@@ -34,12 +34,15 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// lease is how late a loss is found, at the most, and three times that.
+const lease = 3 * time.Second
+
 // onEach runs a test on memory and on a Redis. connect returns a client of its own.
 func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
 		store := membackend.New()
-		run(t, func() *dlock.Client { return newClient(t, store) })
+		run(t, func() *dlock.Client { return newClient(t, store, dlock.WithLease(lease)) })
 	})
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
@@ -47,7 +50,7 @@ func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) 
 		run(t, func() *dlock.Client {
 			rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
 			t.Cleanup(func() { rdb.Close() })
-			return newClient(t, redisbackend.New(rdb))
+			return newClient(t, redisbackend.New(rdb), dlock.WithLease(lease))
 		})
 	})
 }
