@@ -37,17 +37,15 @@ func (e *Elector) Run(ctx context.Context) error { return e.election.Run(ctx, e.
 
 // lead returns when the term is over, and nothing runs any more that belongs to it.
 func (e *Elector) lead(term context.Context) error {
-	e.set(term)
+	e.mu.Lock()
+	e.term = term
+	e.mu.Unlock()
 	<-term.Done()
-	e.set(nil)
+	e.mu.Lock()
+	e.term = nil
+	e.mu.Unlock()
 	e.tasks.Wait()
 	return nil
-}
-
-func (e *Elector) set(term context.Context) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.term = term
 }
 
 // IsLeader implements [gocron.Elector]: it returns nil if this replica leads, by what its clock says, and [ErrNotLeader] if it doesn't. It asks nobody.
