@@ -233,11 +233,16 @@ type ReleaseRequest struct {
 	Permits int // how many the owner has acquired; of the kind Permits only
 
 	// Keep, unless it is zero, is for how long, counted from now, nobody is to get what the release gives back, if it is the
-	// owner's last hold: the outcome is [Kept] then, and nobody is woken, neither now nor when that time is over. What is kept
-	// lasts for just as long, as if somebody else held it whom nobody knows: the owner's number doesn't renew or acquire it any more, and no request of it
-	// that comes late, or twice, changes anything; its next release with Keep finds it Kept, and leaves it as it is. A Look sees it held, and
-	// a ForceRelease frees it. Keep is a lease like any other, a multiple of Limits.LeaseStep, and only asked for where
-	// Limits.Keeps.
+	// owner's last hold: the outcome is [Kept] then, nobody is woken, and who has asked before looks when he would have. That time
+	// may be longer or shorter than the lease, and when it is over the lock is as one whose lease has run out.
+	//
+	// Until then it is as if somebody held it whom no request can name: its former owner doesn't acquire or renew it, and no
+	// request of his that comes late, or twice, changes anything, or leaves a note or a place; his next release with Keep finds it Kept, and
+	// leaves it as it is, and one without is NotHeld. A Look sees it held, and Kept, an Inspector says who has given it back, and a ForceRelease frees it.
+	// Who has had a Write and reads, too, goes on reading; the Write may then be kept for as long as what he reads would last. Of Permits others get what is left.
+	//
+	// Keep is a lease like any other: a multiple of Limits.LeaseStep, at least Limits.MinLease. It is only asked for where
+	// Limits.Keeps; Read ignores it. An owner who holds nothing keeps nothing.
 	Keep time.Duration
 
 	// AskWaiting asks for ReleaseResult.Waiting. That is done where this client has had the lock for

@@ -57,6 +57,7 @@
 //	Release Read:  the owner's                    gone; if it was the last, and nobody writes, waiters are woken
 //	Release Write: the owner's, count > 1         count - 1
 //	Release Write: the owner's, count = 1         gone, what the owner reads stays; all waiters are woken
+//	Release Write: the same, with Keep            another writes, whom nobody knows, what the owner reads stays; nobody is woken
 //	Release Write: not the owner's                the owner's note is gone, and if there was one all waiters are woken
 //	Renew:         the owner's                    expires no sooner than after the lease
 //	ForceRelease Read:  nobody writes             nobody reads; waiters are woken if somebody did
@@ -77,6 +78,7 @@
 //	Acquire: the owner's                                     count stays, lasts no shorter than the lease
 //	Acquire: else                                            with Place, the owner's place is kept, or it comes last; says how long the lock is held
 //	Release: not the owner's                                 the owner's place is gone
+//	Release: the owner's, count = 1, with Keep               held, so the first gets it when that is over
 //	KeepPlaces                                               those who are in line keep their places; those who aren't come first
 //	the lease of a hold, or a place, runs out                the next step sees to it
 //
@@ -91,6 +93,7 @@
 //	Acquire: the owner has none, out + Permits > limit  unchanged; says when the first of those that are out ends
 //	Release: the owner has as many                      has none; waiters are woken
 //	Release: the owner has as many, with Keep           has none, but they stay out until Keep is over; nobody is woken
+//	Release: they are kept, with Keep                   unchanged, and said to be kept
 //	Acquire: what the owner had is kept                 unchanged, whatever the limit
 //	Renew:   the owner has as many                      expires after the lease, counted from now
 //	ForceRelease                                        nobody has any; waiters are woken if somebody did

@@ -25,7 +25,8 @@
 // other kind that is one, "as fenced", "as write" and "as fair"; those that hold for a reader, too, "as read", and for who has the only
 // permit of a semaphore "as permits". What sets a kind apart has cases of its own: tokens; who reads beside whom, and notes of
 // writers; permits, of which there are never more out than there are, none without being given back, and whose number changes; and the
-// order of a line, places that are kept, end and come back, and who is told that its turn has come. Who has a lock, and which locks there
+// order of a line, places that are kept, end and come back, and who is told that its turn has come. What a release keeps is held by nobody, and comes back
+// by itself, where the store does that. Who has a lock, and which locks there
 // are, is asked of a session that is an Inspector or a Lister. "histories" lets random users of several clients loose, with faults of
 // all kinds in between, and looks for an order of their calls in which one lock could have given
 // these answers. Where there is none, the history is written into a folder whose path is printed, or

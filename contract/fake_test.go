@@ -37,6 +37,7 @@ type fakeStore struct {
 	seen     map[string]backend.Inspection // what Inspect has reported of each lock last
 	kinds    *fakeKinds
 	turns    *fakeTurns
+	keeps    *fakeKeeps
 	busy     atomic.Int32
 }
 
@@ -67,6 +68,7 @@ func newFakeStore(t *testing.T, fault string) *fakeStore {
 		seen:     make(map[string]backend.Inspection),
 		kinds:    newFakeKinds(fault),
 		turns:    newFakeTurns(fault),
+		keeps:    newFakeKeeps(fault),
 	}
 	t.Cleanup(func() { close(st.done) })
 	return st
@@ -90,7 +92,8 @@ func (st *fakeStore) with(f func()) {
 }
 
 func (st *fakeStore) Open() backend.Session {
-	turns := &turnsFake{memSession: st.mem.Open().(memSession), st: st.turns}
+	keeps := &keepFake{memSession: st.mem.Open().(memSession), st: st.keeps}
+	turns := &turnsFake{memSession: keeps, st: st.turns}
 	return &fake{st: st, in: &kindsFake{memSession: turns, st: st.kinds}}
 }
 

@@ -84,7 +84,7 @@ type modelStep struct {
 	owner         string
 	name          string
 	lease         time.Duration
-	pause         time.Duration
+	keep, pause   time.Duration
 	waited, place time.Duration
 	limit         int      // of permits
 	owners        []string // whose places are kept
@@ -114,7 +114,7 @@ func (s modelStep) String() string {
 	case opReenter:
 		return fmt.Sprintf("%s: Acquire(%v %s, %v, re-entry)", s.owner, s.kind, s.name, s.lease)
 	case opRelease:
-		return fmt.Sprintf("%s: Release(%v %s, %v)", s.owner, s.kind, s.name, s.lease)
+		return fmt.Sprintf("%s: Release(%v %s, %v, keep %v)", s.owner, s.kind, s.name, s.lease, s.keep)
 	case opRenew:
 		return fmt.Sprintf("%s: Renew(%v %s, %v)", s.owner, s.kind, s.name, s.lease)
 	case opLook:
@@ -167,6 +167,9 @@ func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 		}
 		if s.kind == backend.Fair {
 			s.drawFair(rt)
+		}
+		if s.op == opRelease && rapid.SampledFrom([]int{0, 0, 1}).Draw(rt, "keeps") == 1 {
+			s.keep = s.lease
 		}
 		return s
 	})
@@ -228,6 +231,11 @@ func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 		s.lease = r.e.legal(s.lease)
 		if s.place > 0 {
 			s.place = r.e.legal(s.place)
+		}
+		if !r.e.limits().Keeps {
+			s.keep = 0
+		} else if s.keep > 0 {
+			s.keep = s.lease
 		}
 		if !r.e.limits().Kinds.Has(s.kind) {
 			s.kind = backend.Exclusive
@@ -382,7 +390,7 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 		}
 		return answer{text: "acquired", token: res.Token}, err
 	case opRelease:
-		res, err := session.Release(ctx, backend.ReleaseRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Permits: permits})
+		res, err := session.Release(ctx, backend.ReleaseRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Permits: permits, Keep: s.keep})
 		return answer{text: res.Outcome.String()}, err
 	case opRenew:
 		res, err := session.Renew(ctx, backend.RenewRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Permits: permits})
@@ -413,6 +421,6 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 		case !res.Held:
 			return answer{text: fmt.Sprintf("%+v", res)}, err
 		}
-		return answer{text: fmt.Sprintf("held, count %d", res.Count), remaining: res.Remaining}, err
+		return answer{text: lockSeen(res.Count, res.Kept), remaining: res.Remaining}, err
 	}
 }

@@ -3,6 +3,7 @@ package contract
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -23,6 +24,14 @@ func (s modelStep) id() string {
 	default:
 		return s.owner + ", alone"
 	}
+}
+
+// kept is who has what the owner of a step has given back to be kept: nobody.
+func (s modelStep) kept() string { return s.id() + ", kept" }
+
+// lockSeen words what a look tells of a lock that is held.
+func lockSeen(count int, kept bool) string {
+	return fmt.Sprintf("held, count %d, kept %v", count, kept)
 }
 
 // ending is when something ends: between two moments, since it is not known when exactly the store carried out the
@@ -49,7 +58,8 @@ type object struct {
 	readers [len(modelOwners)]ending
 	notes   [len(modelOwners)]note
 	permits [len(modelOwners)]ending
-	told    int // how many permits there are, as was last said; 0: never
+	kept    [len(modelOwners)]bool // whether these are kept
+	told    int                    // how many permits there are, as was last said; 0: never
 	line    line
 	freed   ending // when the hold ended that those in line wait for
 }
@@ -153,7 +163,7 @@ func (o object) passing(t moment, strict bool) []object {
 		over(o.notes[i].ends, o.notes[i].ends, func(p *object) { p.notes[i] = note{} })
 	}
 	for i := range o.permits {
-		over(o.permits[i], o.permits[i], func(p *object) { p.permits[i] = ending{} })
+		over(o.permits[i], o.permits[i], func(p *object) { p.permits[i], p.kept[i] = ending{}, false })
 	}
 	if o.line == (line{}) {
 		return all
@@ -282,7 +292,7 @@ func (o object) acquire(s modelStep, i int, t moment) []outcome {
 	mine := o.alone.count > 0 && o.alone.owner == s.id()
 	if !mine && !o.free() {
 		w := outcome{text: heldByOther, next: o, remaining: t.left(o.holds())}
-		if s.kind == backend.Write {
+		if s.kind == backend.Write && o.alone.owner != s.kept() {
 			w.next.notes[i].leave(s, t)
 		}
 		return []outcome{w}
@@ -384,7 +394,11 @@ func (o object) release(s modelStep, i int, t moment) []outcome {
 		w.next.notes[i] = note{}
 	}
 	switch h := &w.next.alone; {
+	case h.count > 0 && h.owner == s.kept() && s.keep > 0:
+		w.text = backend.Kept.String()
 	case h.count == 0 || h.owner != s.id():
+	case h.count == 1 && s.keep > 0:
+		w.text, h.owner, h.ends = backend.Kept.String(), s.kept(), t.in(s.keep)
 	case h.count == 1:
 		w.text, *h = backend.Freed.String(), hold{}
 	default:
@@ -429,7 +443,8 @@ func (o object) look(s modelStep, i int, t moment) []outcome {
 		}
 	}
 	if held {
-		w.text, w.remaining, w.known = fmt.Sprintf("held, count %d", count), t.left(x), true
+		kept := s.kind != backend.Read && strings.HasSuffix(o.alone.owner, ", kept")
+		w.text, w.remaining, w.known = lockSeen(count, kept), t.left(x), true
 		w.remaining[1] = max(w.remaining[1], t.left(o.holds())[1])
 	}
 	return []outcome{w}

@@ -31,15 +31,20 @@ func permitsSeen(held bool, count, available int) string {
 
 // applyPermits is apply for Permits.
 func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
-	mine := !o.permits[i].none()
+	mine := !o.permits[i].none() && !o.kept[i]
 	w := outcome{next: o}
 	switch s.op {
 	case opAcquire, opReenter, opLook:
 		return o.limited(s, i, t)
 	case opRelease:
-		w.text, w.next.permits[i] = backend.NotHeld.String(), ending{}
-		if mine {
-			w.text = backend.Freed.String()
+		w.text = backend.NotHeld.String()
+		switch {
+		case o.kept[i] && s.keep > 0:
+			w.text = backend.Kept.String()
+		case mine && s.keep > 0:
+			w.text, w.next.permits[i], w.next.kept[i] = backend.Kept.String(), t.in(s.keep), true
+		case mine:
+			w.text, w.next.permits[i] = backend.Freed.String(), ending{}
 		}
 	case opRenew:
 		w.text = "not held"
@@ -49,7 +54,7 @@ func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 	default: // opForce
 		w.text = "was free"
 		if o.works() {
-			w.text, w.next.permits = "released", [len(modelOwners)]ending{}
+			w.text, w.next.permits, w.next.kept = "released", [len(modelOwners)]ending{}, [len(modelOwners)]bool{}
 		}
 	}
 	return []outcome{w}
@@ -77,7 +82,7 @@ func (o object) limited(s modelStep, i int, t moment) (all []outcome) {
 
 func (o object) lookPermits(limit, i int, t moment) outcome {
 	count := 0
-	if !o.permits[i].none() {
+	if !o.permits[i].none() && !o.kept[i] {
 		count = 1 + i
 	}
 	w := outcome{text: permitsSeen(o.works(), count, max(0, limit-o.out())), next: o}
@@ -93,7 +98,7 @@ func (o object) acquirePermits(s modelStep, limit, i int, t moment) []outcome {
 	switch {
 	case s.permits() > limit:
 		return []outcome{{text: tooMany, next: o}}
-	case !o.permits[i].none() || o.out()+s.permits() <= limit:
+	case !o.kept[i] && (!o.permits[i].none() || o.out()+s.permits() <= limit):
 		return []outcome{in}
 	}
 	out := outcome{text: heldByOther, next: o, remaining: t.left(o.firstPermits())}
@@ -243,7 +248,7 @@ func (o object) applyInLine(s modelStep, i int, t moment) []outcome {
 	default:
 		w.next = w.next.settle(now)
 		w.text, w.remaining = heldByOther, t.left(w.next.alone.ends)
-		if s.op == opAcquire && s.place > 0 {
+		if s.op == opAcquire && s.place > 0 && o.alone.owner != s.kept() {
 			w.next.line.stand(s.id(), t.in(s.place))
 		}
 	}

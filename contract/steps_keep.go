@@ -159,7 +159,8 @@ var keepCases = []testCase{
 				b.forces("lock", true)
 				e.eventually("Wake called after a forced release", func() bool { return rung.calls() > i })
 			}
-			if n := rung.calls(); n > rounds {
+			// A Wake without reason may come once in a while, as when it is first told how many permits there are.
+			if n := rung.calls(); n > rounds+2 {
 				e.Fatalf("Wake was called %d times, for %d forced releases of what was kept", n, rounds)
 			}
 		}},
@@ -364,6 +365,12 @@ var keepKindCases = []testCase{
 			a, b, lease := e.party("a").of(2, 5), e.party("b").of(2, 5), e.longLease()
 			a.acquires("sem", lease)
 			a.keeps("sem", 2*lease, backend.Kept)
+			if w, ok := a.s.(backend.Inspector); ok {
+				i, err := w.Inspect(e.ctx, backend.InspectRequest{Name: "sem"})
+				if err != nil || len(i.Holders) != 1 || !i.Holders[0].Kept || i.Holders[0].Count != 2 {
+					e.Fatalf("Inspect: %+v, %v; want 2 permits that are kept", i, err)
+				}
+			}
 			a.available("sem", 5, 3)
 			a.refused("sem", lease)
 			a.keeps("sem", 3*lease, backend.Kept)

@@ -81,7 +81,7 @@ var unannouncedCases = slices.DeleteFunc(slices.Clone(stepCases), func(c testCas
 var soleWorkerCases = slices.Concat(
 	slices.DeleteFunc(slices.Clone(soleReaderCases), func(c testCase) bool { return c.name == "batch/names" }),
 	pick(stepCases, "lease/runs out", "concurrency/one wins", "concurrency/exclusion"),
-	keepCases,
+	without(keepCases, "keep/inspect"),
 )
 
 // kindCases are the cases about what sets kinds apart, and what a name holds that is used for several.

@@ -26,3 +26,5 @@ func TestKindsWithReplicas(t *testing.T) {
 }
 
 func TestPermits(t *testing.T) { wiretest.Permits(t, this, testservers.Redis(t)) }
+
+func TestKeep(t *testing.T) { wiretest.Keep(t, this, testservers.Redis(t)) }

@@ -63,7 +63,8 @@ var (
 	releaseAgainText = isLockText + onMaster + refuseForeign + releaseText
 	forceReleaseText = isLockText + spareForeign + delText
 
-	isForeignScript    = newScript(isLockText + refuseForeign + isKept)
+	isForeignScript    = newScript(isLockText + refuseForeign + `return 0;`)
+	isKeptScript       = newScript(isLockText + refuseForeign + isKept)
 	keepScript         = newScript(isLockText + keptText + onMaster + refuseForeign + keepText)
 	renewAgainScript   = newScript(isLockText + onMaster + refuseForeign + renewText)
 	releaseAgainScript = newScript(releaseAgainText)
@@ -99,3 +100,6 @@ func RenewAgain(req backend.RenewRequest) Call {
 
 // IsForeign asks about a key that keeps others from a lock. [ParseIsForeign] reads its reply.
 func IsForeign(name string) Call { return call(isForeignScript, 1, name) }
+
+// IsKept asks the same, and whether the lock is kept. [ParseIsKept] reads its reply.
+func IsKept(name string) Call { return call(isKeptScript, 1, name) }

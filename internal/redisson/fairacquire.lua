@@ -14,7 +14,7 @@ if (l.free and (not l.first or l.first == owner)) then
     redis.call('pexpire', l.key, lease);
     return {1};
 end;
-if (lasts > 0 and redis.call('hexists', l.key, keptOf(owner, ':fair')) == 0) then
+if (lasts > 0 and not redis.call('hmget', l.key, keptOf(owner, ':fair'))[1]) then
     local ends, score = place(l, owner);
     keep(l, owner, lasts, ends, score or last(l));
     if (not ends) then

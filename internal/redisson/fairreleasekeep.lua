@@ -3,7 +3,7 @@ local l = begin(KEYS, 1, owner);
 local kept, released = keptOf(owner, ':fair'), nil;
 if (not l.holds) then
     leave(l, owner); -- sent in any case: a replica refuses it
-    if (redis.call('hexists', l.key, kept) == 1) then
+    if (redis.call('hmget', l.key, kept)[1]) then
         released = 2;
     end;
 elseif (l.holds > 1) then

@@ -12,6 +12,6 @@ if (holds > 1) then
     return 0;
 end;
 redis.call('del', KEYS[1]);
-redis.call('hset', KEYS[1], kept, 1);
+redis.call('hincrby', KEYS[1], kept, 1);
 redis.call('pexpire', KEYS[1], ARGV[3]);
 return 2;

@@ -101,16 +101,20 @@ func TestReplies(t *testing.T) {
 		"release again": {func(r any) (any, error) { return ParseReleaseAgain(r) }, map[string]string{
 			"<nil>": "{not held false 0}", "0": "{holds left false 0}", "1": "{freed false 0}", "-1": noLock,
 		}},
+		"keep": {func(r any) (any, error) { return ParseKeep(r) }, map[string]string{
+			"<nil>": "{not held false 0}", "0": "{holds left false 0}", "1": "{freed false 0}", "2": "{kept false 0}", "-1": noLock,
+		}},
+		"is kept":       {func(r any) (any, error) { return ParseIsKept(r) }, map[string]string{"0": "false", "1": "true", "-1": noLock}},
 		"renew":         {func(r any) (any, error) { return ParseRenew(r) }, map[string]string{"0": "{false}", "1": "{true}"}},
 		"renew again":   {func(r any) (any, error) { return ParseRenewAgain(r) }, map[string]string{"0": "{false}", "1": "{true}", "-1": noLock}},
 		"force release": {func(r any) (any, error) { return ParseForceRelease(r) }, map[string]string{"0": "{false}", "1": "{true}", "-1": noLock}},
 		"count":         {func(r any) (any, error) { return ParseCount(r) }, map[string]string{"<nil>": "0", `"0"`: "0", `"7"`: "7"}},
 		"exists": {func(r any) (any, error) { return ParseLook(r, "1", int64(5)) }, map[string]string{
-			"0": "{false 0 0s 0}", "1": "{true 1 5ms 0}",
+			"0": "{false 0 0s 0 false}", "1": "{true 1 5ms 0 false}",
 		}},
 		"ttl": {func(r any) (any, error) { return ParseLook(int64(1), "1", r) }, map[string]string{
-			"-2": "{false 0 0s 0}", "-1": "{true 1 -1ms 0}", "0": "{true 1 0s 0}", "1": "{true 1 1ms 0}", "2": "{true 1 2ms 0}",
-			"9223372036854775807": fmt.Sprintf("{true 1 %v 0}", time.Duration(math.MaxInt64).Truncate(time.Millisecond)),
+			"-2": "{false 0 0s 0 false}", "-1": "{true 1 -1ms 0 false}", "0": "{true 1 0s 0 false}", "1": "{true 1 1ms 0 false}", "2": "{true 1 2ms 0 false}",
+			"9223372036854775807": fmt.Sprintf("{true 1 %v 0 false}", time.Duration(math.MaxInt64).Truncate(time.Millisecond)),
 		}},
 	}
 	for name, p := range parsers {

@@ -69,12 +69,20 @@ func ParseKeep(reply any) (backend.ReleaseResult, error) {
 	return ParseReleaseAgain(reply)
 }
 
-// ParseIsForeign reads the reply to [IsForeign]: whether it is kept, or the error of a step that found something else than a plain lock.
-func ParseIsForeign(reply any) (kept bool, err error) {
+// ParseIsForeign reads the reply to [IsForeign]. It returns the error of a step that found this.
+func ParseIsForeign(reply any) error {
+	if reply == foreign {
+		return errForeign
+	}
+	return nil
+}
+
+// ParseIsKept reads the reply to [IsKept].
+func ParseIsKept(reply any) (bool, error) {
 	if reply == foreign {
 		return false, errForeign
 	}
-	return parseBool("is foreign", reply)
+	return parseBool("is kept", reply)
 }
 
 // foreign is the reply of scripts of ours to a key that is no lock.

@@ -211,10 +211,12 @@ func ParseLookRW(reply any) (backend.LookResult, error) {
 	if !ok || len(words) != 4 {
 		return backend.LookResult{}, unexpected("look", reply)
 	}
-	res, err := ParseLook(words[0], words[1], words[2])
-	if err == nil && res.Held {
-		res.Kept, err = parseBool("look", words[3])
+	kept, err := parseBool("look", words[3])
+	if err != nil {
+		return backend.LookResult{}, err
 	}
+	res, err := ParseLook(words[0], words[1], words[2])
+	res.Kept = res.Held && kept
 	return res, err
 }
 

@@ -53,7 +53,7 @@ func FuzzKindReplies(f *testing.F) {
 			if err != nil && (backend.KindOf(err) != backend.Unknown || look != backend.LookResult{}) {
 				t.Errorf("look: %v means %+v, %v", reply, look, err)
 			}
-			if err == nil && (len(words) != 3 || look.Held && (words[0] != int64(1) || words[2] == int64(-2))) {
+			if err == nil && (len(words) != 4 || look.Held && (words[0] != int64(1) || words[2] == int64(-2))) {
 				t.Errorf("look: %v means %+v", reply, look)
 			}
 		}

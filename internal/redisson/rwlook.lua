@@ -10,8 +10,9 @@ if (KEYS[2] and redis.call('exists', KEYS[2]) == 0) then
 end;
 local kept = 0;
 if (ARGV[1] == 'write' and not holds) then
-    for _, field in ipairs(redis.call('hkeys', KEYS[1])) do
-        if (string.sub(field, -11) == '-kept:write') then
+    local all = redis.call('hgetall', KEYS[1]);
+    for i = 1, #all, 2 do
+        if (string.sub(all[i], -11) == '-kept:write') then
             kept = 1;
         end;
     end;

@@ -136,8 +136,7 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	case res.Acquired:
 		s.latest.is(req.Name, req.Owner, sent.Add(req.Lease))
 	case s.doubtful(k, req, res):
-		_, err = s.foreign(ctx, req.Name)
-		return res, err
+		return res, s.foreign(ctx, req.Name)
 	}
 	return res, nil
 }
@@ -158,13 +157,22 @@ func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.Acqu
 	return res.Remaining < 0 || !s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
 }
 
-// foreign returns the error of a step that has found something else than a plain lock, or whether that is kept.
-func (s *session) foreign(ctx context.Context, name string) (kept bool, err error) {
+// foreign returns the error of a step that has found something else than a plain lock.
+func (s *session) foreign(ctx context.Context, name string) error {
 	r := s.run(ctx, IsForeign(name))
 	if r.Err != nil {
-		return false, nil // it stays what it seems to be
+		return nil // it stays what it seems to be
 	}
 	return ParseIsForeign(r.Value)
+}
+
+// kept says whether a lock is kept, or returns the error of a step that has found something else than a plain one.
+func (s *session) kept(ctx context.Context, name string) (bool, error) {
+	r := readOnly(s.run(ctx, IsKept(name)))
+	if r.Refusal != "" {
+		return false, nil // it stays what it seems to be
+	}
+	return parse(r, ParseIsKept)
 }
 
 // acquireAsking acquires and asks, in the same round trip, what else must be known: how many holds the owner
@@ -272,8 +280,10 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	if err != nil || certain {
 		return res, err
 	}
-	res.Kept, err = s.foreign(ctx, req.Name)
-	return res, err
+	if res.Kept, err = s.kept(ctx, req.Name); err != nil {
+		return backend.LookResult{}, err
+	}
+	return res, nil
 }
 
 // Subscribe returns once the server has confirmed the subscription.

@@ -366,6 +366,7 @@ func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
 	}
 	l := listenInLine(t, s, "n")
 	Must[string](t)(looks(backend.Fair, Alice)(t.Context(), s))
+	keepsAndForces(t, s, backend.Fair)
 	comes(t, s, Alice)
 	comes(t, s, Bob)
 	// One of Redisson's, first and alive, and one behind who has no time, and in front of another of ours.

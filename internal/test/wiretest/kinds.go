@@ -343,7 +343,11 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 				for _, owner := range []string{"", Alice} {
 					Must[string](t)(looks(kind, owner)(t.Context(), s))
 				}
+				if kind != backend.Read {
+					keepsAndForces(t, s, kind)
+				}
 			}
+			server.Do("DEL", "lock:n")
 			connect(t, server.Addr).HSet(t.Context(), "lock:user", "name", "bob")
 			for _, kind := range c.kinds {
 				_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: kind, Name: "user", Owner: Alice, Lease: Lease})

@@ -1,0 +1,80 @@
+package wiretest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+// Keep tests what a release with Keep sends and leaves; that a user who may do what a plain lock needs, and HKEYS, may have it kept and is told
+// so; and that one who may not use HKEYS isn't told, but has all else.
+func Keep(t *testing.T, p Package, server *testservers.Server) {
+	ctx := t.Context()
+	const channel, keep = "redisson_lock__channel:{n}", time.Minute
+	client := connect(t, server.Addr)
+	plain := open(t, p.Server(t, server.Addr, Options{}))
+	release := Release(Alice)
+	release.Keep, release.AskWaiting = keep, true
+	releases := func(s Session, want backend.ReleaseOutcome) {
+		t.Helper()
+		if res := Must[backend.ReleaseResult](t)(s.Release(ctx, release)); res != (backend.ReleaseResult{Outcome: want}) {
+			t.Errorf("release with Keep: %+v, want %v", res, want)
+		}
+	}
+
+	releases(plain, backend.NotHeld) // makes the script known
+	Must[backend.AcquireResult](t)(plain.Acquire(ctx, Acquire(Alice)))
+	m := Watch(t, server.Addr)
+	for range 2 {
+		releases(plain, backend.Kept)
+		wantCommands(t, m, `"EVALSHA" "SHA" "2" "n" `+Quoted(channel, 30000, Alice, 60000))
+		WantHash(t, client, "n", map[string]string{Alice + "-kept": "1"}, keep)
+		m.Commands()
+	}
+
+	messages := listen(t, client, "redisson_lock__channel:{lock:n}")
+	for _, more := range []string{"", "+hkeys"} {
+		server.Do("ACL", "SETUSER", "keeps"+more, "on", ">secret", "~lock:*", "~redisson_lock__channel:*", "resetchannels", "&redisson_lock__channel:*",
+			"-@all", "+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hlen", "+hvals", "+pexpire", "+pttl", "+del",
+			"+publish", "+subscribe", "+unsubscribe", "+ping", "+pubsub", "+hello", "+client")
+		if more != "" {
+			server.Do("ACL", "SETUSER", "keeps"+more, more)
+		}
+		s := open(t, p.Server(t, server.Addr, Options{User: "keeps" + more, Prefix: "lock:"}))
+		Must[backend.AcquireResult](t)(s.Acquire(ctx, Acquire(Alice)))
+		Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Alice)))
+		releases(s, backend.Left)
+		releases(s, backend.Kept)
+		releases(s, backend.Kept)
+		for _, owner := range []string{"", Alice, Bob} {
+			res := Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner}))
+			if !res.Held || res.Count != 0 || res.Kept != (more != "") {
+				t.Errorf("with %q, looked at by %q: %+v", more, owner, res)
+			}
+		}
+		Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
+		wantMessage(t, messages, "redisson_lock__channel:{lock:n}", "0") // and none before that
+		releases(s, backend.NotHeld)
+	}
+}
+
+// keepsAndForces has a kind of lock kept and forced, by a user who may do no more than the documentation says.
+func keepsAndForces(t *testing.T, s Session, kind backend.Kind) {
+	t.Helper()
+	Must[string](t)(acquires(kind, Alice)(t.Context(), s))
+	req := Release(Alice)
+	req.Kind, req.Keep = kind, time.Minute
+	req.Permits, _ = numbers(kind)
+	for range 2 {
+		if res := Must[backend.ReleaseResult](t)(s.Release(t.Context(), req)); res.Outcome != backend.Kept {
+			t.Errorf("%v: release with Keep: %v", kind, res.Outcome)
+		}
+	}
+	Must[string](t)(acquires(kind, Alice)(t.Context(), s))
+	Must[string](t)(looks(kind, Bob)(t.Context(), s))
+	if said := Must[string](t)(forces(kind)(t.Context(), s)); said != "true" {
+		t.Errorf("%v: what was kept is forced: %s", kind, said)
+	}
+}
