@@ -670,3 +670,63 @@ func ExampleElection_Changes() {
 	// nobody leads
 	// a leads
 }
+
+// A job that every replica starts at three o'clock, by a clock of its own, and that is to be done once.
+func ExampleClient_Once() {
+	store := membackend.New()
+	client, other := dlock.New(store), dlock.New(store) // as two processes
+	defer client.Close()
+	defer other.Close()
+	ctx := context.Background()
+
+	report := func(ctx context.Context) error {
+		fmt.Println("making the report")
+		return nil
+	}
+	scheduled := "2026-11-22T03:00" // the same for all, whenever they come: not the time at which they do
+	for _, replica := range []*dlock.Client{client, other} {
+		ran, err := replica.Once(ctx, "report", scheduled, time.Hour, report)
+		switch {
+		case errors.Is(err, dlock.ErrHeld):
+			fmt.Println("another is making it")
+		case err != nil:
+			fmt.Println(ran, err)
+		case ran:
+			fmt.Println("made it")
+		default:
+			fmt.Println("it is made")
+		}
+	}
+	for lock, err := range client.Locks(ctx, "once:report@") {
+		fmt.Println(lock.Name, lock.Holders[0].Kept, err)
+	}
+	// Output:
+	// making the report
+	// made it
+	// it is made
+	// once:report@2026-11-22T03:00 true <nil>
+}
+
+// A cleanup that each replica may start at any time, and that is to be done once a minute at most.
+func ExampleAtLeast() {
+	store := membackend.New()
+	client, other := dlock.New(store), dlock.New(store) // as two processes
+	defer client.Close()
+	defer other.Close()
+	ctx := context.Background()
+
+	for _, replica := range []*dlock.Client{client, other} {
+		err := replica.Locker("cleanup").Do(ctx, func(context.Context) error {
+			fmt.Println("cleaning up")
+			return nil
+		}, dlock.AtLeast(time.Minute), dlock.Wait(0))
+		fmt.Println(errors.Is(err, dlock.ErrHeld))
+	}
+	left, err := other.Locker("cleanup").TTL(ctx)
+	fmt.Println(left.Round(time.Minute), err)
+	// Output:
+	// cleaning up
+	// false
+	// true
+	// 1m0s <nil>
+}

@@ -270,6 +270,9 @@ func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration)
 	c.dequeueLocked(a)
 	a.via = ViaGranted
 	c.handLocked(a, c.grantLocked(h, since))
+	if a.o.keeps {
+		c.hastenLocked(&cl.alarm, c.now()) // until then the store knows nothing of that
+	}
 	h.offered = true
 }
 

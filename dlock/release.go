@@ -248,7 +248,7 @@ func (c *Client) freeLocked(ctx context.Context, h *hold, q *queue, now instant)
 	cl.dead, cl.leaving = true, true
 	delete(c.troubles, cl)
 	lease := c.stored(cl.lease)
-	cl.sending(now, lease)
+	cl.sending(now, max(lease, c.stored(cl.left(now))))
 	ask := c.asksWhoWaitsLocked(cl, now)
 	inner := c.endInnerLocked(h)
 	c.unlock()
@@ -280,7 +280,7 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 	switch {
 	case res.Outcome == backend.Freed:
 		c.freedLocked(cl, began, res, own)
-	case res.Outcome == backend.Kept && own != heard: // a message would be of somebody who has forced it
+	case res.Outcome == backend.Kept:
 		c.keptLocked(cl)
 	default:
 		c.wakeLocked(cl) // freed or not: nobody here has it any more
@@ -330,11 +330,13 @@ func (c *Client) keptLocked(cl *claim) {
 	}
 }
 
-// lastRelease asks to give back all that is left of a claim, and to keep it for as long as that is wanted.
+// lastRelease asks to give back all that is left of a claim, and to keep it for as long as that is wanted, also if the store counts
+// more than we do, and something is left.
 func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.left(c.now()); left > 0 {
 		req.Keep, req.AskWaiting = c.stored(left), false
+		req.Lease = max(lease, req.Keep)
 	}
 	return req
 }

@@ -1,0 +1,109 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// onceCases: what stays taken when it is given back.
+var onceCases = []testCase{
+	{"AtLeast", "the lock stays taken after the unlock until its time is over, or it is forced", locker(atLeast)},
+	{"AtLeast and the end of its time", "who waits gets in then, and not before", locker(atLeastEnds)},
+	{"AtLeast and a release without an answer", "whether it was carried out or not, the lock stays taken for as long", locker(atLeastUnanswered)},
+	{"Once", "it runs once for an occasion, again if it failed, and who comes meanwhile is told so", locker(onlyOnce)},
+}
+
+func atLeast(l *lab) {
+	l.needKeeps()
+	p, q := l.process(), l.process()
+	lk, other, d := p.Locker("a"), q.Locker("a"), l.longLease()
+	start := time.Now()
+	l.lock(lk, dlock.AtLeast(d))
+	l.unlock(lk)
+	if l.tryLock(other) || l.tryLock(lk) {
+		l.Fatal("somebody got a lock that stays taken")
+	}
+	left, err := other.TTL(l.ctx)
+	l.noError(err, "TTL")
+	l.checkRemaining("TTL", left, d, start)
+	released, err := other.ForceUnlock(l.ctx)
+	if l.noError(err, "ForceUnlock"); !released {
+		l.Error("ForceUnlock of a lock that stays taken says that nobody had it")
+	}
+	l.lock(other, dlock.Wait(l.lease()))
+	l.unlock(other)
+	l.lock(lk)
+	l.unlock(lk)
+	l.wantFree("a", "after an unlock without AtLeast")
+}
+
+func atLeastEnds(l *lab) {
+	l.needKeeps()
+	p, q := l.process(), l.process()
+	lk, other, d := p.Locker("a"), q.Locker("a"), l.lease()
+	start := time.Now()
+	l.lock(lk, dlock.AtLeast(d))
+	l.unlock(lk)
+	var in []*call
+	for _, lk := range []*dlock.Locker{lk, other} {
+		in = append(in, l.start("a Lock behind AtLeast", func() error {
+			if err := lk.LockContext(l.ctx); err != nil {
+				return err
+			}
+			if since := time.Since(start); since < d {
+				return errors.New("in after " + since.String())
+			}
+			return lk.UnlockContext(l.ctx)
+		}))
+	}
+	for _, c := range in {
+		c.ok()
+	}
+}
+
+func atLeastUnanswered(l *lab) {
+	l.needKeeps()
+	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost} {
+		p, q := l.process(), l.process()
+		lk, other, d := p.Locker(what), q.Locker(what), l.longLease()
+		start := time.Now()
+		l.lock(lk, dlock.AtLeast(d))
+		p.next(1, which{kind: releaseStep}, f)
+		l.unlock(lk)
+		if l.tryLock(other) {
+			l.Fatal("somebody got a lock that stays taken")
+		}
+		left, err := other.TTL(l.ctx)
+		l.noError(err, "TTL")
+		l.checkRemaining("TTL", left, d, start)
+	}
+}
+
+func onlyOnce(l *lab) {
+	l.needKeeps()
+	p, q := l.process(), l.process()
+	failure := errors.New("a failure")
+	once := func(p *process, fn func(context.Context) error, ran bool, want error) {
+		l.Helper()
+		did, err := p.Once(l.ctx, "job", "now", l.longLease(), fn)
+		if did != ran || !errors.Is(err, want) {
+			l.Fatalf("Once: %v, %v; want %v, %v", did, err, ran, want)
+		}
+	}
+	succeeds := func(context.Context) error { return nil }
+	once(p, func(context.Context) error {
+		once(q, succeeds, false, dlock.ErrHeld)
+		return failure
+	}, true, failure)
+	start := time.Now()
+	once(q, succeeds, true, nil)
+	for _, p := range []*process{p, q} {
+		once(p, succeeds, false, nil)
+	}
+	left, err := p.Client.Locker("once:job@now").TTL(l.ctx)
+	l.noError(err, "TTL")
+	l.checkRemaining("TTL", left, l.longLease(), start)
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// asProgram makes the test binary be the program.
+const asProgram = "ONCE_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// want is what the program says, wherever the store is.
+const want = `a replica begins the report of monday, and is killed
+monday: 1 of 3 replicas made the report, 2 heard that it is made
+tuesday: 1 of 3 replicas made the report, 2 heard that it is made
+wednesday: 1 of 3 replicas made the report, 2 heard that it is made
+`
+
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	store := membackend.New()
+	err := play(t.Context(), &out, func(late time.Duration, dies bool) process { return clientProcess(t.Context(), store, late, dies) })
+	if err != nil || out.String() != want {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || string(out) != want {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// What a replica says, before the day.
+const (
+	beginning = "begins "
+	making    = "made "
+	hearing   = "is made "
+)
+
+// pause waits for d, unless ctx ends before.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// A process is a replica that says what it does, line by line.
+type process struct {
+	lines <-chan string // closed when it has ended
+	kill  func()
+}
+
+// next returns the next line.
+func (p process) next(ctx context.Context) (string, error) {
+	select {
+	case line, ok := <-p.lines:
+		if !ok {
+			return "", errors.New("a replica has ended")
+		}
+		return line, nil
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// scan returns what is written, line by line.
+func scan(r io.Reader) <-chan string {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(r); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	return lines
+}
+
+// clientProcess is a replica in this process. All that others see of a crash is that nobody renews its lock any more, and nobody gives
+// it back: one that hangs for ever, and whose store refuses what it sends, does just that.
+func clientProcess(ctx context.Context, store backend.Backend, late time.Duration, dies bool) process {
+	alive, die := context.WithCancel(ctx)
+	r, w := io.Pipe()
+	go func() {
+		err := replica(alive, mortal{store, alive}, w, late, dies)
+		w.CloseWithError(err)
+	}()
+	return process{scan(r), die}
+}
+
+// mortal is a store that nothing reaches any more from one who is dead.
+type mortal struct {
+	backend.Backend
+	alive context.Context
+}
+
+func (m mortal) Open() backend.Session { return mortalSession{m.Backend.Open(), m.alive} }
+
+type mortalSession struct {
+	backend.Session
+	alive context.Context
+}
+
+func (s mortalSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	if err := s.alive.Err(); err != nil {
+		return backend.RenewResult{}, err
+	}
+	return s.Session.Renew(ctx, req)
+}
+
+// realProcess is this program, started once more.
+func realProcess(ctx context.Context, addr string, late time.Duration, dies bool) process {
+	ctx, kill := context.WithCancel(ctx)
+	r, w := io.Pipe()
+	program, err := os.Executable()
+	if err == nil {
+		cmd := exec.CommandContext(ctx, program, "-redis", addr, fmt.Sprintf("-late=%v", late), fmt.Sprintf("-dies=%v", dies))
+		cmd.Stdout, cmd.Stderr = w, os.Stderr
+		go func() { w.CloseWithError(cmd.Run()) }()
+	} else {
+		w.CloseWithError(err)
+	}
+	return process{scan(r), kill}
+}
