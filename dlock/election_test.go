@@ -661,10 +661,14 @@ func TestALeaderWhoseReleaseFails(t *testing.T) {
 		cand.Resign()
 		r.leaves <- nil
 		time.Sleep(longestRelease + time.Second)
-		fails(false)
 		if log.count("unlock", "x") != 1 {
 			t.Error("a release that failed isn't in the log")
 		}
+		time.Sleep(DefaultLease / 6)
+		if n := len(c.Waits()); n != 0 {
+			t.Error("doesn't sit out, though nobody has followed but itself, as the store knows")
+		}
+		fails(false)
 		time.Sleep(DefaultLease) // it has it still, and isn't another
 		r = cand.leads(t)
 		fails(true)
@@ -754,9 +758,10 @@ func TestManyCandidates(t *testing.T) {
 	})
 }
 
-// A watched store counts subscriptions, and may hang where it is asked who has a lock.
+// A watched store counts subscriptions, which it may be slow to make, and may hang where it is asked who has a lock.
 type watched struct {
 	*membackend.Backend
+	slow         time.Duration
 	hangs        atomic.Bool
 	begun, ended atomic.Int64
 }
@@ -777,6 +782,7 @@ func (s *watchedSession) Inspect(ctx context.Context, req backend.InspectRequest
 }
 
 func (s *watchedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	time.Sleep(s.b.slow)
 	sub, err := s.Session.(backend.Notifier).Subscribe(ctx, req)
 	if err != nil {
 		return nil, err
@@ -840,9 +846,11 @@ func TestChanges(t *testing.T) {
 		v := views(ctx, clients[2].Election("x"))
 		v.wants(t, "")
 		time.Sleep(time.Hour) // nobody comes
+		must(t, clients[0].Locker("x").Do(t.Context(), func(context.Context) error { return nil }))
+		time.Sleep(20 * time.Millisecond) // after a release somebody will lead soon
 		a := campaigns(t.Context(), clients[0])
 		r := a.leads(t)
-		time.Sleep(DefaultLease / 3)
+		time.Sleep(100 * time.Millisecond)
 		v.wants(t, "a")
 		b := campaigns(t.Context(), clients[1])
 		time.Sleep(time.Hour)
@@ -864,10 +872,16 @@ func TestChanges(t *testing.T) {
 			t.Errorf("Run = %v", err)
 		}
 		must(t, clients[1].Close())
-		time.Sleep(DefaultLease - 11*time.Second)
+		time.Sleep(4 * time.Second)
+		late := views(ctx, clients[2].Election("x")) // whose looks don't fall together with the end of the lease
+		late.wants(t, "b")
+		left, err := clients[2].Locker("x").TTL(t.Context())
+		must(t, err)
+		time.Sleep(left - time.Millisecond)
 		v.wants(t)
-		time.Sleep(11*time.Second + 2*shortestWait)
+		time.Sleep(time.Millisecond + 2*shortestWait)
 		v.wants(t, "")
+		late.wants(t, "")
 		r.leaves <- nil
 		b.ends(t)
 
@@ -948,6 +962,22 @@ func TestChangesOfAStoreThatHangs(t *testing.T) {
 		if n != 2 {
 			t.Errorf("%d changes", n)
 		}
+	})
+}
+
+// Nobody tells of a release that comes before the store is listened to.
+func TestAReleaseBeforeChangesAreToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &watched{Backend: membackend.New(), slow: time.Second}
+		c := New(store, quiet(), WithClientID("a"))
+		defer c.Close()
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		v := views(t.Context(), c.Election("x"))
+		v.wants(t, "a")
+		must(t, h.Release(t.Context()))
+		time.Sleep(store.slow + shortestWait)
+		v.wants(t, "")
 	})
 }
 

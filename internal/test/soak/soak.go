@@ -19,13 +19,14 @@ import (
 )
 
 // names are those of the locks. The first may be forced.
-var names = []string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore}
+var names = []string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore, elected}
 
 const (
 	forced    = 0
 	numbered  = "numbered"
 	semaphore = "semaphore"
-	permits   = 5 // that most say it has
+	elected   = "elected" // whoever has this leads
+	permits   = 5         // that most say it has
 )
 
 // kindsOf returns the kinds of lock that a name has for users, the commonest first.
@@ -33,6 +34,8 @@ func kindsOf(name string) []backend.Kind {
 	switch name {
 	case numbered:
 		return []backend.Kind{backend.Fenced, backend.Exclusive}
+	case elected:
+		return []backend.Kind{backend.Fenced}
 	case "rw":
 		return []backend.Kind{backend.Read, backend.Write}
 	case "wr":

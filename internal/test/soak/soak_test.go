@@ -105,6 +105,23 @@ func (s generous) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return s.goodSession.Acquire(ctx, req)
 }
 
+// generousTo is generous where the lock of one name is asked for.
+type generousTo struct {
+	generous
+	name string
+}
+
+func (s generousTo) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	if req.Name != s.name {
+		return s.goodSession.Acquire(ctx, req)
+	}
+	return s.generous.Acquire(ctx, req)
+}
+
+func TestTwoLeaders(t *testing.T) {
+	expectViolation(t, func(s goodSession) backend.Session { return generousTo{generous{s}, elected} })
+}
+
 func TestViolation(t *testing.T) {
 	expectViolation(t, func(s goodSession) backend.Session { return generous{s} })
 }

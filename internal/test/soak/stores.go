@@ -92,10 +92,10 @@ func proxies(t testservers.TB, name string, protocol faults.Protocol, servers []
 	}
 }
 
-// leftKeys counts the keys of a Redis but for the last number and for how many permits there are, which stay; and for permits that are
+// leftKeys counts the keys of a Redis but for the last numbers and for how many permits there are, which stay; and for permits that are
 // over, which go when somebody next asks for some.
 const leftKeys = `
-local left = redis.call('dbsize') - redis.call('exists', KEYS[1], KEYS[2])
+local left = redis.call('dbsize') - redis.call('exists', KEYS[1], KEYS[2], KEYS[4])
 if redis.call('zcount', KEYS[3], '(' .. redis.call('time')[1] * 1000, '+inf') == 0 then
 	left = left - redis.call('exists', KEYS[3])
 end
@@ -133,7 +133,7 @@ func redisStore(t testservers.TB, name string, s *testservers.Server) *store {
 			)
 		},
 		left: func() (int, error) {
-			reply, err := testservers.Do(s.Addr, "EVAL", leftKeys, "3", "redisson_lock_token:{"+numbered+"}", semaphore, "{"+semaphore+"}:timeout")
+			reply, err := testservers.Do(s.Addr, "EVAL", leftKeys, "4", "redisson_lock_token:{"+numbered+"}", semaphore, "{"+semaphore+"}:timeout", "redisson_lock_token:{"+elected+"}")
 			if err != nil {
 				return 0, err
 			}

@@ -58,6 +58,10 @@ func (u *user) visit() {
 		u.borrow(name)
 		return
 	}
+	if name == elected && !u.oneIn(8) { // it can be had as any other lock, too
+		u.campaign(name)
+		return
+	}
 	v := u.newVisit(name)
 	switch {
 	case v.locker.Name() == u.Forced && u.oneIn(4):
