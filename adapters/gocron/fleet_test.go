@@ -34,8 +34,9 @@ func redisOn(t *testing.T, addr string) backend.Backend {
 func replica(addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second), dlock.WithLogger(slog.New(slog.DiscardHandler)))
-	quickly := gocronlock.NewLocker(client, gocronlock.WithAtLeast(10*time.Minute))
-	slowly := gocronlock.NewLocker(client) // a lock that is to be taken for long also is if the process dies
+	silent := gocronlock.WithLogger(slog.New(slog.DiscardHandler))
+	quickly := gocronlock.NewLocker(client, gocronlock.WithAtLeast(10*time.Minute), silent)
+	slowly := gocronlock.NewLocker(client, silent) // a lock that is to be taken for long also is if the process dies
 	s, err := gocron.NewScheduler()
 	if err != nil {
 		return err

@@ -137,7 +137,7 @@ func TestTheNextLockMayComeBeforeTheUnlock(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		l := gooselock.New(connect(), "migrations")
-		ctx := dlock.WithOwner(t.Context(), dlock.NewOwner()) // which mustn't re-enter
+		ctx := t.Context()
 		inside := 0
 		var all sync.WaitGroup
 		for range 20 {
@@ -158,6 +158,25 @@ func TestTheNextLockMayComeBeforeTheUnlock(t *testing.T) {
 		}
 		all.Wait()
 	})
+}
+
+// Two that migrate exclude each other, whoever their context names.
+func TestTheContextDoesNotSayWhoLocks(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, membackend.New(), dlock.WithGoroutineOwners())
+	a, b := gooselock.New(client, "migrations"), gooselock.New(client, "migrations")
+	ctx := dlock.WithOwner(t.Context(), dlock.NewOwner())
+	must(t, a.Lock(ctx, nil))
+	soon, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if err := b.Lock(soon, nil); !errors.Is(err, dlock.ErrHeld) {
+		t.Errorf("while another has the lock it returns %v", err)
+	}
+	done := make(chan error)
+	go func() { done <- a.Unlock(context.Background(), nil) }()
+	must(t, <-done)
+	must(t, b.Lock(ctx, nil))
+	must(t, b.Unlock(ctx, nil))
 }
 
 func TestALossIsTold(t *testing.T) {
