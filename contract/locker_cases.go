@@ -49,7 +49,7 @@ var storeLockerCases = pick(lockerCases,
 	"the key vanishes between lock and re-entry", "an acquisition without an answer", "a last release without an answer",
 	"a release between try and subscribe", "a dead holder", "the subscriptions break", "waiters cancelled at random",
 	"all data is lost", "a connection that breaks", "a counter guarded only by the lock", "Acquire and re-entry",
-	"the holder of a lock", "the locks of a store", "AtLeast", "AtLeast and the end of its time",
+	"the holder of a lock", "the locks of a store", "AtLeast",
 )
 
 // storeKindCases are those about a kind that aren't about what dlock alone does with leases and messages.

@@ -44,6 +44,23 @@ func (b *witness) asked() (leases, keeps []time.Duration) {
 	return leases, keeps
 }
 
+// onRelease has f stand in front of releases, or nothing.
+func (b *witness) onRelease(f func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.release = f
+}
+
+// closed fails the test if the end of some hold wasn't told.
+func (l *ledger) closed(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) > 0 {
+		t.Errorf("holds whose end wasn't told: %v", l.open)
+	}
+}
+
 type witnessed struct {
 	backend.Session
 	b *witness
@@ -266,9 +283,11 @@ func TestAtLeastWithAFixedLease(t *testing.T) {
 			if err := h.Release(t.Context()); !errors.Is(err, ErrLost) {
 				t.Errorf("Release after the lease: %v", err)
 			}
+			store.mu.Lock()
 			if len(store.renews) > 0 {
 				t.Errorf("%d renewals of a fixed lease", len(store.renews))
 			}
+			store.mu.Unlock()
 			h = mine.mustAcquire(t, AtLeast(d), Lease(lease))
 			mustRelease(t, h)
 			if left := others.ttl(); left != d {
@@ -515,14 +534,8 @@ func TestAKeptLockWhoseReleasesGetLost(t *testing.T) {
 					const d = 20 * time.Second
 					began := time.Now()
 					h := mine.mustAcquire(t, AtLeast(d))
-					store.mu.Lock()
-					store.release = release
-					store.mu.Unlock()
-					time.AfterFunc(outage, func() {
-						store.mu.Lock()
-						defer store.mu.Unlock()
-						store.release = nil
-					})
+					store.onRelease(release)
+					time.AfterFunc(outage, func() { store.onRelease(nil) })
 					if err := h.Release(t.Context()); (err == nil) != (outage < longestRelease) || err != nil && !errors.Is(err, ErrUnavailable) {
 						t.Errorf("Release: %v", err)
 					}
@@ -563,12 +576,12 @@ func TestAKeptLockThatTheStoreCountsTwice(t *testing.T) {
 			t.Fatalf("%+v, %v", res, err)
 		}
 		n := 0
-		store.release = func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+		store.onRelease(func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
 			if n++; n == 1 {
 				return do()
 			}
 			return backend.ReleaseResult{}, errSevered
-		}
+		})
 		if err := h.Release(t.Context()); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("Release: %v", err)
 		}
@@ -763,14 +776,16 @@ func TestTraceOfWhatIsKept(t *testing.T) {
 		l := c.Locker("x")
 		mustTry(t, l, AtLeast(time.Second))
 		done := make(chan struct{})
-		go func() { defer close(done); l.Lock(); l.Unlock() }()
+		go func() {
+			defer close(done)
+			l.Lock()
+			defer l.Unlock()
+		}()
 		synctest.Wait()
 		l.Unlock()
 		<-done
 		told.want(t, "lock exclusive acquired store", "unlock exclusive released", "lock exclusive acquired store", "unlock exclusive released")
-		if len(told.open) > 0 {
-			t.Errorf("not ended: %v", told.open)
-		}
+		told.closed(t)
 	})
 }
 
@@ -889,15 +904,13 @@ func randomKeeps(t *testing.T, seed uint64, of func(*testing.T, *Client) keepabl
 	for i, c := range clients {
 		empty(t, c)
 		c.Close()
-		ledgers[i].mu.Lock()
-		if len(ledgers[i].open) > 0 {
-			t.Errorf("holds whose end wasn't told: %v", ledgers[i].open)
-		}
-		ledgers[i].mu.Unlock()
+		ledgers[i].closed(t)
 	}
 	if len(turns) == 0 {
 		t.Error("nobody got in")
 	}
+	granted.mu.Lock()
+	defer granted.mu.Unlock()
 	for _, x := range turns {
 		end := x.granted.Add(x.atLeast)
 		for owner, at := range granted.granted {

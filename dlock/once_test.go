@@ -43,9 +43,7 @@ func onces(t *testing.T, test func(t *testing.T, store *witness, c, other *Clien
 		time.Sleep(3 * DefaultLease)
 		for c, l := range map[*Client]*ledger{c: &told, other: &others} {
 			empty(t, c)
-			if len(l.open) > 0 {
-				t.Errorf("holds whose end wasn't told: %v", l.open)
-			}
+			l.closed(t)
 		}
 	})
 }
@@ -133,14 +131,10 @@ func TestOnceWhoseEndIsNotNoted(t *testing.T) {
 			onces(t, func(t *testing.T, store *witness, c, other *Client) {
 				began := time.Now()
 				wantOnce(t, c, func(ctx context.Context) error {
-					store.mu.Lock()
-					defer store.mu.Unlock()
-					store.release = noAnswer[backend.ReleaseResult](carriedOut)
+					store.onRelease(noAnswer[backend.ReleaseResult](carriedOut))
 					return nil
 				}, true, ErrUnavailable)
-				store.mu.Lock()
-				store.release = nil
-				store.mu.Unlock()
+				store.onRelease(nil)
 				time.Sleep(5 * time.Second)
 				wantOnce(t, other, succeed, false, nil)
 				left, err := other.Locker("once:job@now").TTL(t.Context())
@@ -157,10 +151,10 @@ func TestOnceWhoseEndIsNotNoted(t *testing.T) {
 // It is kept from when it succeeded on, whenever the store hears of that.
 func TestOnceIsKeptFromItsSuccess(t *testing.T) {
 	onces(t, func(t *testing.T, store *witness, c, other *Client) {
-		store.release = func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+		store.onRelease(func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
 			time.Sleep(2 * time.Second)
 			return do()
-		}
+		})
 		began := time.Now()
 		wantOnce(t, c, func(context.Context) error { time.Sleep(10 * time.Second); return nil }, true, nil)
 		if took := time.Since(began); took != 12*time.Second {
@@ -169,7 +163,7 @@ func TestOnceIsKeptFromItsSuccess(t *testing.T) {
 		if left, err := other.Locker("once:job@now").TTL(t.Context()); err != nil || left < time.Minute-2*time.Second || left > time.Minute {
 			t.Errorf("it is kept for %v, %v", left, err)
 		}
-		store.release = nil
+		store.onRelease(nil)
 	})
 }
 

@@ -632,6 +632,23 @@ func TestStore(t *testing.T) {
 }
 
 // Of a store with very many locks some are shown, and it is said that there are more.
+// That nobody is inside a lock that stays taken is said.
+func TestStoreWithWhatIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, membackend.New(), dlock.WithClientID("a"))
+		if ran, err := c.Once(t.Context(), "job", "now", time.Minute, func(context.Context) error { return nil }); !ran || err != nil {
+			t.Fatal(ran, err)
+		}
+		h := lockdebug.Handler(c)
+		if got, want := strings.Join(rows(get(t, h, "/?store=1"), "store"), "\n"), "1 min 0 s left, given back and kept"; !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+		if w := request(h, "GET", "/?store=1", "Accept", "application/json"); !strings.Contains(w.Body.String(), `"kept": true`) && !strings.Contains(w.Body.String(), `"kept":true`) {
+			t.Errorf("as JSON: %s", w.Body)
+		}
+	})
+}
+
 func TestStoreWithMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, membackend.New())

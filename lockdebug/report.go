@@ -200,6 +200,7 @@ type holder struct {
 	Kind      string  `json:"kind"`
 	Count     int     `json:"count"`
 	Remaining seconds `json:"remaining"`
+	Kept      bool    `json:"kept,omitempty"` // it was given back, and stays taken
 }
 
 // What a store is asked for at most.
@@ -261,7 +262,7 @@ func (h handler) newLock(info dlock.LockInfo) lock {
 	l := lock{named: newNamed(info.Name), Kind: info.Kind.String(), Holders: []holder{}, More: info.More, Line: append([]string{}, info.Line...), Limit: info.Limit}
 	for _, r := range info.Holders {
 		here := slices.ContainsFunc(h, func(c *dlock.Client) bool { return c.ID() == r.Client })
-		l.Holders = append(l.Holders, holder{r.ID, r.Client, here, r.Kind.String(), r.Count, seconds(r.Remaining)})
+		l.Holders = append(l.Holders, holder{r.ID, r.Client, here, r.Kind.String(), r.Count, seconds(r.Remaining), r.Kept})
 	}
 	return l
 }

@@ -36,6 +36,7 @@ type holderJSON struct {
 	Kind      string   `json:"kind"`
 	Count     int      `json:"count"`
 	Remaining *seconds `json:"remaining"` // null: it doesn't end
+	Kept      bool     `json:"kept,omitempty"`
 }
 
 // seconds is a duration as programs get it.
@@ -60,7 +61,7 @@ func jsonLock(l *dlock.LockInfo) lockJSON {
 func jsonHolders(holders []dlock.Holder) []holderJSON {
 	all := make([]holderJSON, len(holders))
 	for i, h := range holders {
-		all[i] = holderJSON{ID: h.ID, Client: h.Client, Kind: h.Kind.String(), Count: h.Count, Remaining: jsonRemaining(h.Remaining)}
+		all[i] = holderJSON{ID: h.ID, Client: h.Client, Kind: h.Kind.String(), Count: h.Count, Remaining: jsonRemaining(h.Remaining), Kept: h.Kept}
 	}
 	return all
 }

@@ -158,6 +158,14 @@ func counts(l *dlock.LockInfo) string {
 	return text
 }
 
+// lastsOf returns how long a holder has the lock.
+func lastsOf(h dlock.Holder) string {
+	if h.Kept {
+		return lasts(h.Remaining) + ", given back and kept"
+	}
+	return lasts(h.Remaining)
+}
+
 // lastsLongest returns how long the last of the holders has the lock.
 func lastsLongest(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
@@ -196,6 +204,9 @@ error; what kind it is nobody knows then, and the kind in JSON says nothing.
 No store knows whether a lock is being renewed. Look again: if it lasts for longer than
 before, its holder is alive; if it goes down for more than a third of the lease, 10s as
 a rule, he is dead, or cut off, or has a fixed lease.
+
+A lock may stay taken for a while after it was given back, since somebody wants it so
+(AtLeast, Once): that is said, and nobody is inside then.
 
 A holder is CLIENT:NUMBER, where a client of this library is, unless told
 otherwise, HOST/PROCESS/RANDOM.`,
@@ -241,7 +252,7 @@ func describe(s screen, l *dlock.LockInfo) string {
 	}
 	holders := table{head: []string{"HOLDER", "KIND", "COUNT", "LASTS"}, cut: []int{0}}
 	for _, h := range l.Holders {
-		holders.rows = append(holders.rows, []string{printable(h.ID), h.Kind.String(), strconv.Itoa(h.Count), lasts(h.Remaining)})
+		holders.rows = append(holders.rows, []string{printable(h.ID), h.Kind.String(), strconv.Itoa(h.Count), lastsOf(h)})
 	}
 	if l.More > 0 {
 		holders.rows = append(holders.rows, []string{fmt.Sprintf("and %d more", l.More), "", "", ""})

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
+
+	"github.com/seed951563bd/distsync/dlock"
 )
 
 // Names that a terminal might act on, or that people would be deceived by.
@@ -106,5 +109,18 @@ func TestTableFits(t *testing.T) {
 	}
 	if text := tab.on(screen{}); strings.Count(text, long) != 2 || strings.Contains(text, "\x1b") {
 		t.Errorf("where there is no terminal: %s", text)
+	}
+}
+
+// That nobody is inside a lock that stays taken is said, to people and to programs.
+func TestDescribeWhatIsKept(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		l := dlock.LockInfo{Name: "once:job@now", Holders: []dlock.Holder{{ID: "a:1", Client: "a", Count: 1, Remaining: time.Minute, Kept: kept}}}
+		if text := describe(screen{}, &l); strings.Contains(text, "1m0s, given back and kept") != kept {
+			t.Errorf("kept %v: %s", kept, text)
+		}
+		if got := jsonLock(&l).Holders[0].Kept; got != kept {
+			t.Errorf("kept %v: as JSON %v", kept, got)
+		}
 	}
 }
