@@ -89,7 +89,7 @@ var notifierCases = []testCase{
 		func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			// Many at once, so that subscriptions, releases and closings overlap.
+			// Many at once, so that subscriptions, releases and closings overlap. Every other one only watches.
 			e.parallel(20, func(i int) error {
 				name := fmt.Sprint("lock", i)
 				for round := range 15 {
@@ -97,7 +97,7 @@ var notifierCases = []testCase{
 						return fmt.Errorf("Acquire(%s): %+v, %v", name, res, err)
 					}
 					rung := newBell()
-					sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: name, Wake: rung.ring})
+					sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: name, Wake: rung.ring, Watches: i%2 == 1})
 					if err != nil {
 						return fmt.Errorf("Subscribe(%s): %w", name, err)
 					}
