@@ -17,7 +17,7 @@ import (
 )
 
 func TestContractOnRedis(t *testing.T) {
-	if wiretest.Apart(t) {
+	if wiretest.Apart(t, "locker") {
 		return
 	}
 	server := testservers.Redis(t)
@@ -44,6 +44,9 @@ func TestContractOnMiniredis(t *testing.T) {
 		if strings.HasSuffix(t.Name(), "/list/bytes") {
 			t.Skip("it panics when SCAN is given a pattern that is no UTF-8")
 		}
+		if strings.HasSuffix(t.Name(), "/inspect/over") {
+			t.Skip("its keys end in the middle of a script")
+		}
 		s := miniredis.NewMiniRedis()
 		s.ClockTTL(true)
 		if err := s.StartAddr("127.0.0.1:0"); err != nil {
@@ -67,7 +70,7 @@ func TestContractOnMiniredis(t *testing.T) {
 }
 
 func TestContractOnCluster(t *testing.T) {
-	if wiretest.Apart(t) {
+	if wiretest.Apart(t, "locker") {
 		return
 	}
 	nodes := testservers.RedisCluster(t, 3)

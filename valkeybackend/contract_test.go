@@ -15,7 +15,7 @@ import (
 )
 
 func TestContractOnValkey(t *testing.T) {
-	if wiretest.Apart(t) {
+	if wiretest.Apart(t, "locker") {
 		return
 	}
 	server := testservers.Valkey(t)
@@ -48,7 +48,7 @@ func TestContractOnClusterWithShardedPubSub(t *testing.T) {
 		return
 	}
 	nodes := testservers.ValkeyCluster(t, 3)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
+	contract.Run(t, contract.Harness{Lingering: wiretest.ValkeyLingers(), NewStore: func(t *testing.T) contract.Store {
 		wiretest.StepsAndModel(t)
 		return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
 			return valkeybackend.New(connected(t, connectCluster(t, nodes)), valkeybackend.WithShardedPubSub())
