@@ -1,0 +1,105 @@
+package cronlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// DefaultAtLeast is for how long the lock of a job stays taken, from its acquisition, however early the job ends, unless [WithAtLeast] says
+// otherwise. It is more than clocks differ by that are set over the network, and a job that runs every second, which is as often as cron can say, still does.
+const DefaultAtLeast = 900 * time.Millisecond
+
+// prefix is what the names of jobs' locks begin with, since other things in the store are called as the jobs are.
+const prefix = "cron:"
+
+// patience is how long an attempt to lock may take. A store that hangs must not have a run begin much later than it should, when it has long been another's.
+const patience = 5 * time.Second
+
+var errPatience = fmt.Errorf("the store has not answered for %v", patience)
+
+// Func is a job that is told when its lock is lost: ctx ends then, with a cause that wraps [dlock.ErrLost]. Its error is logged. That is so where it is
+// given to the JobWrapper of [Wrapper] itself, not to another around it, such as [cron.Recover]: that belongs outside.
+type Func func(ctx context.Context) error
+
+// Run implements [cron.Job] where no lock is held: with a context that never ends, and the error is dropped.
+func (f Func) Run() { f(context.Background()) }
+
+// Option configures a [Wrapper].
+type Option func(*wrapper)
+
+// WithAtLeast sets for how long the lock of a job stays taken, from its acquisition, however early the job ends: longer than what the replicas' clocks
+// differ by, and shorter than the job's period. The default is [DefaultAtLeast]. With 0 the lock is free when the job ends, and a job that is quicker than the
+// clocks are apart runs on every replica. A store that can't keep a lock taken, and a time that is negative, have every run skipped, and logged as an error.
+func WithAtLeast(d time.Duration) Option { return func(w *wrapper) { w.atLeast = d } }
+
+// WithLogger sets where is logged: runs that are skipped since another has the lock, which is as it should be, with Info; and with Error those that are skipped since the
+// lock can't be had (nobody knows whether another replica runs the job), unlocks that failed, locks that were lost, and errors of a [Func]. The default is [cron.DefaultLogger], which writes errors only.
+func WithLogger(log cron.Logger) Option { return func(w *wrapper) { w.log = log } }
+
+type wrapper struct {
+	locker  *dlock.Locker
+	name    string
+	atLeast time.Duration
+	log     cron.Logger
+}
+
+// Wrapper returns a JobWrapper for the job of that name: of the replicas that share the client's store one runs it, and the others skip that run. Other jobs need
+// other names, or they exclude each other; so it doesn't belong in the [cron.WithChain] of several. Its lock is the one that the client has by the name "cron:" and
+// the job's. Each run is one attempt to lock, which takes 5 s at most. It panics if client is nil.
+func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper {
+	w := &wrapper{locker: client.Locker(prefix + name), name: name, atLeast: DefaultAtLeast, log: cron.DefaultLogger}
+	for _, opt := range opts {
+		opt(w)
+	}
+	return func(job cron.Job) cron.Job {
+		fn, ok := job.(Func)
+		if !ok {
+			fn = func(context.Context) error { job.Run(); return nil }
+		}
+		return cron.FuncJob(func() { w.run(fn) })
+	}
+}
+
+// run runs a job, if its lock can be had.
+func (w *wrapper) run(fn Func) {
+	ctx, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	hold, err := w.acquire(ctx, end)
+	switch {
+	case errors.Is(err, dlock.ErrHeld):
+		w.log.Info("skip", "job", w.name)
+		return
+	case err != nil:
+		w.log.Error(err, "skip: the lock can't be had", "job", w.name)
+		return
+	}
+	defer func() {
+		if err := hold.Release(context.Background()); err != nil {
+			w.log.Error(err, "the lock was lost while the job ran, or its unlock wasn't confirmed", "job", w.name)
+		}
+	}()
+	if err := fn(hold.Context()); err != nil {
+		w.log.Error(err, "run", "job", w.name)
+	}
+}
+
+// acquire makes one attempt, and ends ctx if that takes too long. The context of the hold comes from ctx, and so that can't have a deadline.
+func (w *wrapper) acquire(ctx context.Context, end context.CancelCauseFunc) (*dlock.Hold, error) {
+	opts := []dlock.AcquireOption{dlock.Wait(0)}
+	if w.atLeast != 0 {
+		opts = append(opts, dlock.AtLeast(w.atLeast))
+	}
+	timer := time.AfterFunc(patience, func() { end(errPatience) })
+	hold, err := w.locker.Acquire(ctx, opts...)
+	if !timer.Stop() && err == nil {
+		hold.Release(ctx) // its context has ended just now, and the run is no worse than one that came later
+		err = errPatience
+	}
+	return hold, err
+}

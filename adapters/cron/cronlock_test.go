@@ -1,0 +1,324 @@
+package cronlock_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/robfig/cron/v3"
+
+	cronlock "github.com/seed951563bd/distsync/adapters/cron"
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+func TestMain(m *testing.M) { fleet.Main(m, replica) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newClient(t *testing.T, b backend.Backend) *dlock.Client {
+	c := dlock.New(b, dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func redisOn(t *testing.T, addr string) backend.Backend {
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { rdb.Close() })
+	return redisbackend.New(rdb)
+}
+
+// onEach runs a test on memory and on a Redis. connect returns a client of its own.
+func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		store := membackend.New()
+		run(t, func() *dlock.Client { return newClient(t, store) })
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		server := testservers.Redis(t)
+		run(t, func() *dlock.Client { return newClient(t, redisOn(t, server.Addr)) })
+	})
+}
+
+// A logbook is what cron's logger was told.
+type logbook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logbook) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logbook) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// all logs skipped runs, too.
+func (b *logbook) all() cron.Logger { return cron.VerbosePrintfLogger(log.New(b, "", 0)) }
+
+// errors logs errors only.
+func (b *logbook) errors() cron.Logger { return cron.PrintfLogger(log.New(b, "", 0)) }
+
+func (b *logbook) says(what string) bool { return strings.Contains(b.String(), what) }
+
+// skewed is a schedule of a replica whose clock is late.
+type skewed struct {
+	cron.Schedule
+	by time.Duration
+}
+
+func (s skewed) Next(t time.Time) time.Time { return s.Schedule.Next(t.Add(-s.by)).Add(s.by) }
+
+// runs lets three replicas, whose clocks are 20 ms apart, run a job that takes no time, ten times, and returns how often it ran.
+func runs(t *testing.T, spec string, period time.Duration, opts ...cronlock.Option) (n int32) {
+	schedule, err := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(spec)
+	must(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute - 500*time.Millisecond)))
+		var count atomic.Int32
+		for i := range 3 {
+			c := cron.New()
+			wrap := cronlock.Wrapper(newClient(t, store), "report", append([]cronlock.Option{cronlock.WithLogger(cron.DiscardLogger)}, opts...)...)
+			c.Schedule(skewed{schedule, time.Duration(i) * 20 * time.Millisecond}, wrap(cron.FuncJob(func() { count.Add(1) })))
+			c.Start()
+			defer func() { <-c.Stop().Done() }()
+		}
+		time.Sleep(9*period + 750*time.Millisecond)
+		n = count.Load()
+	})
+	return n
+}
+
+func TestAJobThatIsQuickerThanTheSkewRunsOnce(t *testing.T) {
+	if n := runs(t, "* * * * *", time.Minute); n != 10 {
+		t.Errorf("a job ran %d times in 10 minutes", n)
+	}
+}
+
+func TestAJobOfEverySecondRunsEverySecond(t *testing.T) {
+	if n := runs(t, "* * * * * *", time.Second); n != 10 {
+		t.Errorf("a job ran %d times in 10 seconds", n)
+	}
+}
+
+// What the at-least time is for.
+func TestWithoutAtLeastAQuickJobRunsOnEachReplica(t *testing.T) {
+	if n := runs(t, "* * * * *", time.Minute, cronlock.WithAtLeast(0)); n != 30 {
+		t.Errorf("a job ran %d times in 10 minutes on three replicas", n)
+	}
+}
+
+func TestARunIsOneReplicas(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+		var book logbook
+		var count atomic.Int32
+		jobs := make([]cron.Job, 3)
+		for i := range jobs {
+			jobs[i] = cronlock.Wrapper(connect(), "report", cronlock.WithAtLeast(10*time.Minute), cronlock.WithLogger(book.all()))(cron.FuncJob(func() { count.Add(1) }))
+		}
+		var all sync.WaitGroup
+		for _, job := range jobs {
+			all.Go(job.Run)
+		}
+		all.Wait()
+		if n, skipped := count.Load(), strings.Count(book.String(), "skip, job=report"); n != 1 || skipped != 2 {
+			t.Errorf("a job ran %d times, and was skipped %d times; logged: %s", n, skipped, &book)
+		}
+	})
+}
+
+func TestHeldAndDownAreToldApart(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	var book logbook
+	ran := false
+	job := cronlock.Wrapper(newClient(t, redisOn(t, server.Addr)), "report", cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran = true }))
+
+	must(t, newClient(t, redisOn(t, server.Addr)).Locker("cron:report").LockContext(t.Context()))
+	if job.Run(); ran || book.String() != "" {
+		t.Errorf("the lock is held; the job has run: %v; logged: %s", ran, &book)
+	}
+	server.Kill()
+	if job.Run(); ran || !book.says("store unavailable") || !book.says("job=report") {
+		t.Errorf("the store is down; the job has run: %v; logged: %s", ran, &book)
+	}
+}
+
+// A hanging store doesn't answer who wants a lock.
+type hanging struct{ backend.Backend }
+
+func (h hanging) Open() backend.Session { return hangingSession{h.Backend.Open()} }
+
+type hangingSession struct{ backend.Session }
+
+func (hangingSession) Acquire(ctx context.Context, _ backend.AcquireRequest) (backend.AcquireResult, error) {
+	<-ctx.Done()
+	return backend.AcquireResult{}, ctx.Err()
+}
+
+func TestAStoreThatHangsDelaysNoRunForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logbook
+		job := cronlock.Wrapper(newClient(t, hanging{membackend.New()}), "report", cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { t.Error("the job has run") }))
+		began := time.Now()
+		job.Run()
+		if took := time.Since(began); took != 5*time.Second || !book.says("has not answered for 5s") {
+			t.Errorf("an attempt took %v; logged: %s", took, &book)
+		}
+	})
+}
+
+func TestTheContextOfAFuncEndsWithItsLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		var book logbook
+		var cause error
+		job := cronlock.Wrapper(newClient(t, store), "report", cronlock.WithLogger(book.errors()))(cronlock.Func(func(ctx context.Context) error {
+			<-ctx.Done()
+			cause = context.Cause(ctx)
+			return errors.New("half done")
+		}))
+		done := make(chan struct{})
+		go func() { job.Run(); close(done) }()
+		synctest.Wait()
+		_, err := newClient(t, store).Locker("cron:report").ForceUnlock(t.Context())
+		must(t, err)
+		<-done
+		if !errors.Is(cause, dlock.ErrLost) {
+			t.Errorf("the lock was lost, and the cause of the context is %v", cause)
+		}
+		if !book.says("half done") || !book.says("was lost while the job ran") {
+			t.Errorf("logged: %s", &book)
+		}
+	})
+}
+
+func TestAJobThatPanicsGivesItsLockBack(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, membackend.New())
+	var book logbook
+	chain := cron.NewChain(cron.Recover(book.errors()), cronlock.Wrapper(client, "report", cronlock.WithAtLeast(0)))
+	chain.Then(cron.FuncJob(func() { panic("no paper") })).Run()
+	held, err := client.Locker("cron:report").IsLocked(t.Context())
+	must(t, err)
+	if held || !book.says("no paper") {
+		t.Errorf("after a panic the lock is held: %v; logged: %s", held, &book)
+	}
+}
+
+// replica is a process with a scheduler whose jobs run by order: "quick NAME", or "hang NAME", which doesn't end. It says "begun NAME", "ran NAME" and
+// "skipped NAME".
+func replica(addr string) error {
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	c := cron.New()
+	c.Start()
+	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
+		verb, name, _ := strings.Cut(orders.Text(), " ")
+		atLeast := 10 * time.Minute
+		if verb == "hang" {
+			atLeast = cronlock.DefaultAtLeast // a lock that is to be taken for long also is if the process dies
+		}
+		wrap := cronlock.Wrapper(client, name, cronlock.WithAtLeast(atLeast), cronlock.WithLogger(skips{name}))
+		c.Schedule(&once{}, wrap(cron.FuncJob(func() {
+			fmt.Println("begun", name)
+			if verb == "hang" {
+				select {}
+			}
+			fmt.Println("ran", name)
+		})))
+	}
+	return nil
+}
+
+// once is a schedule of one run, soon.
+type once struct{ over bool }
+
+func (s *once) Next(now time.Time) time.Time {
+	if s.over {
+		return time.Time{}
+	}
+	s.over = true
+	return now.Add(time.Millisecond)
+}
+
+// skips says which runs were skipped.
+type skips struct{ name string }
+
+func (s skips) Info(string, ...any) { fmt.Println("skipped", s.name) }
+
+func (s skips) Error(err error, msg string, _ ...any) { fmt.Fprintln(os.Stderr, s.name, msg, err) }
+
+// fire has a replica run a job, and waits for what becomes of it.
+func fire(t *testing.T, r *fleet.Replica, name string) {
+	t.Helper()
+	seen := func() int { return fleet.Count("ran "+name, r) + fleet.Count("skipped "+name, r) }
+	before := seen()
+	r.Order("quick", name)
+	testservers.Until(t, "the job has run or was skipped", func() bool { return seen() > before })
+}
+
+func TestAJobRunsOnceInThreeProcessesOfWhichOneIsKilled(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	all := []*fleet.Replica{fleet.Start(t, server.Addr), fleet.Start(t, server.Addr), fleet.Start(t, server.Addr)}
+	for _, r := range all {
+		r.Order("quick first")
+	}
+	testservers.Until(t, "each has run the job or skipped it", func() bool {
+		return fleet.Count("ran first", all...)+fleet.Count("skipped first", all...) == 3
+	})
+	if n := fleet.Count("ran first", all...); n != 1 {
+		t.Errorf("a job ran %d times", n)
+	}
+
+	dying, others := all[0], all[1:]
+	dying.Order("hang report")
+	dying.Await("begun report")
+	for _, r := range others {
+		fire(t, r, "report")
+	}
+	if n := fleet.Count("begun report", all...); n != 1 {
+		t.Errorf("while a job runs %d more replicas run it", n-1)
+	}
+	dying.Kill()
+	for i := 0; fleet.Count("ran report", others...) == 0 && i < 10000; i++ {
+		fire(t, others[i%2], "report") // as each period does
+	}
+	for _, r := range others {
+		fire(t, r, "report")
+	}
+	if n := fleet.Count("ran report", all...); n != 1 {
+		t.Errorf("the job of a process that was killed ran %d times", n)
+	}
+}

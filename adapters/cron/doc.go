@@ -1,0 +1,26 @@
+// Package cronlock has each run of a job of github.com/robfig/cron/v3 made by one of the replicas of a service, and skipped by the
+// others.
+//
+//	import cronlock "github.com/seed951563bd/distsync/adapters/cron"
+//
+//	client := dlock.New(redisbackend.New(rdb))
+//	c := cron.New()
+//	c.AddJob("0 * * * *", cronlock.Wrapper(client, "report")(cronlock.Func(report)))
+//	c.Start()
+//
+// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report". The one that has the lock runs the
+// job, and the lock is renewed for as long as that takes; the others skip this run. If the process dies, the lock ends with its lease (see
+// [dlock.WithLease]), and the next run is another replica's. So it is, too, if a run takes longer than the period: no other begins meanwhile, on no replica.
+//
+// # Clocks
+//
+// Clocks of machines differ by some milliseconds, and processes are late. A job that takes less than that would be over before the last replica tries, and
+// run again, once for each replica: that is what happens with a lock that is given back when the job ends. So the lock stays taken until 900 ms after it was acquired,
+// however early the job ends, or the process dies; [WithAtLeast] says for how long else. It must be longer than what the replicas' clocks differ by, and shorter than the job's period. The runs of
+// "@every 5m" are counted from the start of each process, and replicas are apart by any part of the period, whatever their clocks say: for those it should be most of the
+// period.
+//
+// # What a job is told
+//
+// A cron.Job has no context and no error. A [Func] has: its context ends if the lock is lost, and its error is logged.
+package cronlock

@@ -1,0 +1,18 @@
+module github.com/seed951563bd/distsync/adapters/cron
+
+go 1.26.0
+
+replace github.com/seed951563bd/distsync => ../../
+
+require (
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/robfig/cron/v3 v3.0.1
+	github.com/seed951563bd/distsync v0.0.0-00010101000000-000000000000
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+)

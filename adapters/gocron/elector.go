@@ -1,0 +1,84 @@
+package gocronlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// ErrNotLeader says that another replica leads, or nobody does at the moment.
+var ErrNotLeader = errors.New("gocronlock: this replica doesn't lead")
+
+// An Elector is a [gocron.Elector], for [gocron.WithDistributedElector]: it has all jobs of the scheduler run on one replica, the leader. It campaigns while
+// [Elector.Run] runs. It is safe for concurrent use.
+//
+// gocron asks it when a job is to begin, and never again: a job that must stop when its replica leads no more is made with [Elector.Task].
+type Elector struct {
+	election *dlock.Election
+
+	mu    sync.Mutex
+	term  context.Context // nil while it doesn't lead
+	tasks sync.WaitGroup  // of this term
+}
+
+// NewElector returns a candidate of a client for the leader of that name, see [dlock.Client.Election].
+func NewElector(client *dlock.Client, name string) *Elector {
+	return &Elector{election: client.Election(name)}
+}
+
+// Run campaigns until ctx ends, and has this replica lead whenever it is elected, again after it has lost that. Nothing of the scheduler's runs in any replica that doesn't call it. When ctx
+// ends it resigns, as soon as what [Elector.Task] made has returned; so shut the scheduler down before. It returns what [dlock.Election.Run] does: once ctx has ended the error is that of
+// ctx.
+func (e *Elector) Run(ctx context.Context) error { return e.election.Run(ctx, e.lead) }
+
+// lead returns when the term is over, and nothing runs any more that belongs to it.
+func (e *Elector) lead(term context.Context) error {
+	e.mu.Lock()
+	e.term = term
+	e.mu.Unlock()
+	<-term.Done()
+	e.mu.Lock()
+	e.term = nil
+	e.mu.Unlock()
+	e.tasks.Wait()
+	return nil
+}
+
+// IsLeader implements [gocron.Elector]: it returns nil if this replica leads, by what its clock says, and [ErrNotLeader] if it doesn't. It asks nobody.
+func (e *Elector) IsLeader(context.Context) error {
+	if !e.election.IsLeader() {
+		return ErrNotLeader
+	}
+	return nil
+}
+
+// Task returns a task whose function is told when this replica leads no more: ctx, which comes from the job's, ends then, with a cause that says why. Where it resigned, and has not lost its lock, no other replica leads before the function has
+// returned. If the replica leads no more when it is to begin, it isn't called, and the job's error is ErrNotLeader.
+func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
+	return gocron.NewTask(func(ctx context.Context) error {
+		term := e.begin()
+		if term == nil {
+			return ErrNotLeader
+		}
+		defer e.tasks.Done()
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(term, func() { cancel(context.Cause(term)) })()
+		return fn(ctx)
+	})
+}
+
+// begin returns the context of the term, for a task that is counted in.
+func (e *Elector) begin() context.Context {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.term == nil || e.term.Err() != nil {
+		return nil
+	}
+	e.tasks.Add(1)
+	return e.term
+}

@@ -1,0 +1,205 @@
+package gocronlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// DefaultAtLeast is for how long the lock of a job stays taken, from its acquisition, however early the job ends, unless [WithAtLeast] says
+// otherwise. It is more than clocks differ by that are set over the network, and a job that runs every second, which is as often as cron can say, still does.
+const DefaultAtLeast = 900 * time.Millisecond
+
+// prefix is what the names of jobs' locks begin with, since other things in the store are called as the jobs are.
+const prefix = "gocron:"
+
+// patience is how long an attempt to lock may take. A store that hangs must not have a run begin much later than it should, when it has long been another's.
+const patience = 5 * time.Second
+
+var (
+	errPatience = fmt.Errorf("the store has not answered for %v", patience)
+	errNoName   = errors.New("a job that is made of Task needs its name a second time, with gocron.WithName: jobs exclude each other without it")
+)
+
+// A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and [gocron.WithDistributedJobLocker]: of the replicas that share its client's store one
+// runs the job, and the others skip that run. The lock of a job is the one that its client has by the name "gocron:" and the job's. It is safe for concurrent use, by several schedulers, too.
+type Locker struct {
+	client  *dlock.Client
+	atLeast time.Duration
+	log     *slog.Logger
+	unnamed string // what gocron calls a job that is made of Task, and given no name
+
+	mu   sync.Mutex
+	last map[string]*run // of each job, what was locked last
+}
+
+// Option configures a [Locker].
+type Option func(*Locker)
+
+// WithAtLeast sets for how long the lock of a job stays taken, from its acquisition, however early the job ends: longer than what the replicas' clocks
+// differ by, and shorter than the period of every job of this Locker. The default is [DefaultAtLeast]. With 0 the lock is free when the job ends, and a job that is
+// quicker than the clocks are apart runs on every replica. A store that can't keep a lock taken, and a time that is negative, have every run skipped, and logged.
+func WithAtLeast(d time.Duration) Option { return func(l *Locker) { l.atLeast = d } }
+
+// WithLogger sets where is logged what gocron doesn't tell: runs that were skipped for another reason than that somebody else has the lock, and
+// unlocks that failed, as warnings; other skipped runs at level debug. The default is [slog.Default].
+func WithLogger(log *slog.Logger) Option { return func(l *Locker) { l.log = log } }
+
+// NewLocker returns a Locker with the locks of a client. It panics if client is nil.
+func NewLocker(client *dlock.Client, opts ...Option) *Locker {
+	if client == nil {
+		panic("gocronlock: the client is nil")
+	}
+	l := &Locker{client: client, atLeast: DefaultAtLeast, log: slog.Default(), last: make(map[string]*run)}
+	l.unnamed = runtime.FuncForPC(reflect.ValueOf(l.task("", nil)).Pointer()).Name()
+	for _, opt := range opts {
+		opt(l)
+	}
+	return l
+}
+
+// Lock implements [gocron.Locker]. It makes one attempt, which takes 5 s at most: gocron would run the job late, and a second time, if it waited until the lock is free.
+// Errors are those of [dlock.Locker.Acquire].
+func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
+	r, err := l.lock(ctx, key)
+	if err != nil {
+		l.tellSkipped(ctx, key, err)
+		return nil, err
+	}
+	return r, nil
+}
+
+// A run is the lock of a run of a job.
+type run struct {
+	locker *Locker
+	key    string
+	hold   *dlock.Hold
+	end    context.CancelCauseFunc // of the hold's context
+	until  time.Time               // the end of the at-least time, or a little before
+
+	// Guarded by Locker.mu.
+	begun, over bool
+}
+
+func (l *Locker) lock(ctx context.Context, key string) (*run, error) {
+	if key == l.unnamed {
+		return nil, errNoName
+	}
+	// The attempt is bounded, but not the context of the hold, which comes from this one.
+	ctx, end := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(patience, func() { end(errPatience) })
+	began := time.Now()
+	hold, err := l.client.Locker(prefix+key).Acquire(ctx, l.options()...)
+	if err == nil && !timer.Stop() {
+		hold.Release(context.WithoutCancel(ctx)) // its context has ended just now, and the run is no worse than one that came later
+		err = errPatience
+	}
+	timer.Stop()
+	if err != nil {
+		end(nil)
+		return nil, err
+	}
+	r := &run{locker: l, key: key, hold: hold, end: end, until: began.Add(l.atLeast)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last[key] = r
+	return r, nil
+}
+
+func (l *Locker) options() []dlock.AcquireOption {
+	opts := []dlock.AcquireOption{dlock.Wait(0)}
+	if l.atLeast != 0 {
+		opts = append(opts, dlock.AtLeast(l.atLeast))
+	}
+	return opts
+}
+
+// tellSkipped logs that a run is skipped.
+func (l *Locker) tellSkipped(ctx context.Context, key string, err error) {
+	switch {
+	case errors.Is(err, dlock.ErrHeld) && l.tooSoon(key):
+		l.log.Warn("gocronlock: a job is skipped, since this replica ran it so short a time ago: its at-least time is longer than its period", "job", key, "atleast", l.atLeast)
+	case errors.Is(err, dlock.ErrHeld):
+		l.log.Debug("gocronlock: a job is skipped, since another has its lock", "job", key)
+	case ctx.Err() != nil:
+		l.log.Debug("gocronlock: a job is skipped, since it is stopped", "job", key, "err", err)
+	default:
+		l.log.Warn("gocronlock: a job is skipped, since its lock can't be had", "job", key, "err", err)
+	}
+}
+
+// tooSoon says whether a job is over that this Locker locked, and only the at-least time isn't.
+func (l *Locker) tooSoon(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.last[key]
+	return r != nil && r.over && time.Now().Before(r.until)
+}
+
+// Unlock implements [gocron.Lock]. It also does so when ctx has ended, as it has when the job was removed or the scheduler shut down.
+func (r *run) Unlock(ctx context.Context) error {
+	err := r.hold.Release(context.WithoutCancel(ctx))
+	r.end(nil)
+	l := r.locker
+	l.mu.Lock()
+	r.over = true
+	l.mu.Unlock()
+	if err != nil { // gocron drops it
+		l.log.Warn("gocronlock: the lock of a job was lost while it ran, or its unlock wasn't confirmed", "job", r.key, "err", err)
+	}
+	return err
+}
+
+// Task returns a task whose function is told when its lock is lost: ctx, which comes from the job's, ends then, with a cause that wraps
+// [dlock.ErrLost], and the job's error is that, too. The job must have the same name:
+//
+//	scheduler.NewJob(definition, locker.Task("report", report), gocron.WithName("report"))
+//
+// It needn't be a job, or a scheduler, that was given this Locker: without it the task locks by itself. Then gocron counts a run that was skipped as
+// one that went well, and one whose lock couldn't be had as one that failed.
+func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Task {
+	return gocron.NewTask(l.task(name, fn))
+}
+
+// task isn't inlined, since gocron names a job by what the runtime calls its function.
+//
+//go:noinline
+func (l *Locker) task(name string, fn func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) (err error) {
+		r := l.begin(name)
+		if r == nil {
+			lock, err := l.Lock(ctx, name)
+			switch {
+			case errors.Is(err, dlock.ErrHeld):
+				return nil
+			case err != nil:
+				return err
+			}
+			defer lock.Unlock(ctx)
+			r = lock.(*run)
+		}
+		err = fn(r.hold.Context())
+		return errors.Join(err, r.hold.Err())
+	}
+}
+
+// begin returns what Lock has locked for the run of a job that begins now: nil if it hasn't.
+func (l *Locker) begin(key string) *run {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.last[key]
+	if r == nil || r.begun || r.over {
+		return nil
+	}
+	r.begun = true
+	return r
+}

@@ -1,0 +1,160 @@
+package gocronlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+func TestMain(m *testing.M) { fleet.Main(m, replica) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lease is how late a loss is found, at the most, and three times that.
+const lease = 3 * time.Second
+
+// onEach runs a test on memory and on a Redis. connect returns a client of its own.
+func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		store := membackend.New()
+		run(t, func() *dlock.Client { return newClient(t, store, dlock.WithLease(lease)) })
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		server := testservers.Redis(t)
+		run(t, func() *dlock.Client {
+			rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
+			t.Cleanup(func() { rdb.Close() })
+			return newClient(t, redisbackend.New(rdb), dlock.WithLease(lease))
+		})
+	})
+}
+
+func newClient(t *testing.T, b backend.Backend, opts ...dlock.Option) *dlock.Client {
+	c := dlock.New(b, append(opts, dlock.WithLogger(slog.New(slog.DiscardHandler)))...)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// newScheduler returns a scheduler that runs, until the end of the test.
+func newScheduler(t *testing.T, opts ...gocron.SchedulerOption) gocron.Scheduler {
+	t.Helper()
+	s, err := gocron.NewScheduler(opts...)
+	must(t, err)
+	t.Cleanup(func() { s.Shutdown() }) // it may have been shut down
+	s.Start()
+	return s
+}
+
+// A tally counts what has become of runs.
+type tally struct {
+	ran, skipped, failed atomic.Int32
+
+	mu   sync.Mutex
+	last error // of the last run that was skipped or failed
+}
+
+// listen returns the job options by which the tally is told.
+func (c *tally) listen() gocron.JobOption {
+	return gocron.WithEventListeners(
+		gocron.AfterJobRuns(func(uuid.UUID, string) { c.ran.Add(1) }),
+		gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) { c.note(&c.skipped, err) }),
+		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { c.note(&c.failed, err) }),
+	)
+}
+
+func (c *tally) note(n *atomic.Int32, err error) {
+	c.mu.Lock()
+	c.last = err
+	c.mu.Unlock()
+	n.Add(1)
+}
+
+// is says whether the last run was skipped or failed with that.
+func (c *tally) is(err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Is(c.last, err)
+}
+
+// text is what the last run was skipped or failed with.
+func (c *tally) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprint(c.last)
+}
+
+// A logbook is what was logged.
+type logbook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logbook) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// logger returns one that writes warnings into the book.
+func (b *logbook) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+func (b *logbook) says(what string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Contains(b.text.String(), what)
+}
+
+func (b *logbook) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// A hanging store doesn't answer who wants a lock.
+type hanging struct{ backend.Backend }
+
+func (h hanging) Open() backend.Session { return hangingSession{h.Backend.Open()} }
+
+type hangingSession struct{ backend.Session }
+
+func (hangingSession) Acquire(ctx context.Context, _ backend.AcquireRequest) (backend.AcquireResult, error) {
+	<-ctx.Done()
+	return backend.AcquireResult{}, ctx.Err()
+}
+
+// soon is a time at which jobs of several schedulers can be made to begin.
+func soon() time.Time { return time.Now().Add(200 * time.Millisecond) }
+
+func quick(context.Context) error { return nil }
+
+func newLocker(t *testing.T, c *dlock.Client, opts ...gocronlock.Option) *gocronlock.Locker {
+	return gocronlock.NewLocker(c, append([]gocronlock.Option{gocronlock.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+}

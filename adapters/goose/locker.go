@@ -1,0 +1,76 @@
+package gooselock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/pressly/goose/v3/lock"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+var (
+	_ lock.Locker        = (*Locker)(nil)
+	_ lock.SessionLocker = (*Locker)(nil)
+)
+
+// A Locker is a lock.Locker of goose, for goose.WithLocker, and a lock.SessionLocker, for goose.WithSessionLocker, which makes no difference: it doesn't use the database. One belongs to one database, and may be
+// used by several providers, in several goroutines.
+//
+// Once it is locked it stays shut until it is unlocked, also if the lock has been lost meanwhile.
+type Locker struct {
+	client *dlock.Client
+	name   string
+	turn   chan struct{} // full from a lock to its unlock
+	hold   atomic.Pointer[dlock.Hold]
+}
+
+// New returns a Locker with the lock that a client has by that name. It panics if client is nil.
+func New(client *dlock.Client, name string) *Locker {
+	if client == nil {
+		panic("gooselock: the client is nil")
+	}
+	return &Locker{client: client, name: name, turn: make(chan struct{}, 1)}
+}
+
+// Lock implements lock.Locker. It waits as long as ctx allows. Errors are those of [dlock.Locker.Acquire].
+func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error { return l.lock(ctx) }
+
+// Unlock implements lock.Locker. It does so even if ctx has ended. Whatever it returns, the Locker is free: an error that wraps [dlock.ErrLost] if the lock was
+// lost, so that migrations of another replica may have run at the same time; [dlock.ErrUnavailable] if the store hasn't confirmed it, in which case that goes on in the
+// background; [dlock.ErrNotHeld] if it wasn't locked.
+func (l *Locker) Unlock(ctx context.Context, _ *sql.DB) error { return l.unlock(ctx) }
+
+// SessionLock implements lock.SessionLocker, as Lock does.
+func (l *Locker) SessionLock(ctx context.Context, _ *sql.Conn) error { return l.lock(ctx) }
+
+// SessionUnlock implements lock.SessionLocker, as Unlock does.
+func (l *Locker) SessionUnlock(ctx context.Context, _ *sql.Conn) error { return l.unlock(ctx) }
+
+func (l *Locker) lock(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("lock %q: %w: %w", l.name, dlock.ErrHeld, context.Cause(ctx))
+	}
+	// Whoever ctx names, each lock is a party of its own.
+	hold, err := l.client.Locker(l.name).Acquire(dlock.WithOwner(ctx, dlock.NewOwner()))
+	if err != nil {
+		<-l.turn
+		return err
+	}
+	l.hold.Store(hold)
+	return nil
+}
+
+func (l *Locker) unlock(ctx context.Context) error {
+	hold := l.hold.Swap(nil)
+	if hold == nil {
+		return fmt.Errorf("unlock %q: %w", l.name, dlock.ErrNotHeld)
+	}
+	err := hold.Release(ctx)
+	<-l.turn
+	return err
+}

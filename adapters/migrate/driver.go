@@ -1,0 +1,96 @@
+package migratelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/golang-migrate/migrate/v4/database"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// DefaultWait is how long [Driver.Lock] waits at most, unless [WithWait] says otherwise: less than migrate does by default, which is 15 s.
+const DefaultWait = 10 * time.Second
+
+// A Driver is a database.Driver whose lock is that of a [dlock.Client]. All else is done by the driver that it wraps, whose own lock isn't taken: while some replicas still use that, these
+// and those don't exclude each other.
+type Driver struct {
+	database.Driver
+	client *dlock.Client
+	name   string
+	wait   time.Duration
+
+	locked atomic.Bool
+	hold   atomic.Pointer[dlock.Hold] // nil but from a Lock to its Unlock
+}
+
+// Option configures a [Driver].
+type Option func(*Driver)
+
+// WithWait sets how long [Driver.Lock] waits while another has the lock, or the store can't say: less than the LockTimeout of the Migrate that uses it, by some seconds. The default is
+// [DefaultWait]. With 0 it is one attempt. Negative, it is an error of each Lock.
+func WithWait(d time.Duration) Option { return func(dr *Driver) { dr.wait = d } }
+
+// New returns a driver with the lock that a client has by that name. It panics if the driver or the client is nil.
+func New(driver database.Driver, client *dlock.Client, name string, opts ...Option) *Driver {
+	if driver == nil || client == nil {
+		panic("migratelock: the driver or the client is nil")
+	}
+	d := &Driver{Driver: driver, client: client, name: name, wait: DefaultWait}
+	for _, opt := range opts {
+		opt(d)
+	}
+	return d
+}
+
+// Open implements database.Driver: it returns another Driver, with the same lock, around what the wrapped one opens.
+func (d *Driver) Open(url string) (database.Driver, error) {
+	opened, err := d.Driver.Open(url)
+	if err != nil {
+		return nil, err
+	}
+	return New(opened, d.client, d.name, WithWait(d.wait)), nil
+}
+
+// Lock implements database.Driver. The error wraps [database.ErrLocked] if another had the lock all the time, or this Driver has it already: it stays shut until it is unlocked, even when the
+// lock has been lost meanwhile. It wraps [dlock.ErrUnavailable], and not ErrLocked, if the store couldn't say.
+func (d *Driver) Lock() error {
+	if !d.locked.CompareAndSwap(false, true) {
+		return database.ErrLocked
+	}
+	hold, err := d.client.Locker(d.name).Acquire(context.Background(), dlock.Wait(d.wait))
+	if err != nil {
+		d.locked.Store(false)
+		if errors.Is(err, dlock.ErrHeld) {
+			return fmt.Errorf("%w: %w", database.ErrLocked, err)
+		}
+		return err
+	}
+	d.hold.Store(hold)
+	return nil
+}
+
+// Unlock implements database.Driver. It takes 5 s at most. Whatever it returns, the Driver is free: [database.ErrNotLocked] if it wasn't locked; an error that wraps [dlock.ErrLost] if the
+// lock was lost, so that migrations of another replica may have run at the same time; or [dlock.ErrUnavailable] if the store hasn't confirmed it, in which case that goes on in the
+// background. A Migrate that has got an error here refuses to lock again.
+func (d *Driver) Unlock() error {
+	hold := d.hold.Swap(nil)
+	if hold == nil {
+		return database.ErrNotLocked
+	}
+	err := hold.Release(context.Background())
+	d.locked.Store(false)
+	return err
+}
+
+// Close implements database.Driver. It gives back a lock that a Migrate has left, whose LockTimeout was over before.
+func (d *Driver) Close() error {
+	err := d.Unlock()
+	if err == database.ErrNotLocked {
+		err = nil
+	}
+	return errors.Join(err, d.Driver.Close())
+}

@@ -1,0 +1,145 @@
+// Package fleet runs the binary of a test as several processes: replicas of a service, that a test orders about, and one
+// of which it kills in the middle of what it does.
+//
+// An order is a line that a replica reads, and each thing that it says is a line, too.
+package fleet
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+// variable says, in the environment of a process, what it is to be.
+const variable = "DISTSYNC_FLEET"
+
+// Main is the TestMain of a package with replicas. In a replica it calls run with what [Start] was given; run may read orders from the standard
+// input, and says things by printing them. In the test it is [goleak.VerifyTestMain] with patience: clients of a server that is gone may sleep for
+// a second before they see that they are closed.
+func Main(m *testing.M, run func(what string) error) {
+	what, isReplica := os.LookupEnv(variable)
+	if !isReplica {
+		goleak.VerifyTestMain(settling{m})
+		return
+	}
+	if err := run(what); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// settling is a set of tests that ends when the goroutines of its last tests have.
+type settling struct{ *testing.M }
+
+func (s settling) Run() int {
+	code := s.M.Run()
+	for end := time.Now().Add(testservers.Patience); goleak.Find() != nil && time.Now().Before(end); {
+	}
+	return code
+}
+
+// A Replica is a process of its own.
+type Replica struct {
+	t      testservers.TB
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	exited chan struct{}
+
+	mu   sync.Mutex
+	said []string
+}
+
+// Start starts a replica. It is killed at the end of the test.
+func Start(t testservers.TB, what string) *Replica {
+	t.Helper()
+	r := &Replica{t: t, cmd: exec.Command(os.Args[0]), exited: make(chan struct{})}
+	// A program with the race detector ends a second late otherwise.
+	r.cmd.Env = append(os.Environ(), variable+"="+what, "GORACE=atexit_sleep_ms=0")
+	r.cmd.Stderr = os.Stderr
+	stdin, err := r.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.stdin = stdin
+	stdout, err := r.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go r.listen(stdout)
+	t.Cleanup(r.Kill)
+	return r
+}
+
+func (r *Replica) listen(stdout io.Reader) {
+	defer close(r.exited)
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		r.mu.Lock()
+		r.said = append(r.said, lines.Text())
+		r.mu.Unlock()
+	}
+	r.cmd.Wait() // how it ended doesn't matter: it may have been killed
+}
+
+// Order gives an order.
+func (r *Replica) Order(words ...any) {
+	r.t.Helper()
+	if _, err := fmt.Fprintln(r.stdin, words...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Said returns what the replica has said so far.
+func (r *Replica) Said() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.said)
+}
+
+// Await waits until the replica has said something.
+func (r *Replica) Await(what string) {
+	r.t.Helper()
+	testservers.Until(r.t, "a replica says "+what, func() bool { return slices.Contains(r.Said(), what) })
+}
+
+// AwaitAny waits until one of the replicas has said something, and returns which: the first of them, if it was several.
+func AwaitAny(t testservers.TB, what string, replicas ...*Replica) int {
+	t.Helper()
+	who := -1
+	testservers.Until(t, "one of the replicas says "+what, func() bool {
+		who = slices.IndexFunc(replicas, func(r *Replica) bool { return slices.Contains(r.Said(), what) })
+		return who >= 0
+	})
+	return who
+}
+
+// Count returns how often the replicas have said something.
+func Count(what string, replicas ...*Replica) (n int) {
+	for _, r := range replicas {
+		for _, said := range r.Said() {
+			if said == what {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Kill ends the replica as kill -9 does, and returns when it is gone. It may be called again.
+func (r *Replica) Kill() {
+	r.cmd.Process.Kill() // an error says that it has ended
+	<-r.exited
+}

@@ -1,0 +1,126 @@
+// Package modules_test checks what a program gets to see that uses this module.
+package modules_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/seed951563bd/distsync"
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// command runs the go command, without the network.
+func command(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOPROXY=off", "GOSUMDB=off", "GOFLAGS=-mod=mod", "GOWORK=off")
+	var failed strings.Builder
+	cmd.Stderr = &failed
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd.Args, err, &failed)
+	}
+	return string(output)
+}
+
+// required returns the modules that the go.mod in a folder names.
+func required(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	var mod struct{ Require []struct{ Path string } }
+	must(t, json.Unmarshal([]byte(command(t, dir, "mod", "edit", "-json")), &mod))
+	paths := make(map[string]bool)
+	for _, r := range mod.Require {
+		paths[r.Path] = true
+	}
+	return paths
+}
+
+// foreign returns what modules inside this one need, and it itself doesn't: adapters, commands, tools.
+func foreign(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	own, others := required(t, root), make(map[string]bool)
+	must(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || entry.Name() != "go.mod":
+			return err
+		case filepath.Dir(path) != root:
+			maps.Copy(others, required(t, filepath.Dir(path)))
+		}
+		return nil
+	}))
+	maps.DeleteFunc(others, func(path string, _ bool) bool { return own[path] || path == module })
+	for _, known := range []string{
+		"github.com/go-co-op/gocron/v2", "github.com/robfig/cron/v3", "github.com/caddyserver/certmagic", "github.com/pressly/goose/v3", "github.com/golang-migrate/migrate/v4",
+		"github.com/spf13/cobra", "go.opentelemetry.io/otel", "honnef.co/go/tools",
+	} {
+		if !others[known] {
+			t.Errorf("%s is needed by this module itself, or by nothing here", known)
+		}
+	}
+	return others
+}
+
+// A program that uses dlock and one store needs nothing of an adapter, of the command, of OpenTelemetry or of the tools, and of the
+// clients of stores that of its own only.
+func TestWhatAProgramNeeds(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("../../..")
+	must(t, err)
+	others := foreign(t, root)
+	clients := map[string]string{
+		"membackend":    "",
+		"redisbackend":  "github.com/redis/go-redis/v9",
+		"valkeybackend": "github.com/valkey-io/valkey-go",
+		"etcdbackend":   "go.etcd.io/etcd/client/v3",
+	}
+	for store, client := range clients {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			gets := got(t, root, store)
+			if client != "" && !gets[client] {
+				t.Errorf("%s needs no %s, but %v", store, client, slices.Sorted(maps.Keys(gets)))
+			}
+			for _, other := range clients {
+				if gets[other] && other != client {
+					t.Errorf("%s needs %s", store, other)
+				}
+			}
+			for path := range gets {
+				if others[path] || strings.HasPrefix(path, module+"/") {
+					t.Errorf("%s needs %s", store, path)
+				}
+			}
+		})
+	}
+}
+
+// got returns the modules that the go.mod of a program names once it is built, or that are built into it.
+func got(t *testing.T, root, store string) map[string]bool {
+	t.Helper()
+	dir := t.TempDir()
+	mod := fmt.Sprintf("module example.com/program\n\ngo 1.26.0\n\nrequire %s v0.1.0\n\nreplace %s => %s\n", module, module, root)
+	must(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o600))
+	program := fmt.Sprintf("package main\n\nimport (\n\t_ %q\n\t_ %q\n)\n\nfunc main() {}\n", module+"/dlock", module+"/"+store)
+	must(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
+	built := command(t, dir, "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".")
+	paths := required(t, dir)
+	for path := range strings.FieldsSeq(built) {
+		paths[path] = true
+	}
+	return paths
+}
