@@ -116,7 +116,7 @@ var plainFaults = []storeFault{
 	{"acquires answer before they are over", "together/context over", false},
 	{"releases have one owner", "together/release", false},
 	{"releases answer twice", "together/release", false},
-	{"releases wake for the first only", "together/wakes", false},
+	{"releases wake for the first only", "together/notifier", false},
 	{"close releases", "close/release", false},
 	{"close ends Release", "close/release", false},
 	{"close keeps subscriptions", "close/notifier", false},

@@ -149,7 +149,7 @@ var togetherCases = []testCase{
 			allAtOnce(e, e.ctx, "AcquireBatch", b.AcquireBatch, nil)
 			allAtOnce(e, e.ctx, "ReleaseBatch", b.ReleaseBatch, nil)
 		}},
-	{"together/wakes", "ReleaseBatch wakes those who wait for each lock that it frees",
+	{"together/notifier", "ReleaseBatch wakes those who wait for each lock that it frees",
 		func(e *env) {
 			e.needNotifier()
 			b, a, lease := e.needBatcher(), e.party("a"), e.longLease()
