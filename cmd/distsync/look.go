@@ -69,7 +69,8 @@ func newList(g *global) *cobra.Command {
 		Long: `Lists the locks that somebody holds, or those whose names begin with PREFIX: who has
 each, how often, or how many permits are out of how many; for how long it lasts
 unless it is renewed; and how many stand in line for it, which a store knows of
-fair locks only. Since when somebody has it no store knows.
+fair locks only. Since when somebody has it no store knows. What is kept was given
+back, and stays taken for a while (AtLeast, Once): nobody is inside.
 
 The store goes on serving others meanwhile, however much is in it. In Redis and
 Valkey all keys have to be looked at, so it may take a while; --prefix or PREFIX
@@ -166,17 +167,21 @@ func lastsOf(h dlock.Holder) string {
 	return lasts(h.Remaining)
 }
 
-// lastsLongest returns how long the last of the holders has the lock.
+// lastsLongest returns how long the last of the holders has the lock, and whether all have given it back.
 func lastsLongest(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""
 	}
-	longest := l.Holders[0].Remaining
+	longest, kept := l.Holders[0].Remaining, true
 	for _, h := range l.Holders {
 		if h.Remaining < 0 {
 			return lasts(h.Remaining)
 		}
 		longest = max(longest, h.Remaining)
+		kept = kept && h.Kept
+	}
+	if kept {
+		return lasts(longest) + ", kept"
 	}
 	return lasts(longest)
 }

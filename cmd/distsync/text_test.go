@@ -122,5 +122,12 @@ func TestDescribeWhatIsKept(t *testing.T) {
 		if got := jsonLock(&l).Holders[0].Kept; got != kept {
 			t.Errorf("kept %v: as JSON %v", kept, got)
 		}
+		if text := lastsLongest(&l); strings.Contains(text, "1m0s, kept") != kept {
+			t.Errorf("kept %v: in a list %q", kept, text)
+		}
+	}
+	both := dlock.LockInfo{Holders: []dlock.Holder{{ID: "a:1", Count: 1, Remaining: time.Minute, Kept: true}, {ID: "b:1", Count: 1, Remaining: time.Second}}}
+	if text := lastsLongest(&both); strings.Contains(text, "kept") {
+		t.Errorf("one of two has it: %q", text)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
@@ -47,11 +48,16 @@ func run(ctx context.Context, addr string, candidate bool) error {
 			return playedProcess(ctx, store, says), nil
 		})
 	}
-	if !candidate {
-		return play(ctx, os.Stdout, func(ctx context.Context, says func(line)) (*process, error) { return realProcess(ctx, addr, says) })
-	}
+	logging.Disable() // go-redis logs what it returns, too
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
+	if !candidate {
+		// A candidate waits for a server that can't be reached. Somebody who mistyped an address would rather hear of it at once.
+		if err := rdb.Ping(ctx).Err(); err != nil {
+			return fmt.Errorf("cannot use the Redis server at %s: %w", addr, err)
+		}
+		return play(ctx, os.Stdout, func(ctx context.Context, says func(line)) (*process, error) { return realProcess(ctx, addr, says) })
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	go func() { // until its input ends
 		bufio.NewReader(os.Stdin).ReadString('\n')

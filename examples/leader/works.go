@@ -44,7 +44,7 @@ func (w *works) await(ctx context.Context, what string) (line, error) {
 				return l, nil
 			}
 		case <-ctx.Done():
-			return line{}, ctx.Err()
+			return line{}, context.Cause(ctx)
 		}
 	}
 }

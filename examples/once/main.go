@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
@@ -38,35 +39,45 @@ func main() {
 	addr := flag.String("redis", "", "host:port of a Redis server; without it the store is in memory")
 	late := flag.Duration("late", -1, "be a replica whose clock is late by so much (the program starts itself like that)")
 	dies := flag.Bool("dies", false, "be the one that is killed")
+	job := flag.String("job", "", "name of the job, for that one")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *addr, *late, *dies); err != nil {
+	if err := run(ctx, *addr, *job, *late, *dies); err != nil {
 		fmt.Fprintln(os.Stderr, "once:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, addr string, late time.Duration, dies bool) error {
+func run(ctx context.Context, addr, job string, late time.Duration, dies bool) error {
 	if addr == "" {
 		store := membackend.New()
-		return play(ctx, os.Stdout, func(late time.Duration, dies bool) process { return clientProcess(ctx, store, late, dies) })
+		return play(ctx, os.Stdout, func(late time.Duration, dies bool) process { return clientProcess(ctx, store, "report", late, dies) })
 	}
-	if late < 0 {
-		return play(ctx, os.Stdout, func(late time.Duration, dies bool) process { return realProcess(ctx, addr, late, dies) })
-	}
+	logging.Disable() // go-redis logs what it returns, too
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	return replica(ctx, redisbackend.New(rdb), os.Stdout, late, dies)
+	if late >= 0 {
+		return replica(ctx, redisbackend.New(rdb), os.Stdout, job, late, dies)
+	}
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("cannot use the Redis server at %s: %w", addr, err)
+	}
+	job = fmt.Sprint("report-", time.Now().UnixNano()) // another each time: the server knows what was done a moment ago
+	return play(ctx, os.Stdout, func(late time.Duration, dies bool) process { return realProcess(ctx, addr, job, late, dies) })
 }
 
 // play starts the replicas, kills one as it makes a report, and says who has made which.
 func play(ctx context.Context, out io.Writer, start func(late time.Duration, dies bool) process) error {
 	victim := start(0, true)
 	defer victim.kill()
-	if line, err := victim.next(ctx); err != nil || line != beginning+days[0] {
-		return fmt.Errorf("the one that is to die says %q, %v", line, err)
+	line, err := victim.next(ctx)
+	if err != nil {
+		return err
+	}
+	if line != beginning+days[0] {
+		return fmt.Errorf("the one that is to die says %q", line)
 	}
 	fmt.Fprintf(out, "a replica begins the report of %s, and is killed\n", days[0])
 	victim.kill()
@@ -91,20 +102,20 @@ func play(ctx context.Context, out io.Writer, start func(late time.Duration, die
 		fmt.Fprintf(out, "%s: %d of %d replicas made the report, %d heard that it is made\n", day, made[making+day], replicas, made[hearing+day])
 	}
 	if slices.ContainsFunc(days, func(day string) bool { return made[making+day] != 1 }) {
-		return fmt.Errorf("each report should be made once")
+		return errors.New("each report should be made once")
 	}
 	return nil
 }
 
 // replica has each day's report made, by itself or by another, and says which.
-func replica(ctx context.Context, store backend.Backend, out io.Writer, late time.Duration, dies bool) error {
+func replica(ctx context.Context, store backend.Backend, out io.Writer, job string, late time.Duration, dies bool) error {
 	client := dlock.New(store, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	defer client.Close()
 	for _, day := range days {
 		if err := pause(ctx, late); err != nil { // its clock says only now that it is time
 			return err
 		}
-		ran, err := once(ctx, client, day, func(ctx context.Context) error {
+		ran, err := once(ctx, client, job, day, func(ctx context.Context) error {
 			if dies {
 				fmt.Fprintln(out, beginning+day)
 				select {} // it is killed, and neither ends its work nor gives anything back
@@ -125,9 +136,9 @@ func replica(ctx context.Context, store backend.Backend, out io.Writer, late tim
 
 // once has a day's report made, and returns when it is, by whomever. While another makes it nobody knows whether that will succeed: it may
 // fail, or die. So look again.
-func once(ctx context.Context, client *dlock.Client, day string, report func(context.Context) error) (ran bool, err error) {
+func once(ctx context.Context, client *dlock.Client, job, day string, report func(context.Context) error) (ran bool, err error) {
 	for {
-		ran, err := client.Once(ctx, "report", day, keep, report)
+		ran, err := client.Once(ctx, job, day, keep, report)
 		if !errors.Is(err, dlock.ErrHeld) {
 			return ran, err
 		}

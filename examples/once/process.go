@@ -63,11 +63,11 @@ func scan(r io.Reader) <-chan string {
 
 // clientProcess is a replica in this process. All that others see of a crash is that nobody renews its lock any more, and nobody gives
 // it back: one that hangs for ever, and whose store refuses what it sends, does just that.
-func clientProcess(ctx context.Context, store backend.Backend, late time.Duration, dies bool) process {
+func clientProcess(ctx context.Context, store backend.Backend, job string, late time.Duration, dies bool) process {
 	alive, die := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	go func() {
-		err := replica(alive, mortal{store, alive}, w, late, dies)
+		err := replica(alive, mortal{store, alive}, w, job, late, dies)
 		w.CloseWithError(err)
 	}()
 	return process{scan(r), die}
@@ -94,12 +94,12 @@ func (s mortalSession) Renew(ctx context.Context, req backend.RenewRequest) (bac
 }
 
 // realProcess is this program, started once more.
-func realProcess(ctx context.Context, addr string, late time.Duration, dies bool) process {
+func realProcess(ctx context.Context, addr, job string, late time.Duration, dies bool) process {
 	ctx, kill := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	program, err := os.Executable()
 	if err == nil {
-		cmd := exec.CommandContext(ctx, program, "-redis", addr, fmt.Sprintf("-late=%v", late), fmt.Sprintf("-dies=%v", dies))
+		cmd := exec.CommandContext(ctx, program, "-redis", addr, "-job", job, fmt.Sprintf("-late=%v", late), fmt.Sprintf("-dies=%v", dies))
 		cmd.Stdout, cmd.Stderr = w, os.Stderr
 		go func() { w.CloseWithError(cmd.Run()) }()
 	} else {

@@ -51,9 +51,16 @@ func (silent) Printf(context.Context, string, ...any) {}
 // run starts the servers, unless there are some.
 func run(ctx context.Context, out io.Writer, addrs string) error {
 	if addrs != "" {
-		return play(ctx, out, strings.Split(addrs, ","), func() {
-			fmt.Fprintln(out, "now is the time to kill one")
-			time.Sleep(5 * time.Second)
+		servers := strings.Split(addrs, ",")
+		if len(servers) < 3 {
+			return fmt.Errorf("-redis names %d servers, and it takes three: with fewer none may be lost", len(servers))
+		}
+		return play(ctx, out, servers, func() {
+			fmt.Fprintln(out, "kill one of them now: you have 5 seconds")
+			select {
+			case <-time.After(5 * time.Second):
+			case <-ctx.Done():
+			}
 		})
 	}
 	var servers []string
@@ -69,7 +76,10 @@ func run(ctx context.Context, out io.Writer, addrs string) error {
 		}
 		servers = append(servers, s.Addr())
 	}
-	return play(ctx, out, servers, first.Close)
+	return play(ctx, out, servers, func() {
+		first.Close()
+		fmt.Fprintln(out, "one of them is killed")
+	})
 }
 
 // play has workers count, guarded by the lock alone. In the middle, while the lock is held, a server is killed.
@@ -98,17 +108,15 @@ func play(ctx context.Context, out io.Writer, servers []string, kill func()) err
 		})
 	}
 	kill()
-	fmt.Fprintln(out, "one of them is killed")
 
 	held, err := lock.IsHeld(ctx)
 	if err == nil && !held {
 		err = errors.New("the lock is lost")
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		fmt.Fprintln(out, "the lock is still held")
 	}
-	fmt.Fprintln(out, "the lock is still held")
-	if err := lock.UnlockContext(ctx); err != nil {
+	if err := errors.Join(err, lock.UnlockContext(ctx)); err != nil {
 		return err
 	}
 	all.Wait()

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -29,8 +31,18 @@ func TestRedis(t *testing.T) {
 			addrs = append(addrs, s.Addr)
 		}
 		var out bytes.Buffer
-		if err := play(t.Context(), &out, addrs, servers[i].Kill); err != nil || out.String() != want {
+		kill := func() {
+			servers[i].Kill()
+			fmt.Fprintln(&out, "one of them is killed")
+		}
+		if err := play(t.Context(), &out, addrs, kill); err != nil || out.String() != want {
 			t.Errorf("server %d is killed: error %v, and the program says\n%swant\n%s", i, err, &out, want)
 		}
+	}
+}
+
+func TestTooFewServers(t *testing.T) {
+	if err := run(t.Context(), new(bytes.Buffer), "localhost:6379,localhost:6380"); err == nil || !strings.Contains(err.Error(), "names 2 servers") {
+		t.Errorf("error %v", err)
 	}
 }
