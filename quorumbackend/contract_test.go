@@ -159,6 +159,7 @@ func TestContractOnRedis(t *testing.T) {
 	if wiretest.Apart(t) {
 		return
 	}
+	quorumbackend.BePatient()
 	servers := redises(t)
 	makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
@@ -172,6 +173,7 @@ func TestContractOnAMix(t *testing.T) {
 	if wiretest.Apart(t) {
 		return
 	}
+	quorumbackend.BePatient()
 	servers := []*testservers.Server{testservers.Redis(t), testservers.Valkey(t)}
 	etcd := testservers.Etcd(t)
 	makers := []maker{onRedis(servers[0].Addr), onValkey(servers[1].Addr), onEtcd(etcd.Addr)}
@@ -264,10 +266,10 @@ func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
 }
 
 // Of two who want a lock at the same time each may have the vote of one store, and whoever gets that of the one that forgets can be without a
-// majority in the next moment: so here nobody competes, and no writer waits.
+// majority in the next moment: so here nobody competes, and no writer waits. A session that is closed wakes nobody where there is nothing to release.
 func TestContractWithAStoreThatForgets(t *testing.T) {
 	parts := slices.DeleteFunc(slices.Clone(mostSteps), func(part string) bool {
-		return strings.Contains(part, "concurrency") || part == "steps/read"
+		return strings.Contains(part, "concurrency") || part == "steps/read" || part == "steps/close/notifier"
 	})
 	parts = append(parts, "steps/read/shared", "steps/read/excludes", "steps/read/lease", "steps/read/each", "steps/read/all", "steps/read/renew",
 		"steps/read/force", "steps/read/owners", "steps/read/batch")
