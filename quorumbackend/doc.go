@@ -43,6 +43,11 @@
 //     RestartSec= does in a unit of systemd. dlock's own part of it: a store that once said that it doesn't have a
 //     hold doesn't count for that hold any more, whatever it says later.
 //
+//   - A store that is much slower than the others. A client that has just begun doesn't know yet how slow it is, and may be done with a lock before
+//     that store has carried out the acquisition. It takes the vote back some 50 ms later. Whoever asks that store first meanwhile
+//     is refused: he waits a little longer, and one who doesn't wait is told that another has the lock. No two have it for that. It is over once
+//     the client has had an answer or two from the store.
+//
 //   - A forced unlock isn't one step in several stores. Whoever is just getting the lock may be refused, though in the end nobody has it. And
 //     the note of a writer who waits, which keeps new readers out, is in the store that is asked first, and is lost with it until he asks again.
 //

@@ -588,6 +588,53 @@ func TestWaitersAreWoken(t *testing.T) {
 	}
 }
 
+// Who listens where there is nothing to release is woken, too, though he has never been refused.
+func TestListenersAreWoken(t *testing.T) {
+	down := &backend.Error{Kind: backend.Retry, Err: errors.New("no connection")}
+	for name, free := range map[string]func(stores []*ill, a tester, woken *int, listen func()){
+		"it was down when the lock was acquired": func(stores []*ill, a tester, _ *int, listen func()) {
+			stores[0].fail(down)
+			a.acquires(alice, true)
+			stores[0].fail(nil)
+			time.Sleep(2 * time.Second)
+			listen()
+			a.releases(alice, backend.Freed)
+		},
+		"it has forgotten a lock that is forced": func(stores []*ill, a tester, woken *int, listen func()) {
+			a.acquires(alice, true)
+			listen()
+			stores[0].wipe(a.T)
+			synctest.Wait()
+			*woken = 0 // that is how it forgets here
+			res, err := a.s.ForceRelease(a.Context(), backend.ForceReleaseRequest{Name: "n"})
+			if err != nil || !res.Released {
+				a.Fatal(res, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores, b := illStores()
+				other := open(t, b)
+				woken := 0
+				a := open(t, b)
+				free(stores, a, &woken, func() {
+					sub, err := other.s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) { woken++ }})
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(sub.Close)
+				})
+				synctest.Wait()
+				if woken == 0 {
+					t.Error("nobody was woken")
+				}
+				a.wantHeld(stores, 0)
+			})
+		})
+	}
+}
+
 // One that hangs doesn't keep others from being renewed.
 func TestRenewBatchWithAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -413,9 +413,10 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 			s.oweLocked(h, st, false)
 		}
 	}
-	if had >= s.need && h.votes[first.number].state == unasked && !s.closed && !first.isDown() {
+	silent := s.inLocked(h, unasked)
+	if had >= s.need && !s.closed {
 		s.mu.Unlock()
-		s.ring(h, first)
+		s.ring(h.key, h.lease, silent)
 		s.mu.Lock()
 	}
 	h.clear()
@@ -425,22 +426,39 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	return had, last, nil
 }
 
-// ring wakes those who listen at a store that had nothing to release, since it has lost it: who acquires and releases there does. Where
-// that is held, by another, it is he who wakes them. It is waited for, as whoever comes next is kept out meanwhile.
-func (s *session) ring(h *hold, at *store) {
+// ring wakes those who listen at stores that had nothing to release, since they have lost it, or were down when it was acquired: who
+// acquires and releases there does. Where that is held, by another, it is he who wakes them. It is waited for, as whoever comes next is kept
+// out meanwhile.
+func (s *session) ring(k key, lease time.Duration, stores []*store) {
+	var all sync.WaitGroup
+	for _, st := range stores {
+		if !st.isDown() {
+			all.Go(func() { s.ringAt(st, k, lease) })
+		}
+	}
+	all.Wait()
+}
+
+// bellLease returns the lease of a bell for a hold that isn't this session's.
+func (s *session) bellLease() time.Duration {
+	step := s.limits.LeaseStep
+	return (max(s.limits.MinLease, time.Second) + step - 1) / step * step
+}
+
+func (s *session) ringAt(at *store, k key, lease time.Duration) {
 	s.mu.Lock()
 	s.attempts++
-	bell := &hold{key: h.key, attempt: h.owner + "." + strconv.FormatUint(uint64(s.attempts), 10), lease: h.lease, ends: h.ends}
+	bell := &hold{key: k, attempt: k.owner + "." + strconv.FormatUint(uint64(s.attempts), 10), lease: lease, ends: time.Now().Add(lease)}
 	s.mu.Unlock()
 	rung := make(chan struct{})
 	s.background(func() {
 		defer close(rung)
 		ctx, cancel := context.WithTimeout(s.ctx, payPatience)
 		defer cancel()
-		res, err := at.session.Acquire(ctx, backend.AcquireRequest{Kind: h.kind, Name: h.name, Owner: bell.attempt, Lease: bell.lease})
+		res, err := at.session.Acquire(ctx, backend.AcquireRequest{Kind: k.kind, Name: k.name, Owner: bell.attempt, Lease: lease})
 		late := err != nil && backend.KindOf(err) == backend.Unknown
 		if res.Acquired && err == nil {
-			_, err = at.session.Release(ctx, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Owner: bell.attempt, Lease: bell.lease})
+			_, err = at.session.Release(ctx, backend.ReleaseRequest{Kind: k.kind, Name: k.name, Owner: bell.attempt, Lease: lease})
 			late = err != nil
 		}
 		if late {
@@ -475,12 +493,15 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	})
 	defer r.leave()
 	answers, released := 0, 0
+	var silent []*store
 	take := func(deadline time.Time) bool {
 		rep, ok := r.next(deadline)
 		if ok && rep.err == nil {
 			answers++
 			if rep.res.Released {
 				released++
+			} else {
+				silent = append(silent, rep.from)
 			}
 		}
 		return ok
@@ -501,6 +522,9 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		return res, r.failure()
 	}
 	res.Released = released >= s.need // else its holder, who releases it just now, is the one who frees it
+	if res.Released {
+		s.ring(key{req.Kind, req.Name, "forced"}, s.bellLease(), silent)
+	}
 	return res, nil
 }
 

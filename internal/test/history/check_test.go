@@ -64,6 +64,22 @@ func (p *past) inherited(res stepResult, user int) *past {
 	return p
 }
 
+// takenBack adds a release, by nobody, of what the last call has acquired.
+func (p *past) takenBack(at time.Duration) *past {
+	o := p.r.ops[len(p.r.ops)-1]
+	p.r.steps = append(p.r.steps, &step{kind: releaseStep, side: o.side, name: o.name, owner: o.owner(), lease: o.lease, call: at, ret: at + 1, result: freed})
+	return p
+}
+
+// renewed adds a renewal of what a user has, of the last call's kind.
+func (p *past) renewed(user int, at time.Duration) *past {
+	o := p.r.ops[len(p.r.ops)-1]
+	p.r.steps = append(p.r.steps, &step{
+		kind: renewStep, side: o.side, name: o.name, owner: string(rune('A' + user)), lease: o.lease, call: at, ret: at + 1, result: granted,
+	})
+	return p
+}
+
 // notes adds an attempt to the last call that has to wait at first, and leaves a note, or stands in line, for as long.
 func (p *past) notes(place time.Duration) *past {
 	o := p.r.ops[len(p.r.ops)-1]

@@ -142,7 +142,26 @@ func (e *evidence) granter(o *op) (last *step) {
 			last = s
 		}
 	}
+	if last != nil && several(o.side) && !e.rules.Calm && e.tookBack(o, last) {
+		return nil
+	}
 	return last
+}
+
+// tookBack says whether a call's client has taken back what it was granted, without a word from a user, while there was something
+// to share, or to be handed: the call may not have heard of the grant, and have that.
+func (e *evidence) tookBack(o *op, by *step) bool {
+	own := e.numbers[by.key()]
+	i := slices.IndexFunc(own.steps, func(s *step) bool { return s.kind == releaseStep && s.call > by.call })
+	if i < 0 || own.steps[i].op != nil {
+		return false
+	}
+	for key, n := range e.numbers {
+		if n != own && key.name == o.name && n.client == o.client && n.permits() == o.permits && n.grantedBefore(o.ret) && !n.releasedBefore(by.call) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayHave says whether a call can have what a step has acquired.

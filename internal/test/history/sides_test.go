@@ -120,6 +120,15 @@ var sharedPasts = []judged{
 		add(acquire, 0, 1*sec, 2*sec, yes, reads).add(acquire, 1, 3*sec, 4*sec, yes, shared).
 		add(unlock, 0, 5*sec, 6*sec, yes, reads).add(check, 1, 7*sec, 8*sec, yes, reads).
 		add(unlock, 1, 9*sec, 10*sec, yes, reads).inherited(freed, 0).add(acquire, 2, 11*sec, 12*sec, yes, writes), ""},
+	{"a read that nobody heard of is taken back, and its reader shares another", Rules{}, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, reads).add(acquire, 1, 1500*ms, 2500*ms, yes, reads).takenBack(3*sec).renewed(0, 9*sec).
+		add(check, 1, 15*sec, 16*sec, yes, reads).add(unlock, 1, 17*sec, 18*sec, yes, reads), ""},
+	{"a read is taken back, and goes on", Rules{}, new(past).
+		add(acquire, 1, 1500*ms, 2500*ms, yes, reads).takenBack(3*sec).
+		add(check, 1, 15*sec, 16*sec, yes, reads).add(unlock, 1, 17*sec, 18*sec, yes, reads), "no order"},
+	{"a read is taken back, and goes on beside that of another client", Rules{}, new(past).
+		add(acquire, 2, 1*sec, 2*sec, yes, reads).add(acquire, 1, 1500*ms, 2500*ms, yes, reads).takenBack(3*sec).renewed(2, 9*sec).
+		add(check, 1, 15*sec, 16*sec, yes, reads).add(unlock, 1, 17*sec, 18*sec, yes, reads), "no order"},
 	{"one who leaves ends what another shares", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, reads).add(acquire, 1, 3*sec, 4*sec, yes, shared).
 		add(unlock, 0, 5*sec, 6*sec, yes, reads).freed().add(acquire, 2, 7*sec, 8*sec, yes, writes), "no order"},
