@@ -27,12 +27,13 @@ type together struct {
 
 // A part is one of several locks.
 type part struct {
-	locker *Locker
-	who    caller
-	o      acquireOptions
-	within *hold // what the party had when the call began, or nil
-	h      *hold // what it has; nil: nothing
-	err    error // why it has nothing
+	locker  *Locker
+	who     caller
+	o       acquireOptions
+	atLeast time.Duration // for how long it is to stay taken once all are there; 0: for no longer than it is held
+	within  *hold         // what the party had when the call began, or nil
+	h       *hold         // what it has; nil: nothing
+	err     error         // why it has nothing
 }
 
 func (p *part) error(op string) error { return p.locker.wrap(op, p.err) }
@@ -78,6 +79,9 @@ func (t *together) acquire(ctx context.Context, o acquireOptions, opts []Acquire
 	}()
 	failed := t.acquireInTime(ctx)
 	over = true
+	if failed == nil {
+		t.keep()
+	}
 	return failed
 }
 
@@ -92,11 +96,33 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 		if p.o, p.err = p.locker.options(o, opts); p.err != nil {
 			return p
 		}
+		p.atLeast, p.o.atLeast, p.o.keeps = p.o.atLeast, 0, false
 		if p.who.party != party(p.locker.plain) {
 			p.within = p.locker.present(p.who)
 		}
 	}
 	return nil
+}
+
+// keep has all stay taken for as long as that was asked for. Before that each could yet be given back: to another of the client
+// it would pass with a promise that nobody renews, and what an owner had before would stay taken.
+func (t *together) keep() {
+	for _, p := range t.parts {
+		if p.atLeast > 0 {
+			p.locker.client.keepFromNow(p.h, p.atLeast)
+		}
+	}
+}
+
+// keepFromNow has the lock of a hold stay taken, and lets the store know of that at once.
+func (c *Client) keepFromNow(h *hold, d time.Duration) {
+	c.mu.Lock()
+	defer c.unlock()
+	if !c.checkLocked(h) {
+		return
+	}
+	h.claim.keep(c.now() + d)
+	c.hastenLocked(&h.claim.alarm, c.now())
 }
 
 // waitContext returns a context that ends with the wait, and when any of several clients is closed.
@@ -395,7 +421,6 @@ func (t *together) giveBack(ctx context.Context) {
 	var held []*part
 	for _, p := range t.parts {
 		if p.h != nil {
-			p.forgo()
 			held = append(held, &part{locker: p.locker, h: p.h})
 			p.h = nil
 		}
@@ -406,16 +431,6 @@ func (t *together) giveBack(ctx context.Context) {
 	}
 	for c, parts := range byClient(held) {
 		c.letGoTogether(withoutCancel(ctx), parts)
-	}
-}
-
-// forgo has what the call has acquired not stay taken: it hasn't got all.
-func (p *part) forgo() {
-	if p.o.keeps && p.h != p.within {
-		c := p.locker.client
-		c.mu.Lock()
-		defer c.unlock()
-		p.h.claim.forgo()
 	}
 }
 
