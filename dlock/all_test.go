@@ -984,6 +984,36 @@ func TestAllThatFailsLeavesWhatAnOwnerHas(t *testing.T) {
 	})
 }
 
+// A wait that ends while the store is being asked again was for what another had.
+func TestAllWhoseWaitEndsDuringAnAttempt(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		if l.relay == nil {
+			return
+		}
+		mustTry(l.T, l.other.Locker("b"))
+		mustTry(l.T, l.other.Locker("a"))
+		m := l.all("a", "b")
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			l.other.Locker("a").ForceUnlock(context.Background())
+			l.other.Locker("b").ForceUnlock(context.Background())
+			l.relay.set(func(ctx context.Context, op, name string, do func()) error {
+				if op == "acquire" && name == "b" {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				do()
+				return nil
+			})
+		}()
+		ok, err := m.TryLock(l.Context(), Wait(300*time.Millisecond))
+		if ok || err != nil {
+			l.Errorf("%v, %v", ok, err)
+		}
+		l.relay.set(nil)
+	})
+}
+
 // Several steps are sent together only if there are several.
 func TestAllSendsTogether(t *testing.T) {
 	withAll(t, func(l *allLab) {

@@ -32,6 +32,7 @@ type part struct {
 	o       acquireOptions
 	atLeast time.Duration // for how long it is to stay taken once all are there; 0: for no longer than it is held
 	within  *hold         // what the party had when the call began, or nil
+	refused bool          // another had it when the store was last heard of
 	h       *hold         // what it has; nil: nothing
 	err     error         // why it has nothing
 }
@@ -168,6 +169,7 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 		if failed.h, failed.err = c.carryOut(ctx, a); failed.err != nil {
 			return t.blame(failed)
 		}
+		failed.refused = false
 	}
 }
 
@@ -198,7 +200,9 @@ func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
 func (p *part) single(ctx context.Context) *acquisition {
 	o := p.o
 	o.bounded, o.wait = true, 0
-	return p.newCall(ctx, o)
+	a := p.newCall(ctx, o)
+	a.answered = p.refused
+	return a
 }
 
 // inform tells a call what is known of the part.
@@ -226,7 +230,7 @@ func (p *part) weight() int {
 		return 0
 	case p.hopeless():
 		return 3
-	case p.err == errHeld && p.o.bounded && p.o.wait == 0:
+	case errors.Is(p.err, ErrHeld) && !p.waits():
 		return 2 // that is sure, whatever became of the others
 	default:
 		return 1
@@ -404,6 +408,7 @@ func (r *round) over() {
 func (p *part) settle(ctx context.Context) {
 	_, cut := errors.AsType[endError](p.err)
 	c := p.locker.client
+	p.refused = p.err == errHeld || p.refused && p.err != nil
 	switch {
 	case cut && c.over(ctx) == nil:
 		p.err = unavailable(errUnanswered)
