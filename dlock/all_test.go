@@ -1014,6 +1014,33 @@ func TestAllWhoseWaitEndsDuringAnAttempt(t *testing.T) {
 	})
 }
 
+// A Trace that panics as one of several locks is released doesn't keep the others.
+func TestAllWhereATracePanics(t *testing.T) {
+	var mu sync.Mutex
+	panics := false
+	withAll(t, func(l *allLab) {
+		mu.Lock()
+		panics = true
+		mu.Unlock()
+		func() {
+			defer func() { recover() }()
+			_ = l.all(abc...).Do(l.Context(), func(context.Context) error { return nil })
+		}()
+		mu.Lock()
+		panics = false
+		mu.Unlock()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		l.wantHeld("a Trace panicked", "")
+	}, WithTrace(&Trace{ReleaseDone: func(_ context.Context, e ReleaseDone) {
+		mu.Lock()
+		defer mu.Unlock()
+		if panics && e.Name == "c" {
+			panic("oops")
+		}
+	}}))
+}
+
 // Several steps are sent together only if there are several.
 func TestAllSendsTogether(t *testing.T) {
 	withAll(t, func(l *allLab) {

@@ -81,6 +81,7 @@ func (t *together) acquire(ctx context.Context, o acquireOptions, opts []Acquire
 	failed := t.acquireInTime(ctx)
 	over = true
 	if failed == nil {
+		t.watchVariables()
 		t.keep()
 	}
 	return failed
@@ -103,6 +104,15 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 		}
 	}
 	return nil
+}
+
+// watchVariables has Lockers found that are dropped with the MultiLocker.
+func (t *together) watchVariables() {
+	for _, p := range t.parts {
+		if p.who.party == party(p.locker.plain) {
+			p.locker.client.watchVariable(p.locker)
+		}
+	}
 }
 
 // keep has all stay taken for as long as that was asked for. Before that each could yet be given back: to another of the client
@@ -483,11 +493,12 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 			first = append(first, p)
 		}
 	}
+	defer c.releaseApart(ctx, then, quiet) // also if a Trace panics
 	if c.batcher != nil && !c.prompt && len(first) > 1 {
-		first = c.releaseBatch(ctx, first, quiet)
+		c.releaseBatch(ctx, first, quiet)
+	} else {
+		c.releaseApart(ctx, first, quiet)
 	}
-	c.releaseApart(ctx, first, quiet)
-	c.releaseApart(ctx, then, quiet)
 }
 
 // hasSuccessor says whether a hold is handed on when it is given back.
@@ -517,7 +528,7 @@ func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 		atOnce(tasks)
 		return
 	}
-	for _, task := range tasks {
-		task()
+	for _, task := range slices.Backward(tasks) {
+		defer task() // also if a Trace panics
 	}
 }
