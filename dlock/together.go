@@ -132,6 +132,7 @@ func (c *Client) keepFromNow(h *hold, d time.Duration) {
 	if !c.checkLocked(h) {
 		return
 	}
+	h.claim.lengthens(c.now(), d)
 	h.claim.keep(c.now() + d)
 	c.hastenLocked(&h.claim.alarm, c.now())
 }
