@@ -901,6 +901,10 @@ func TestAllThatStaysTaken(t *testing.T) {
 		if err != nil {
 			l.Fatal(err)
 		}
+		time.Sleep(10 * time.Millisecond)
+		if left, err := l.other.Locker("a").TTL(l.Context()); err != nil || left < time.Hour-time.Second {
+			l.Errorf("the store keeps it for %v if the holder dies now, %v", left, err)
+		}
 		time.Sleep(time.Minute)
 		mustRelease(l.T, h)
 		l.wantHeld("released", "abc")
@@ -912,6 +916,129 @@ func TestAllThatStaysTaken(t *testing.T) {
 		l.wantErr("a reader", err, "racquire", "rw", errors.ErrUnsupported)
 		l.wantHeld("a reader", "")
 	})
+}
+
+// What a call for several locks gives back may pass to another of the client, who can rely on it for no longer than the store keeps it.
+func TestAllThatGivesBackWhatWasToStayTaken(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		mustTry(l.T, l.other.Locker("b"))
+		if l.relay == nil {
+			return
+		}
+		waited := make(chan *Hold)
+		go func() {
+			time.Sleep(5 * time.Millisecond)
+			h, err := l.c.Locker("a").Acquire(context.Background())
+			if err != nil {
+				l.Error(err)
+			}
+			waited <- h
+		}()
+		l.relay.set(func(ctx context.Context, op, name string, do func()) error {
+			if do(); name == "b" {
+				time.Sleep(8 * time.Millisecond)
+			}
+			return nil
+		})
+		err := l.all("a", "b").LockContext(l.Context(), AtLeast(time.Hour), Wait(time.Second))
+		l.wantErr("one is held", err, "lock", "b", ErrNotAcquired, ErrHeld)
+		h := <-waited
+		time.Sleep(time.Minute)
+		ttl, err := l.other.Locker("a").TTL(context.Background())
+		if until := time.Until(h.Until()); err != nil || until > ttl {
+			l.Errorf("held for %v more, where the store keeps it for %v, %v", until, ttl, err)
+		}
+		mustRelease(l.T, h)
+		l.other.Locker("b").ForceUnlock(l.Context())
+	})
+}
+
+// What an owner had before isn't changed by a call for several locks that fails: neither does it stay taken, nor doesn't it.
+func TestAllThatFailsLeavesWhatAnOwnerHas(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		ctx := WithOwner(l.Context(), NewOwner())
+		mustTry(l.T, l.other.Locker("b"))
+		a := l.c.Locker("a")
+		for _, keeps := range []bool{false, true} {
+			var opts []AcquireOption
+			if keeps {
+				opts = append(opts, AtLeast(10*time.Minute))
+			}
+			must(l.T, a.LockContext(ctx, opts...))
+			if ok, err := l.all("a", "b").TryLock(ctx, AtLeast(time.Hour)); ok || err != nil {
+				l.Fatal(ok, err)
+			}
+			time.Sleep(time.Minute)
+			ttl, err := l.other.Locker("a").TTL(context.Background())
+			if h := heldOf(l.c, "a"); err != nil || time.Until(l.c.epoch.Add(h.claim.until())) > ttl {
+				l.Errorf("held for %v more, where the store keeps it for %v, %v", h.claim.until()-l.c.now(), ttl, err)
+			}
+			must(l.T, a.UnlockContext(ctx))
+			if want := map[bool]string{false: "b", true: "ab"}[keeps]; l.holds() != want {
+				l.Errorf("keeps: %v: %q are held", keeps, l.holds())
+			}
+			time.Sleep(9 * time.Minute)
+			l.wantHeld("later", "b")
+		}
+		l.other.Locker("b").ForceUnlock(l.Context())
+	})
+}
+
+// A wait that ends while the store is being asked again was for what another had.
+func TestAllWhoseWaitEndsDuringAnAttempt(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		if l.relay == nil {
+			return
+		}
+		mustTry(l.T, l.other.Locker("b"))
+		mustTry(l.T, l.other.Locker("a"))
+		m := l.all("a", "b")
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			l.other.Locker("a").ForceUnlock(context.Background())
+			l.other.Locker("b").ForceUnlock(context.Background())
+			l.relay.set(func(ctx context.Context, op, name string, do func()) error {
+				if op == "acquire" && name == "b" {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				do()
+				return nil
+			})
+		}()
+		ok, err := m.TryLock(l.Context(), Wait(300*time.Millisecond))
+		if ok || err != nil {
+			l.Errorf("%v, %v", ok, err)
+		}
+		l.relay.set(nil)
+	})
+}
+
+// A Trace that panics as one of several locks is released doesn't keep the others.
+func TestAllWhereATracePanics(t *testing.T) {
+	var mu sync.Mutex
+	panics := false
+	withAll(t, func(l *allLab) {
+		mu.Lock()
+		panics = true
+		mu.Unlock()
+		func() {
+			defer func() { recover() }()
+			_ = l.all(abc...).Do(l.Context(), func(context.Context) error { return nil })
+		}()
+		mu.Lock()
+		panics = false
+		mu.Unlock()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		l.wantHeld("a Trace panicked", "")
+	}, WithTrace(&Trace{ReleaseDone: func(_ context.Context, e ReleaseDone) {
+		mu.Lock()
+		defer mu.Unlock()
+		if panics && e.Name == "c" {
+			panic("oops")
+		}
+	}}))
 }
 
 // Several steps are sent together only if there are several.

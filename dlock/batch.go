@@ -165,27 +165,19 @@ type leaver struct {
 	over  bool
 }
 
-// releaseBatch gives back those of the holds together for which that is possible, and returns the others.
-func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) (others []*part) {
-	ctx, cancel := c.releaseContext(ctx, longest(ctx, parts), true)
+// releaseBatch gives back those of the holds together for which that is possible, and then the others.
+func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
+	bounded, cancel := c.releaseContext(ctx, longest(ctx, parts), true)
 	defer cancel()
 	all, others := c.leaveTogether(parts)
+	defer c.releaseApart(ctx, others, quiet) // also if a Trace panics
 	if len(all) == 0 {
-		return others
+		return
 	}
-	defer func() {
-		for _, l := range all {
-			if !l.over { // a step panicked
-				c.releasedLast(l.part.h, l.d.q, l.d.began, backend.ReleaseResult{}, errUnanswered)
-				c.left(ctx, l, errPanicked, quiet)
-			}
-			if l.part.h.slot != nil {
-				<-l.part.h.slot
-			}
-		}
-	}()
+	ctx = bounded
 	reqs := make([]backend.ReleaseRequest, len(all))
 	for i, l := range all {
+		defer c.hasLeft(ctx, l, quiet)
 		reqs[i] = c.lastRelease(l.part.h.claim, l.d.lease, l.d.ask)
 	}
 	var slow sync.WaitGroup
@@ -203,7 +195,18 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) (o
 			slow.Go(finish) // it asks again
 		}
 	}
-	return others
+}
+
+// hasLeft sees to what is left of a release in a batch that is over.
+func (c *Client) hasLeft(ctx context.Context, l *leaver, quiet bool) {
+	h := l.part.h
+	if h.slot != nil {
+		defer func() { <-h.slot }()
+	}
+	if !l.over { // a step or a Trace panicked
+		c.releasedLast(h, l.d.q, l.d.began, backend.ReleaseResult{}, errUnanswered)
+		c.left(ctx, l, errPanicked, quiet)
+	}
 }
 
 // longest returns which of several holds says how long giving them back may take.

@@ -68,6 +68,7 @@ type claim struct {
 	noted   bool          // the store may have a note that somebody waits for it
 	leaving bool          // its last release is under way
 	dead    bool          // its last release has begun, or it is lost: nothing re-enters, joins or renews it
+	renews  uint32        // how many renewals are under way, or have no answer
 	lease   time.Duration // what the next renewal or partial release asks for
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
 	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
@@ -155,6 +156,14 @@ func (cl *claim) doubted(lease time.Duration) {
 	}
 }
 
+// lengthens notes that the store is to be asked to keep a claim for so long, which may be more than its renewals have asked for so far: one that is
+// carried out after that takes it back.
+func (cl *claim) lengthens(now instant, d time.Duration) {
+	if cl.renews > 0 && d > max(cl.lease, cl.left(now)) {
+		cl.doubted(cl.lease)
+	}
+}
+
 // token returns the claim's fencing token, or 0.
 func (cl *claim) token() uint64 {
 	if cl.more == nil {
@@ -171,10 +180,11 @@ func (cl *claim) keep(until instant) {
 	cl.more.kept = max(cl.more.kept, until)
 }
 
-// forgo takes that back.
-func (cl *claim) forgo() {
-	if cl.more != nil {
+// forgo takes that back. What the store was asked to keep for longer is promised for no longer than a lease: the next renewal asks for that.
+func (cl *claim) forgo(now instant) {
+	if cl.stays() {
 		cl.more.kept = 0
+		cl.deadline.Store(min(cl.deadline.Load(), int64(now+promised(cl.lease))))
 	}
 }
 

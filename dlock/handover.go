@@ -252,7 +252,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 		return nil, ErrClosed
 	case over != nil:
 		if h.count == 1 {
-			h.claim.forgo() // nobody has acquired it
+			h.claim.forgo(c.now()) // nobody has acquired it
 		}
 		c.backgroundLocked(func() { c.giveBack(context.Background(), h) }) // or take it back
 		return nil, a.giveUp(over)

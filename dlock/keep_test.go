@@ -487,6 +487,96 @@ func TestAtLeastOnReentry(t *testing.T) {
 	}
 }
 
+// A hold that isn't to stay taken any more is relied on for no longer than the store keeps it.
+func TestAHoldThatForgoesStayingTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		h, err := l.Acquire(t.Context(), AtLeast(time.Hour))
+		must(t, err)
+		c.mu.Lock()
+		h.hold.claim.forgo(c.now())
+		c.mu.Unlock()
+		time.Sleep(time.Minute)
+		left, err := l.TTL(t.Context())
+		must(t, err)
+		if until := time.Until(h.Until()); until > left || until <= 0 {
+			t.Errorf("held for %v more, where the store keeps it for %v", until, left)
+		}
+		mustRelease(t, h)
+	})
+}
+
+// A renewal that was under way as a re-entry had the lock stay taken may shorten what the store keeps after that: the holder relies on no more than
+// that leaves.
+func TestARenewalThatComesAfterAReentryWithAtLeast(t *testing.T) {
+	for _, answered := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newWitness()
+			c, other := New(store, quiet()), New(store.Backend, quiet())
+			defer c.Close()
+			defer other.Close()
+			ctx := WithOwner(t.Context(), NewOwner())
+			l := c.Locker("x")
+			h, err := l.Acquire(ctx)
+			must(t, err)
+			renewals := 0
+			store.mu.Lock()
+			store.renew = func(do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+				if renewals++; renewals > 1 {
+					return backend.RenewResult{}, errSevered
+				}
+				if answered {
+					time.Sleep(3 * time.Second) // the re-entry is faster
+					return do()
+				}
+				time.AfterFunc(3*time.Second, func() { do() })
+				return backend.RenewResult{}, errSevered
+			}
+			store.mu.Unlock()
+			time.Sleep(11 * time.Second)
+			must(t, l.LockContext(ctx, AtLeast(time.Hour)))
+			time.Sleep(10 * time.Second)
+			left, err := other.Locker("x").TTL(t.Context())
+			must(t, err)
+			if until := time.Until(h.Until()); until > left {
+				t.Errorf("answered: %v: held for %v more, where the store keeps it for %v", answered, until, left)
+			}
+			store.mu.Lock()
+			store.renew = nil
+			store.mu.Unlock()
+			time.Sleep(10 * time.Second)
+			if err := h.Err(); err != nil {
+				t.Error(err)
+			}
+			must(t, l.UnlockContext(ctx))
+			mustRelease(t, h)
+		})
+	}
+}
+
+// The token of several locks may be asked for while one of them is re-entered, and is to stay taken.
+func TestTokenOfSeveralDuringAReentry(t *testing.T) {
+	c := New(membackend.New(), quiet())
+	defer c.Close()
+	ctx := WithOwner(t.Context(), NewOwner())
+	l := c.Locker("x")
+	h, err := All(l, c.FencedLocker("y")).Acquire(ctx)
+	must(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		must(t, l.LockContext(ctx, AtLeast(time.Millisecond)))
+	}()
+	if token, ok := h.Token(); token != 1 || !ok {
+		t.Errorf("token %d, %v", token, ok)
+	}
+	<-done
+	must(t, l.UnlockContext(ctx))
+	mustRelease(t, h)
+}
+
 // A re-entry with AtLeast doesn't make the renewals of the hold rarer, or longer than they must be.
 func TestAtLeastOnReentryLeavesTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

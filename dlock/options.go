@@ -136,7 +136,7 @@ func Wait(d time.Duration) AcquireOption {
 // is an ordinary one, and so is giving back what a call got that returns an error.
 //
 // Such a hold isn't handed on inside the client. With [Lease] the lease is the longer of both. Whoever re-enters with AtLeast has the lock stay taken
-// for the longest of what was asked for. A fair lock that was given to who stood in line has its d from its first renewal on, which follows at once.
+// for the longest of what was asked for. A fair lock that was given to who stood in line has its d from its first renewal on, which follows at once, and so have those of a [MultiLocker].
 //
 // A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is
 // released: it wraps [errors.ErrUnsupported], and nothing is acquired.

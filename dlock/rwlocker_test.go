@@ -487,6 +487,7 @@ func TestWhatIsDroppedIsLogged(t *testing.T) {
 	ctx := context.Background()
 	dropping(t, log, "locker", func() { c.Locker("locker").Lock() })
 	dropping(t, log, "reader", func() { c.RWLocker("reader").RLock() })
+	dropping(t, log, "several", func() { All(c.Locker("several")).Lock() })
 	dropping(t, log, "hold", func() {
 		h, err := c.Locker("hold").Acquire(ctx)
 		must(t, err)

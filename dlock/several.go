@@ -183,7 +183,7 @@ func (p *part) until() time.Time { return p.locker.client.epoch.Add(p.h.claim.un
 // token returns that of the last hold that has one.
 func (s *several) token() (token uint64) {
 	for _, p := range s.given {
-		token = cmp.Or(p.h.claim.token(), token)
+		token = cmp.Or(p.h.token(), token)
 	}
 	return token
 }

@@ -27,12 +27,14 @@ type together struct {
 
 // A part is one of several locks.
 type part struct {
-	locker *Locker
-	who    caller
-	o      acquireOptions
-	within *hold // what the party had when the call began, or nil
-	h      *hold // what it has; nil: nothing
-	err    error // why it has nothing
+	locker  *Locker
+	who     caller
+	o       acquireOptions
+	atLeast time.Duration // for how long it is to stay taken once all are there; 0: for no longer than it is held
+	within  *hold         // what the party had when the call began, or nil
+	refused bool          // another had it when the store was last heard of
+	h       *hold         // what it has; nil: nothing
+	err     error         // why it has nothing
 }
 
 func (p *part) error(op string) error { return p.locker.wrap(op, p.err) }
@@ -78,6 +80,10 @@ func (t *together) acquire(ctx context.Context, o acquireOptions, opts []Acquire
 	}()
 	failed := t.acquireInTime(ctx)
 	over = true
+	if failed == nil {
+		t.watchVariables()
+		t.keep()
+	}
 	return failed
 }
 
@@ -92,11 +98,43 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 		if p.o, p.err = p.locker.options(o, opts); p.err != nil {
 			return p
 		}
+		p.atLeast, p.o.atLeast, p.o.keeps = p.o.atLeast, 0, false
 		if p.who.party != party(p.locker.plain) {
 			p.within = p.locker.present(p.who)
 		}
 	}
 	return nil
+}
+
+// watchVariables has Lockers found that are dropped with the MultiLocker.
+func (t *together) watchVariables() {
+	for _, p := range t.parts {
+		if p.who.party == party(p.locker.plain) {
+			p.locker.client.watchVariable(p.locker)
+		}
+	}
+}
+
+// keep has all stay taken for as long as that was asked for. Before that each could yet be given back: to another of the client
+// it would pass with a promise that nobody renews, and what an owner had before would stay taken.
+func (t *together) keep() {
+	for _, p := range t.parts {
+		if p.atLeast > 0 {
+			p.locker.client.keepFromNow(p.h, p.atLeast)
+		}
+	}
+}
+
+// keepFromNow has the lock of a hold stay taken, and lets the store know of that at once.
+func (c *Client) keepFromNow(h *hold, d time.Duration) {
+	c.mu.Lock()
+	defer c.unlock()
+	if !c.checkLocked(h) {
+		return
+	}
+	h.claim.lengthens(c.now(), d)
+	h.claim.keep(c.now() + d)
+	c.hastenLocked(&h.claim.alarm, c.now())
 }
 
 // waitContext returns a context that ends with the wait, and when any of several clients is closed.
@@ -142,6 +180,7 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 		if failed.h, failed.err = c.carryOut(ctx, a); failed.err != nil {
 			return t.blame(failed)
 		}
+		failed.refused = false
 	}
 }
 
@@ -172,7 +211,9 @@ func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
 func (p *part) single(ctx context.Context) *acquisition {
 	o := p.o
 	o.bounded, o.wait = true, 0
-	return p.newCall(ctx, o)
+	a := p.newCall(ctx, o)
+	a.answered = p.refused
+	return a
 }
 
 // inform tells a call what is known of the part.
@@ -200,7 +241,7 @@ func (p *part) weight() int {
 		return 0
 	case p.hopeless():
 		return 3
-	case p.err == errHeld && p.o.bounded && p.o.wait == 0:
+	case errors.Is(p.err, ErrHeld) && !p.waits():
 		return 2 // that is sure, whatever became of the others
 	default:
 		return 1
@@ -378,6 +419,7 @@ func (r *round) over() {
 func (p *part) settle(ctx context.Context) {
 	_, cut := errors.AsType[endError](p.err)
 	c := p.locker.client
+	p.refused = p.err == errHeld || p.refused && p.err != nil
 	switch {
 	case cut && c.over(ctx) == nil:
 		p.err = unavailable(errUnanswered)
@@ -395,7 +437,6 @@ func (t *together) giveBack(ctx context.Context) {
 	var held []*part
 	for _, p := range t.parts {
 		if p.h != nil {
-			p.forgo()
 			held = append(held, &part{locker: p.locker, h: p.h})
 			p.h = nil
 		}
@@ -406,16 +447,6 @@ func (t *together) giveBack(ctx context.Context) {
 	}
 	for c, parts := range byClient(held) {
 		c.letGoTogether(withoutCancel(ctx), parts)
-	}
-}
-
-// forgo has what the call has acquired not stay taken: it hasn't got all.
-func (p *part) forgo() {
-	if p.o.keeps && p.h != p.within {
-		c := p.locker.client
-		c.mu.Lock()
-		defer c.unlock()
-		p.h.claim.forgo()
 	}
 }
 
@@ -463,11 +494,12 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 			first = append(first, p)
 		}
 	}
+	defer c.releaseApart(ctx, then, quiet) // also if a Trace panics
 	if c.batcher != nil && !c.prompt && len(first) > 1 {
-		first = c.releaseBatch(ctx, first, quiet)
+		c.releaseBatch(ctx, first, quiet)
+	} else {
+		c.releaseApart(ctx, first, quiet)
 	}
-	c.releaseApart(ctx, first, quiet)
-	c.releaseApart(ctx, then, quiet)
 }
 
 // hasSuccessor says whether a hold is handed on when it is given back.
@@ -497,7 +529,7 @@ func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 		atOnce(tasks)
 		return
 	}
-	for _, task := range tasks {
-		task()
+	for _, task := range slices.Backward(tasks) {
+		defer task() // also if a Trace panics
 	}
 }

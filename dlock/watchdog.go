@@ -181,6 +181,7 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 		leases[i] = cl.renewalLease(sent)
 		reqs[i] = cl.renewRequest(c.stored(leases[i]))
 		cl.sending(sent, reqs[i].Lease)
+		cl.renews++
 		latest = max(latest, cl.until())
 	}
 	c.backgroundLocked(func() {
@@ -250,6 +251,9 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 	c.mu.Lock()
 	defer c.unlock()
 	now := c.now()
+	if err == nil || backend.KindOf(err) != backend.Unknown {
+		cl.renews--
+	}
 	switch {
 	case cl.dead, c.closed:
 		// Its last release has begun, or it is lost for good: no answer changes that.
