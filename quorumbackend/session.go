@@ -374,8 +374,9 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		}
 		return ok
 	}
-	// Whoever comes next is kept out for as long as one has not released, so they get more time than otherwise.
-	patient := func() time.Time { return r.deadline().Add(releasePatience * r.longestOut()) }
+	// Whoever comes next is kept out for as long as one has not released, so they get more time than otherwise; but the first is to be
+	// asked while there is time for it.
+	patient := func() time.Time { return r.deadline().Add(min(releasePatience*r.longestOut(), longestMore)) }
 	r.ask(others...)
 	for take(patient()) {
 	}

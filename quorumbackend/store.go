@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	roundTrips      = 4                     // and as many of its round trips
-	unknownTrip     = 25 * time.Millisecond // of a store that hasn't answered yet
-	downFor         = time.Second           // a store that didn't answer is left for last
-	releasePatience = 9                     // times as much more for a release
-	grace           = time.Second           // after which what nobody waits for is given up
+	roundTrips      = 4                      // and as many of its round trips
+	unknownTrip     = 25 * time.Millisecond  // of a store that hasn't answered yet
+	downFor         = time.Second            // a store that didn't answer is left for last
+	releasePatience = 9                      // times as much more for a release
+	longestMore     = 500 * time.Millisecond // at the most
+	grace           = time.Second            // after which what nobody waits for is given up
 )
 
 // leastPatience is that with a store where another may do as well. Only tests change it.
