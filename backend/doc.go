@@ -32,7 +32,7 @@
 //
 // A store may know other kinds, and says in its [Limits] which: so one that was written before a kind was
 // thought of, or can't have it, goes on as it is. Every request names its kind. One that isn't declared is
-// refused with [UnknownKind], and then whoever wants such a lock is told at once.
+// refused with [UnknownKind], and then whoever wants such a lock is told at once; why, a store says that is an [Explainer].
 //
 // A [Fenced] lock is an Exclusive one that is numbered: the table above is its own, too, and both are one lock
 // under one name. What it has beside is a number for each name that survives the lock:

@@ -150,3 +150,11 @@ type Grant struct {
 	Since time.Time
 	Lease time.Duration
 }
+
+// Explainer is an optional interface of a [Backend] that can say why it lacks a kind of lock, where there is more to say than that
+// it hasn't been written.
+type Explainer interface {
+	// WhyNot returns why the store doesn't have a kind that its [Limits] don't declare, in words that go after a colon, or
+	// nothing.
+	WhyNot(kind Kind) string
+}

@@ -29,7 +29,8 @@ type Client struct {
 	inspector       backend.Inspector    // nil if the store can't say who has a lock
 	lines           bool                 // those who wait can stand in line in the store
 	limits          backend.Limits
-	store           string // its type, for errors
+	store           string            // its type, for errors
+	explainer       backend.Explainer // nil if it has nothing to say of the kinds of lock that it lacks
 	id              string
 	lease           time.Duration
 	handover        time.Duration
@@ -116,6 +117,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 		panic(fmt.Sprintf("dlock: New: the lease %v is shorter than the store's minimum of %v", c.lease, c.limits.MinLease))
 	}
 	c.ctx, c.end = context.WithCancelCause(context.Background())
+	c.explainer, _ = b.(backend.Explainer)
 	c.session = b.Open()
 	c.notifier, _ = c.session.(backend.Notifier)
 	c.batches, _ = c.session.(backend.BatchRenewer)

@@ -406,9 +406,20 @@ func (l *Locker) usable(ctx context.Context) error {
 		return errEmptyName
 	}
 	if c := l.client; !c.limits.Kinds.Has(l.kind) || rules[l.kind].placed && !c.lines {
-		return backend.UnknownKind(c.store, l.kind)
+		return c.unknownKind(l.kind)
 	}
 	return l.client.over(ctx)
+}
+
+// unknownKind is the error of a call for a kind of lock that the store lacks, with the reason if there is one.
+func (c *Client) unknownKind(k backend.Kind) error {
+	err := backend.UnknownKind(c.store, k)
+	if c.explainer != nil {
+		if why := c.explainer.WhyNot(k); why != "" {
+			return fmt.Errorf("%w: %s", err, why)
+		}
+	}
+	return err
 }
 
 // keeps says why what is released can't be kept, if so.

@@ -34,7 +34,7 @@ func New(stores ...backend.Backend) backend.Backend {
 	}
 	for i, b := range stores {
 		if b == nil {
-			panic(fmt.Sprintf("quorumbackend: New: store %d is nil", i))
+			panic(fmt.Sprintf("quorumbackend: New: store %d is nil", i+1))
 		}
 	}
 	return &quorum{append([]backend.Backend(nil), stores...), limitsOf(stores)}
@@ -102,20 +102,27 @@ var reasons = map[backend.Kind]string{
 	backend.Permits: "each store counts what is out by itself, and majorities for different holders may overlap in different stores",
 }
 
-// check says why a kind is refused, or a session that is closed.
+// WhyNot implements [backend.Explainer].
+func (q *quorum) WhyNot(k backend.Kind) string { return whyNot(k) }
+
+func whyNot(k backend.Kind) string {
+	reason, ok := reasons[k]
+	switch {
+	case !ok && (k == backend.Read || k == backend.Write):
+		return "not all of its stores have them"
+	case !ok:
+		return "it doesn't know them"
+	}
+	return reason
+}
+
+// check says why a kind is refused, if it is.
 func (s *session) check(k backend.Kind) error {
 	if s.limits.Kinds.Has(k) {
 		return nil
 	}
-	reason, ok := reasons[k]
-	switch {
-	case !ok && (k == backend.Read || k == backend.Write):
-		reason = "not all of its stores have them"
-	case !ok:
-		reason = "it doesn't know them"
-	}
 	err := backend.UnknownKind("quorumbackend", k)
-	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %s", err, reason)}
+	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %s", err, whyNot(k))}
 }
 
 // home returns the number of the store that is asked first for a name: the same for every client.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/quorumbackend"
 )
@@ -48,7 +49,7 @@ func TestNewPanics(t *testing.T) {
 		"with 0 stores":  nil,
 		"with 2 stores":  {m, m},
 		"with 65 stores": make([]backend.Backend, 65),
-		"store 1 is nil": {m, nil, m},
+		"store 2 is nil": {m, nil, m},
 	} {
 		func() {
 			defer func() {
@@ -83,5 +84,12 @@ func TestOtherKinds(t *testing.T) {
 		if !errors.Is(err, errors.ErrUnsupported) || backend.KindOf(err) != backend.Refused || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v; want %q", c.kind, err, c.want)
 		}
+	}
+
+	client := dlock.New(quorumbackend.New(m, membackend.New(), membackend.New()))
+	defer client.Close()
+	err := client.FencedLocker("n").LockContext(t.Context())
+	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "each store counts tokens of its own") {
+		t.Errorf("a fenced Locker: %v; want why there is none", err)
 	}
 }
