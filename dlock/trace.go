@@ -11,7 +11,7 @@ import (
 
 // Trace is functions that are called when something happens in a client, in the manner of net/http/httptrace, for
 // metrics, spans and logs. Any of them may be nil. They are called in the goroutine in which it happened, at any time and concurrently, and keep
-// it waiting, those that renew locks among them: they must not block, and may not use the client. Nothing is called, or allocated, where no Trace
+// it waiting, those that renew locks among them: they must not block or panic (which may end the program), and may not use the client. Nothing is called, or allocated, where no Trace
 // is set.
 //
 // A hold of which AcquireDone was told, with Acquired and not [ViaReentry], ends with exactly one of: Lost, or ReleaseDone with [Released],
