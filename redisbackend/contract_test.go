@@ -2,6 +2,7 @@ package redisbackend_test
 
 import (
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -32,6 +33,9 @@ func TestContractOnRedis(t *testing.T) {
 	}})
 }
 
+// endsMidway matches the cases whose scripts may be under way as a lease ends.
+var endsMidway = regexp.MustCompile(`/inspect/over$|/model$|/(as_)?fair(/|$)`)
+
 func TestContractOnMiniredis(t *testing.T) {
 	if wiretest.Apart(t) {
 		return
@@ -44,8 +48,8 @@ func TestContractOnMiniredis(t *testing.T) {
 		if strings.HasSuffix(t.Name(), "/list/bytes") {
 			t.Skip("it panics when SCAN is given a pattern that is no UTF-8")
 		}
-		if strings.HasSuffix(t.Name(), "/inspect/over") {
-			t.Skip("its keys end in the middle of a script")
+		if missing == nil && endsMidway.MatchString(t.Name()) {
+			t.Skip("its keys may end in the middle of a script, which no server lets happen: run on other stores")
 		}
 		s := miniredis.NewMiniRedis()
 		s.ClockTTL(true)
