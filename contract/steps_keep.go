@@ -300,6 +300,18 @@ var keepKindCases = []testCase{
 			b.releases("lock", lease, backend.Freed)
 			a.seesFree("lock")
 		}},
+	{"keep/late look", "A place that a late KeepPlaces gave to whoever has had what is kept is gone with the next release, which finds it Kept",
+		func(e *env) {
+			e.needKeeps()
+			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
+			a.acquires("lock", lease)
+			a.keeps("lock", lease, backend.Kept)
+			a.keep("lock", lease, "a")
+			a.keeps("lock", lease, backend.Kept)
+			b.forces("lock", true)
+			b.acquires("lock", lease)
+			b.releases("lock", lease, backend.Freed)
+		}},
 	{"keep/turn", "Who has a Fair lock since his turn came, and has not asked for it since, can have it kept",
 		func(e *env) {
 			e.needKeeps()

@@ -208,13 +208,14 @@ func (o *object) release(req backend.ReleaseRequest, now time.Time) (outcome bac
 		delete(o.notes, req.Owner)
 		wakes = true
 	}
-	switch h := &o.alone; {
+	h := &o.alone
+	if req.Kind == backend.Fair && !h.by(req.Owner) {
+		o.leave(req.Owner)
+	}
+	switch {
 	case req.Keep > 0 && h.keptBy(req.Owner):
 		return backend.Kept, false
 	case !h.by(req.Owner):
-		if req.Kind == backend.Fair {
-			o.leave(req.Owner)
-		}
 		return backend.NotHeld, wakes
 	case h.count > 1:
 		h.count--
