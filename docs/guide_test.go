@@ -1,0 +1,275 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/quorumbackend"
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+// inMemory runs code of a document with a client and a context, in virtual time, and fails if something is held afterwards.
+func inMemory(t *testing.T, code func(t *testing.T, ctx context.Context, client *dlock.Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		client := dlock.New(membackend.New())
+		defer client.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		code(t, ctx, client)
+		if held := client.Holds(); len(held) > 0 {
+			t.Errorf("still held: %v", held)
+		}
+	})
+}
+
+func check(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGuideLocker(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		ran := 0
+		job := func(context.Context) error { ran++; return nil }
+
+		l := client.Locker("lock:orders:42") // cheap, no I/O: in a handler, one per request
+
+		l.Lock() // a sync.Locker: give it to code that only knows that
+		l.Unlock()
+
+		err := l.LockContext(ctx)  // as long as ctx allows
+		err = l.UnlockContext(ctx) // works after ctx has ended, too
+
+		ok, err := l.TryLock(ctx) // now or not at all; false means that another holds it
+		if ok {
+			err = l.UnlockContext(ctx)
+		}
+		ok, err = l.TryLock(ctx, dlock.Wait(500*time.Millisecond), dlock.Lease(10*time.Second))
+		if ok {
+			err = l.UnlockContext(ctx)
+		}
+
+		err = l.Do(ctx, job, dlock.Wait(0)) // skip the job if another is at it: ErrNotAcquired
+
+		check(t, err)
+		if !ok || ran != 1 {
+			t.Errorf("ok is %v, and the job ran %d times", ok, ran)
+		}
+	})
+}
+
+func TestGuideHold(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		ship := func(ctx context.Context, order int) error { return ctx.Err() }
+		shipped := func() error {
+			h, err := client.Locker("lock:orders:42").Acquire(ctx) // what Do passes to fn, as a *dlock.Hold
+			if err != nil {
+				return err
+			}
+			defer h.Release(ctx)         // works after ctx has ended; ErrLost if the lock was lost
+			return ship(h.Context(), 42) // the context ends when the hold does
+		}
+		check(t, shipped())
+	})
+}
+
+func TestGuideReadAndWrite(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		read := 0
+		readPrices := func(context.Context) error { read++; return nil }
+
+		rw := client.RWLocker("lock:prices")                        // *dlock.RWLocker: Lock, Unlock, RLock, RUnlock, RLocker
+		err := rw.Reader().Do(ctx, readPrices)                      // both sides are Lockers, with all that a Locker has
+		err = rw.Writer().Do(ctx, func(ctx context.Context) error { // who writes may read as well,
+			return rw.Reader().Do(ctx, readPrices)
+		})
+
+		check(t, err)
+		if read != 2 {
+			t.Errorf("read %d times", read)
+		}
+	})
+}
+
+// A table takes the place of a database.
+type table struct{ token int64 }
+
+func (t *table) ExecContext(_ context.Context, _ string, args ...any) (int, error) {
+	if token := args[1].(int64); token >= t.token {
+		t.token = token
+		return 1, nil
+	}
+	return 0, nil
+}
+
+func TestGuideFenced(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		db, balance := new(table), 100
+
+		err := client.FencedLocker("lock:account:7").Do(ctx, func(ctx context.Context) error {
+			token, _ := dlock.Token(ctx) // larger than any before, whoever had it
+			_, err := db.ExecContext(ctx, `UPDATE account SET balance = $1, token = $2 WHERE id = 7 AND token <= $2`, balance, int64(token))
+			return err // and look at how many rows that were: none, if the token is stale
+		})
+
+		check(t, err)
+		if db.token == 0 {
+			t.Error("there was no token")
+		}
+	})
+}
+
+func TestGuidePermits(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		mail := "Dear customer"
+		send := func(context.Context, string) error { return nil }
+
+		slots := client.Semaphore("slots:mailer", 10)             // at most 10, in all processes together
+		err := slots.Do(ctx, 1, func(ctx context.Context) error { // ctx ends if the permit is lost
+			return send(ctx, mail)
+		})
+		h, err := slots.Acquire(ctx, 4) // four at once, or none; a *dlock.Hold
+		n, err := slots.Available(ctx)  // 6, if nobody else has any
+
+		check(t, err, h.Release(ctx))
+		if n != 6 {
+			t.Errorf("%d are available", n)
+		}
+	})
+}
+
+func TestGuideFair(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		serve := func(context.Context) error { return nil }
+
+		l := client.FairLocker("lock:till:3") // a Locker, with all that a Locker has
+		err := l.Do(ctx, serve)
+
+		check(t, err)
+	})
+}
+
+func TestGuideSeveral(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		from, to := "7", "8"
+		transfer := func(context.Context, string, string) error { return nil }
+
+		both := dlock.All(client.Locker("account:"+from), client.Locker("account:"+to)) // all or none
+		err := both.Do(ctx, func(ctx context.Context) error {                           // ctx ends when either of them is lost
+			return transfer(ctx, from, to)
+		})
+
+		check(t, err)
+	})
+}
+
+func TestGuideLeader(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		ctx, stop := context.WithCancel(ctx)
+		sendInvoices := func(ctx context.Context, term uint64) {
+			if term > 0 {
+				stop()
+			}
+		}
+
+		election := client.Election("billing")
+		err := election.Run(ctx, func(ctx context.Context) error { // in every process: one of them is in here
+			term, _ := dlock.Token(ctx) // larger than any before: for who should refuse what an earlier leader sends late
+			for ctx.Err() == nil {      // ends when it leads no more
+				sendInvoices(ctx, term)
+			}
+			return nil
+		})
+
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestGuideOnce(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		made := 0
+		makeReport := func(context.Context) error { made++; return nil }
+		replica := func() {
+			scheduled := "2026-11-22T03:00" // the same for all replicas: not the time at which they come
+			ran, err := client.Once(ctx, "report", scheduled, time.Hour, makeReport)
+			switch {
+			case errors.Is(err, dlock.ErrHeld): // another is making it; whether it succeeds nobody knows yet
+			case err != nil: // the store, or (if ran is true) the report: whoever comes next tries again
+			case ran: // made it
+			default: // it is made
+			}
+			check(t, err)
+		}
+		for range 3 {
+			replica()
+		}
+		if made != 1 {
+			t.Errorf("made %d reports", made)
+		}
+	})
+}
+
+func TestGuideSeenFromOutside(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		l := client.Locker("lock:orders:42")
+		check(t, l.LockContext(ctx))
+
+		who, err := client.Locker("lock:orders:42").Holder(ctx) // who.Client is "web-7/4711/K5JQ…": host, process, and 80 random bits
+		holds, waits := client.Holds(), client.Waits()          // what this client has and waits for, and client.Losses() what it has lost
+		for lock, err := range client.Locks(ctx, "lock:orders:") {
+			fmt.Println(lock.Name, lock.Holders, err) // what the store has, in pages
+		}
+
+		check(t, err)
+		if who.Client != client.ID() || len(holds) != 1 || len(waits) != 0 {
+			t.Errorf("%v has it; held: %v, waited for: %v", who, holds, waits)
+		}
+
+		counted := map[dlock.LossReason]int{}
+		h, err := client.Locker("lock:orders:43").Acquire(ctx)
+		check(t, err)
+		_, err = l.ForceUnlock(ctx)
+		check(t, err)
+		_, err = client.Locker("lock:orders:43").ForceUnlock(ctx)
+		check(t, err)
+		ctx = h.Context()
+
+		if l, ok := errors.AsType[*dlock.Loss](context.Cause(ctx)); ok { // in what Release and UnlockContext return, too
+			log.Print(l.Name, ": ", l) // lock:orders:42: lost after 41s: the lease ran out: not renewed for 29.7s: dial tcp 10.0.0.7:6379: connect: connection refused
+			counted[l.Reason]++        // expired, gone, taken, forced, paused or lease
+		}
+
+		if len(counted) != 1 {
+			t.Errorf("counted %v", counted)
+		}
+		if err := errors.Join(h.Release(ctx), l.UnlockContext(ctx)); !errors.Is(err, dlock.ErrLost) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestGuideQuorum(t *testing.T) {
+	rdb1, rdb2, rdb3 := new(redis.Client), new(redis.Client), new(redis.Client)
+	for _, rdb := range []**redis.Client{&rdb1, &rdb2, &rdb3} {
+		*rdb = redis.NewClient(&redis.Options{Addr: "localhost:0"}) // to be made is all that is asked of it: New does no I/O
+		defer (*rdb).Close()
+	}
+
+	client := dlock.New(quorumbackend.New(redisbackend.New(rdb1), redisbackend.New(rdb2), redisbackend.New(rdb3)))
+
+	check(t, client.Close())
+}

@@ -1,0 +1,92 @@
+package docs_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+func TestReadmeConstructor(t *testing.T) {
+	client := dlock.New(redisbackend.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))) // github.com/redis/go-redis/v9
+	check(t, client.Close())
+}
+
+// The table of what there is, a line each.
+func TestReadmeTable(t *testing.T) {
+	NewQueue := sync.NewCond
+	day := "2026-11-22"
+	done := 0
+	work := func(context.Context) error { done++; return nil }
+	ship, serve, pay, read, send, transfer, makeReport := work, work, work, work, work, work, work
+
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		from, to := client.Locker("account:7"), client.Locker("account:8")
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		lead := func(context.Context) error { done++; return nil }
+		lines := []func() error{
+			func() error {
+				err := client.Locker("lock:orders:42").Do(ctx, ship)
+				return err
+			},
+			func() error {
+				err := client.FairLocker("lock:till:3").Do(ctx, serve)
+				return err
+			},
+			func() error {
+				err := client.FencedLocker("lock:account:7").Do(ctx, pay)
+				return err
+			},
+			func() error {
+				err := client.RWLocker("lock:prices").Reader().Do(ctx, read)
+				return err
+			},
+			func() error {
+				err := client.Semaphore("slots:mailer", 10).Do(ctx, 1, send)
+				return err
+			},
+			func() error {
+				err := dlock.All(from, to).Do(ctx, transfer)
+				return err
+			},
+			func() error {
+				err := client.Election("billing").Run(ctx, lead)
+				return err
+			},
+			func() error {
+				ran, err := client.Once(ctx, "report", day, time.Hour, makeReport)
+				if !ran {
+					t.Error("made no report")
+				}
+				return err
+			},
+			func() error {
+				hold, err := client.Locker("lock:orders:42").Acquire(ctx)
+				if err != nil {
+					return err
+				}
+				done++
+				return hold.Release(ctx)
+			},
+			func() error {
+				queue := NewQueue(client.Locker("lock:queue"))
+				queue.L.Lock()
+				done++
+				queue.L.Unlock()
+				return nil
+			},
+		}
+		for _, line := range lines {
+			check(t, line())
+		}
+		if done != len(lines) {
+			t.Errorf("%d of %d lines did something", done, len(lines))
+		}
+	})
+}
