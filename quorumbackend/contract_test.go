@@ -267,9 +267,10 @@ func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
 
 // Of two who want a lock at the same time each may have the vote of one store, and whoever gets that of the one that forgets can be without a
 // majority in the next moment: so here nobody competes, and no writer waits. A session that is closed wakes nobody where there is nothing to release.
+// And of a thousand locks that twenty take at once one may have done without the slowest vote.
 func TestContractWithAStoreThatForgets(t *testing.T) {
 	parts := slices.DeleteFunc(slices.Clone(mostSteps), func(part string) bool {
-		return strings.Contains(part, "concurrency") || part == "steps/read" || part == "steps/close/notifier"
+		return strings.Contains(part, "concurrency") || part == "steps/read" || part == "steps/close/notifier" || part == "steps/batch/many"
 	})
 	parts = append(parts, "steps/read/shared", "steps/read/excludes", "steps/read/lease", "steps/read/each", "steps/read/all", "steps/read/renew",
 		"steps/read/force", "steps/read/owners", "steps/read/batch")
