@@ -3,6 +3,7 @@ package recipes
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,6 +33,11 @@ func (p *printer) print(ctx context.Context) error {
 }
 
 type reporter func(ctx context.Context, client *dlock.Client, day string, report func(context.Context) error) error
+
+// reportOnceSilently is reportOnce without a log.
+func reportOnceSilently(ctx context.Context, client *dlock.Client, day string, report func(context.Context) error) error {
+	return reportOnce(ctx, client, slog.New(slog.DiscardHandler), day, report)
+}
 
 // onADay has three replicas, whose clocks are so far apart, make the report of a day.
 func onADay(t *testing.T, p *printer, apart time.Duration, make reporter) (errs []error) {
@@ -86,7 +92,7 @@ func TestOnceIsOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var p printer
 				p.fails.Store(fails)
-				errs := onADay(t, &p, apart, reportOnce)
+				errs := onADay(t, &p, apart, reportOnceSilently)
 				if n := p.made.Load(); n != 1 || errors.Join(errs...) != nil {
 					t.Errorf("replicas %v apart, of whose attempts %d fail, made %d reports, and say %v", apart, fails, n, errs)
 				}
@@ -104,14 +110,14 @@ func TestOnceIsDoneByAnotherIfAReplicaDies(t *testing.T) {
 		grave := make(chan struct{})
 		var all sync.WaitGroup
 		all.Go(func() {
-			reportOnce(t.Context(), first, "2026-11-22", func(context.Context) error {
+			reportOnceSilently(t.Context(), first, "2026-11-22", func(context.Context) error {
 				dying.cut.Store(true) // the machine fails
 				<-grave
 				return errNoPaper
 			})
 		})
 		synctest.Wait()
-		must(t, reportOnce(t.Context(), second, "2026-11-22", p.print))
+		must(t, reportOnceSilently(t.Context(), second, "2026-11-22", p.print))
 		if n := p.made.Load(); n != 1 {
 			t.Errorf("one of two replicas died, and the other made %d reports", n)
 		}

@@ -19,8 +19,8 @@ func must(t *testing.T, err error) {
 }
 
 // replicaOn returns the client of a replica.
-func replicaOn(t *testing.T, store backend.Backend) *dlock.Client {
-	c := dlock.New(store, dlock.WithLogger(slog.New(slog.DiscardHandler)))
+func replicaOn(t *testing.T, store backend.Backend, opts ...dlock.Option) *dlock.Client {
+	c := dlock.New(store, append(opts, dlock.WithLogger(slog.New(slog.DiscardHandler)))...)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
