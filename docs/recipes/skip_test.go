@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +36,7 @@ func TestALeaseThatIsShorterThanTheSweep(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := membackend.New()
 				var sweeps gauge
-				ended := 0
+				var ended atomic.Int32
 				sweep := func(ctx context.Context) error {
 					sweeps.around(func() {
 						for range 15 {
@@ -44,7 +45,7 @@ func TestALeaseThatIsShorterThanTheSweep(t *testing.T) {
 								return
 							}
 						}
-						ended++
+						ended.Add(1)
 					})
 					return context.Cause(ctx)
 				}
@@ -64,8 +65,8 @@ func TestALeaseThatIsShorterThanTheSweep(t *testing.T) {
 				if stubborn && sweeps.most.Load() < 2 {
 					t.Error("never were there two sweeps at the same time")
 				}
-				if !stubborn && ended != 0 {
-					t.Errorf("of %d sweeps %d came to their end", sweeps.entered.Load(), ended)
+				if !stubborn && ended.Load() != 0 {
+					t.Errorf("of %d sweeps %d came to their end", sweeps.entered.Load(), ended.Load())
 				}
 			})
 		})
