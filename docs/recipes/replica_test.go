@@ -35,6 +35,7 @@ var errCut = errors.New("no route to host")
 
 func (c *cable) Open() backend.Session { return &cableSession{c.Backend.Open(), c} }
 
+// A cable session is one by which nobody is told of releases: who waits looks again and again.
 type cableSession struct {
 	backend.Session
 	cable *cable
