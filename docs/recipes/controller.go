@@ -1,0 +1,33 @@
+package recipes
+
+import (
+	"context"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A controller is one as those of client-go's examples are: Run starts workers, and returns when ctx has ended and the workers have.
+type controller interface {
+	Run(ctx context.Context, workers int) error
+}
+
+func controlWrong(ctx context.Context, election *dlock.Election, c controller) error {
+	return election.Run(ctx, func(ctx context.Context) error {
+		go c.Run(ctx, 2) // as one may in OnStartedLeading, which has a goroutine of its own
+		return nil
+	})
+}
+
+func controlWrongToo(ctx context.Context, election *dlock.Election, c controller) error {
+	return election.Run(ctx, func(leads context.Context) error {
+		go c.Run(ctx, 2)
+		<-leads.Done()
+		return nil // and the next leads, while this one's workers are still at it
+	})
+}
+
+func control(ctx context.Context, election *dlock.Election, c controller) error {
+	return election.Run(ctx, func(ctx context.Context) error {
+		return c.Run(ctx, 2) // the next leads when this has returned
+	})
+}

@@ -1,0 +1,50 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A database has migrations: those of a goose.Provider, say.
+type database interface {
+	HasPending(ctx context.Context) (bool, error)
+	Up(ctx context.Context) error // runs those that are pending
+}
+
+func migrateWrong(ctx context.Context, client *dlock.Client, db database) error {
+	pending, err := db.HasPending(ctx)
+	if err != nil || !pending {
+		return err
+	}
+	return client.Locker("lock:migrations").Do(ctx, db.Up, dlock.Lease(time.Minute)) // they take seconds
+}
+
+func migrateWrongToo(ctx context.Context, client *dlock.Client, db database) error {
+	lock := client.Locker("lock:migrations")
+	lock.Lock()
+	defer lock.Unlock()
+	return migrate(ctx, db)
+}
+
+// migrateAtStart returns when the database is as this version of the program wants it. After an error the program ends, and is started again.
+func migrateAtStart(ctx context.Context, client *dlock.Client, db database) error {
+	err := client.Locker("lock:migrations").Do(ctx, func(ctx context.Context) error {
+		return migrate(ctx, db)
+	}, dlock.Wait(15*time.Minute)) // longer than migrations take
+	if errors.Is(err, dlock.ErrHeld) {
+		return fmt.Errorf("another replica has been migrating for 15 minutes: %w", err)
+	}
+	return err
+}
+
+func migrate(ctx context.Context, db database) error {
+	pending, err := db.HasPending(ctx) // with the lock: who waited finds that another has run them
+	if err != nil || !pending {
+		return err
+	}
+	return db.Up(ctx)
+}

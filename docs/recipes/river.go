@@ -1,0 +1,48 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/riverqueue/river"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+type InvoiceArgs struct {
+	Customer string `json:"customer"`
+}
+
+func (InvoiceArgs) Kind() string { return "invoice" }
+
+type waitingWorker struct {
+	river.WorkerDefaults[InvoiceArgs]
+	locks *dlock.Client
+	send  func(ctx context.Context, customer string) error
+}
+
+func (w *waitingWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) error {
+	return w.locks.Locker("customer:"+job.Args.Customer).Do(ctx, func(ctx context.Context) error {
+		return w.send(ctx, job.Args.Customer)
+	})
+}
+
+// An invoiceWorker sends invoices, for each customer only while nobody else has its lock: an import that River knows nothing of, say.
+type invoiceWorker struct {
+	river.WorkerDefaults[InvoiceArgs]
+	locks *dlock.Client
+	send  func(ctx context.Context, customer string) error
+}
+
+func (w *invoiceWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) error {
+	begun := false
+	err := w.locks.Locker("customer:"+job.Args.Customer).Do(ctx, func(ctx context.Context) error {
+		begun = true
+		return w.send(ctx, job.Args.Customer)
+	}, dlock.Wait(0))
+	if !begun && errors.Is(err, dlock.ErrHeld) {
+		return river.JobSnooze(10 * time.Second) // which isn't an attempt
+	}
+	return err // also if the store is down: then River tries again later and later
+}

@@ -1,0 +1,33 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+func sweepWrong(ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error) error {
+	if err := lock.LockContext(ctx, dlock.Wait(0)); err != nil {
+		return nil // another is sweeping
+	}
+	defer lock.Unlock()
+	return sweep(ctx)
+}
+
+func sweepWrongToo(ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error) error {
+	return lock.Do(ctx, sweep, dlock.Wait(0), dlock.Lease(10*time.Minute)) // it never takes longer
+}
+
+// sweepUnlessRunning says whether it swept. An error may be the sweep's, or the store's: if that doesn't answer nobody knows whether another is sweeping.
+func sweepUnlessRunning(ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error) (swept bool, err error) {
+	err = lock.Do(ctx, func(ctx context.Context) error {
+		swept = true
+		return sweep(ctx)
+	}, dlock.Wait(0))
+	if !swept && errors.Is(err, dlock.ErrHeld) {
+		return false, nil // another is sweeping
+	}
+	return swept, err
+}
