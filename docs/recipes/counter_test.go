@@ -47,6 +47,9 @@ func countAroundAPause(t *testing.T, next func(*counter, context.Context) (int, 
 	sam.write = writeNumber
 	count(sam)
 	count(ann)
+	if files, err := filepath.Glob(filepath.Join(folder, "*")); err != nil || len(files) > 3 {
+		t.Errorf("the folder has %v; %v", files, err)
+	}
 	return numbers
 }
 
@@ -64,4 +67,15 @@ func TestACounterWithTokens(t *testing.T) {
 			t.Errorf("numbers %v", numbers)
 		}
 	})
+}
+
+// Who comes so late that another has counted before he looks doesn't count.
+func TestACounterThatIsStaleWhenItLooks(t *testing.T) {
+	c := &counter{processOn(t, membackend.New()).FencedLocker("lock:invoices"), t.TempDir(), writeNumber}
+	if err := writeNumber(filepath.Join(c.folder, "count-99999999999999999999"), 7); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.next(t.Context()); !errors.Is(err, errStale) {
+		t.Errorf("got %d, %v", n, err)
+	}
 }

@@ -96,6 +96,12 @@ func TestAHandlerThatSaysWhy(t *testing.T) {
 				return ship(ctx, id)
 			}
 		}, http.StatusInternalServerError, ""},
+		"lost, and shipped": {func(s *shop, _ *line, _ *dlock.Locker) {
+			s.ship = func(ctx context.Context, id string) error {
+				_, err := s.locks.Locker("lock:orders:" + id).ForceUnlock(ctx)
+				return err
+			}
+		}, http.StatusInternalServerError, ""},
 		"shipped, and the unlock unanswered": {func(s *shop, way *line, _ *dlock.Locker) {
 			s.ship = func(context.Context, string) error { way.down.Store(true); return nil }
 		}, http.StatusNoContent, ""},

@@ -1,6 +1,7 @@
 package recipes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,9 +21,10 @@ import (
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
+	once   sync.Once
 }
 
-func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
 
 func (p *pipes) Accept() (net.Conn, error) {
 	select {
@@ -33,7 +35,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error   { close(p.closed); return nil }
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "pipes"} }
 
 func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
@@ -57,7 +59,7 @@ func (p *pipes) get() (int, error) {
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// serving is a service that has begun a request and a message, which take so long and have a lock each. Its store's client can be closed.
+// serving is a service that has begun a request and a message, which have a lock each, and of which the latter takes a second longer. Its store's client can be closed.
 type serving struct {
 	*service
 	line
@@ -76,7 +78,7 @@ func (s *serving) did(what string) {
 }
 
 func (s *serving) Close() error {
-	s.did("store closed")
+	s.did(fmt.Sprintf("store closed, and its client before: %v", s.locks.Stats().Closed))
 	s.down.Store(true)
 	return nil
 }
@@ -94,7 +96,8 @@ func begin(t *testing.T, work func(context.Context) error) *serving {
 		})},
 		queue: s.queue,
 		handle: func(ctx context.Context, message string) {
-			s.did(fmt.Sprint(message, ": ", locks.Locker("lock:message").Do(ctx, work)))
+			err := locks.Locker("lock:message").Do(ctx, func(ctx context.Context) error { return cmp.Or(work(ctx), sleep(ctx, time.Second)) })
+			s.did(fmt.Sprint(message, ": ", err))
 		},
 		locks: locks,
 		store: s,
@@ -170,7 +173,7 @@ func TestShutdown(t *testing.T) {
 		if status != http.StatusOK || took < 4*time.Second || took > 6*time.Second || err != nil {
 			t.Errorf("status %d after %v, %v", status, took, err)
 		}
-		if want := []string{"first: <nil>", "store closed"}; !slices.Equal(s.done, want) {
+		if want := []string{"first: <nil>", "store closed, and its client before: true"}; !slices.Equal(s.done, want) {
 			t.Errorf("done: %q, want %q", s.done, want)
 		}
 		if waited := s.both(t); waited > 0 {
@@ -189,11 +192,21 @@ func TestShutdownOfWhatTakesTooLong(t *testing.T) {
 		if status != http.StatusServiceUnavailable || took < 20*time.Second || took > 21*time.Second || err != nil {
 			t.Errorf("status %d after %v, %v", status, took, err)
 		}
-		if want := []string{"first: context canceled", "store closed"}; !slices.Equal(s.done, want) {
+		if want := []string{"first: context canceled", "store closed, and its client before: true"}; !slices.Equal(s.done, want) {
 			t.Errorf("done: %q, want %q", s.done, want)
 		}
 		if waited := s.both(t); waited > 0 {
 			t.Errorf("another waited for %v", waited)
+		}
+	})
+}
+
+func TestAServerThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := begin(t, atWork(time.Second))
+		s.net.Close()
+		if err := s.run(t.Context(), s.net); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
 		}
 	})
 }

@@ -156,3 +156,21 @@ func TestAPollerThatLosesItsLock(t *testing.T) {
 		}
 	})
 }
+
+// A context that ends as the lock is acquired leaves nothing behind.
+func TestAStartThatIsCanceled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pollerOn(t, membackend.New())
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 100 {
+			if err := p.Start(ctx); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			synctest.Wait()
+			if locked, err := p.lock.IsLocked(t.Context()); locked || err != nil {
+				t.Errorf("locked: %v, %v", locked, err)
+			}
+		}
+	})
+}
