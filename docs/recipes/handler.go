@@ -52,7 +52,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, dlock.ErrLost): // in the middle: whoever tries again should look first
 		http.Error(w, "broken off", http.StatusInternalServerError)
 	case errors.Is(err, dlock.ErrHeld):
-		w.Header().Set("Retry-After", "1") // what such work takes; the lock's TTL says nothing of that
+		w.Header().Set("Retry-After", "1") // what such work takes, about
 		http.Error(w, "another is at it", http.StatusLocked)
 	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrClosed): // the store's trouble, or this process ends
 		w.Header().Set("Retry-After", "10")

@@ -7,14 +7,14 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-func reportWrong(ctx context.Context, lock *dlock.Locker, makeReport func(context.Context) error) error {
-	return lock.Do(ctx, makeReport, dlock.Lease(5*time.Minute)) // it never takes longer
+func makeReportWrong(ctx context.Context, lock *dlock.Locker, report func(context.Context) error) error {
+	return lock.Do(ctx, report, dlock.Lease(5*time.Minute)) // it never takes longer
 }
 
-func report(ctx context.Context, lock *dlock.Locker, makeReport func(context.Context) error) error {
+func makeReport(ctx context.Context, lock *dlock.Locker, report func(context.Context) error) error {
 	return lock.Do(ctx, func(ctx context.Context) error { // with the client's lease, renewed until this returns
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 		defer cancel()
-		return makeReport(ctx)
+		return report(ctx)
 	})
 }

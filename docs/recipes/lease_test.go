@@ -39,19 +39,19 @@ func nextAfter(t *testing.T, dies bool, do func(context.Context, *dlock.Locker, 
 }
 
 func TestALeaseThatIsATimeout(t *testing.T) {
-	if waited := nextAfter(t, false, reportWrong); waited >= 6*time.Minute {
+	if waited := nextAfter(t, false, makeReportWrong); waited >= 6*time.Minute {
 		t.Errorf("another waited for %v, until the report was made", waited)
 	}
-	if waited := nextAfter(t, true, reportWrong); waited < 5*time.Minute {
+	if waited := nextAfter(t, true, makeReportWrong); waited < 5*time.Minute {
 		t.Errorf("another waited for a dead process for %v only", waited)
 	}
 }
 
 func TestATimeoutInARenewedLease(t *testing.T) {
-	if waited := nextAfter(t, false, report); waited < 6*time.Minute {
+	if waited := nextAfter(t, false, makeReport); waited < 6*time.Minute {
 		t.Errorf("another waited for %v only, while the report was being made", waited)
 	}
-	if waited := nextAfter(t, true, report); waited > 31*time.Second {
+	if waited := nextAfter(t, true, makeReport); waited > 31*time.Second {
 		t.Errorf("another waited for a dead process for %v", waited)
 	}
 }
@@ -88,15 +88,18 @@ func lostInAnOutage(t *testing.T, share float64, begin func(*line), end func(*li
 	return lost
 }
 
-func TestAnOutageOfHalfALease(t *testing.T) {
+func TestAnOutageOfPartOfALease(t *testing.T) {
 	for name, state := range map[string]func(*line, bool){
 		"refused": func(l *line, on bool) { l.down.Store(on) },
 		"silent":  func(l *line, on bool) { l.silent.Store(on) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin, end := func(l *line) { state(l, true) }, func(l *line) { state(l, false) }
-			if lost := lostInAnOutage(t, 0.5, begin, end); lost != 0 {
-				t.Errorf("of half a lease: %d lost", lost)
+			if lost := lostInAnOutage(t, 0.6, begin, end); lost != 0 {
+				t.Errorf("of six tenths of a lease: %d lost", lost)
+			}
+			if lost := lostInAnOutage(t, 0.67, begin, end); lost == 0 {
+				t.Error("of two thirds of a lease: none lost")
 			}
 			if lost := lostInAnOutage(t, 1, begin, end); lost != 60 {
 				t.Errorf("of a lease: only %d lost", lost)

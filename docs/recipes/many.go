@@ -42,8 +42,12 @@ func inBatches(ctx context.Context, client *dlock.Client, ids []string, work fun
 // onWhatIsFree works on what nobody else works on, and skips the others.
 func onWhatIsFree(ctx context.Context, client *dlock.Client, ids []string, work func(ctx context.Context, id string) error) error {
 	for _, id := range ids {
-		err := client.Locker("lock:accounts:"+id).Do(ctx, func(ctx context.Context) error { return work(ctx, id) }, dlock.Wait(0))
-		if err != nil && !errors.Is(err, dlock.ErrHeld) {
+		began := false
+		err := client.Locker("lock:accounts:"+id).Do(ctx, func(ctx context.Context) error {
+			began = true
+			return work(ctx, id)
+		}, dlock.Wait(0))
+		if err != nil && (began || !errors.Is(err, dlock.ErrHeld)) { // work may have met a lock, too
 			return err
 		}
 	}

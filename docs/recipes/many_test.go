@@ -88,13 +88,20 @@ func TestWhatIsFree(t *testing.T) {
 		store := membackend.New()
 		elsewhere := processOn(t, store).Locker("lock:accounts:1")
 		elsewhere.Lock()
+		client := processOn(t, store)
 		var done []string
-		err := onWhatIsFree(t.Context(), processOn(t, store), accounts(3), func(_ context.Context, id string) error {
+		err := onWhatIsFree(t.Context(), client, accounts(3), func(_ context.Context, id string) error {
 			done = append(done, id)
 			return nil
 		})
 		if err != nil || !slices.Equal(done, []string{"0", "2"}) {
 			t.Errorf("done %v, %v", done, err)
+		}
+		err = onWhatIsFree(t.Context(), client, accounts(1), func(ctx context.Context, _ string) error {
+			return client.Locker("lock:accounts:1").LockContext(ctx, dlock.Wait(0))
+		})
+		if !errors.Is(err, dlock.ErrHeld) {
+			t.Errorf("work that met a lock: %v", err)
 		}
 		elsewhere.Unlock()
 	})
