@@ -1,0 +1,63 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A shop ships orders, each once.
+type shop struct {
+	locks *dlock.Client
+	ship  func(ctx context.Context, id string) error
+}
+
+var errShipped = errors.New("shipped already")
+
+func (s *shop) shipWrong(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	err := s.locks.Locker("lock:orders:"+id).Do(r.Context(), func(ctx context.Context) error { // waits for as long as the client does
+		return s.ship(ctx, id)
+	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError) // held, down, shipped before: all the same
+	}
+}
+
+func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second) // for all of it
+	defer cancel()
+	id, shipped := r.PathValue("id"), false
+	err := s.locks.Locker("lock:orders:"+id).Do(ctx, func(ctx context.Context) error {
+		err := s.ship(ctx, id) // errShipped if it finds, now that it is alone, that this was done before
+		shipped = err == nil
+		return err
+	}, dlock.Wait(500*time.Millisecond)) // for the lock, and for a store that doesn't answer
+	if shipped && !errors.Is(err, dlock.ErrLost) { // what else can be wrong then is that the unlock was not confirmed
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	refuse(w, r, err)
+}
+
+// refuse answers a request that has come to nothing.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	switch {
+	case r.Context().Err() != nil: // the client has gone, and nobody reads what we say
+	case errors.Is(err, errShipped): // to try again is no use
+		http.Error(w, "this was done before", http.StatusConflict)
+	case errors.Is(err, dlock.ErrLost): // in the middle: whoever tries again should look first
+		http.Error(w, "broken off", http.StatusInternalServerError)
+	case errors.Is(err, dlock.ErrHeld):
+		w.Header().Set("Retry-After", "1") // what such work takes, about
+		http.Error(w, "another is at it", http.StatusLocked)
+	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrClosed): // the store's trouble, or this process ends
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+	default:
+		http.Error(w, "failed", http.StatusInternalServerError)
+	}
+}

@@ -1,0 +1,79 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// errTryAgain is what the service says when it is to be asked again, later.
+var errTryAgain = errors.New("try again")
+
+type limiter chan struct{} // make(limiter, 10)
+
+func (l limiter) callWrong(ctx context.Context, send func(context.Context) error) error {
+	l <- struct{}{}
+	defer func() { <-l }()
+	return send(ctx)
+}
+
+func callWithPermitWrong(ctx context.Context, slots *dlock.Semaphore, send func(context.Context) error) error {
+	return slots.Do(ctx, 1, func(ctx context.Context) error {
+		for pause := time.Second; ; pause *= 2 {
+			if err := send(ctx); !errors.Is(err, errTryAgain) {
+				return err
+			}
+			if err := sleep(ctx, pause); err != nil { // with the permit in hand
+				return err
+			}
+		}
+	})
+}
+
+// A partner is a service that stands ten calls at once, from all replicas together.
+type partner struct {
+	slots *dlock.Semaphore // client.Semaphore("slots:partner", 10)
+	line  chan struct{}    // who waits for a permit, in this process: make(chan struct{}, 100)
+}
+
+var errBusy = errors.New("too many wait already")
+
+func (p *partner) call(ctx context.Context, send func(context.Context) error) error {
+	for pause := time.Second; ; pause *= 2 {
+		if err := p.callOnce(ctx, send); !errors.Is(err, errTryAgain) {
+			return err
+		}
+		if err := sleep(ctx, pause); err != nil { // another has the permit meanwhile
+			return err
+		}
+	}
+}
+
+func (p *partner) callOnce(ctx context.Context, send func(context.Context) error) error {
+	select {
+	case p.line <- struct{}{}:
+	default:
+		return errBusy // in a handler that is 503, or 429
+	}
+	permit, err := p.slots.Acquire(ctx, 1, dlock.Wait(5*time.Second))
+	<-p.line
+	if err != nil {
+		return err
+	}
+	defer permit.Release(ctx)
+	ctx, cancel := context.WithTimeout(permit.Context(), 10*time.Second) // a call that hangs keeps its permit
+	defer cancel()
+	return send(ctx)
+}
+
+// sleep returns after d, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,55 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+func withAllWrong(ctx context.Context, client *dlock.Client, ids []string, work func(context.Context) error) error {
+	for _, id := range ids {
+		l := client.Locker("lock:accounts:" + id)
+		if err := l.LockContext(ctx); err != nil { // waits, and has the others meanwhile
+			return err
+		}
+		defer l.Unlock()
+	}
+	return work(ctx)
+}
+
+func withAll(ctx context.Context, client *dlock.Client, ids []string, work func(context.Context) error) error {
+	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // the same twice is an error; the order makes no difference
+	locks := make([]*dlock.Locker, len(ids))
+	for i, id := range ids {
+		locks[i] = client.Locker("lock:accounts:" + id)
+	}
+	return dlock.All(locks...).Do(ctx, work)
+}
+
+// inBatches works on all, a hundred at a time.
+func inBatches(ctx context.Context, client *dlock.Client, ids []string, work func(ctx context.Context, ids []string) error) error {
+	for batch := range slices.Chunk(ids, 100) {
+		err := withAll(ctx, client, batch, func(ctx context.Context) error { return work(ctx, batch) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onWhatIsFree works on what nobody else works on, and skips the others.
+func onWhatIsFree(ctx context.Context, client *dlock.Client, ids []string, work func(ctx context.Context, id string) error) error {
+	for _, id := range ids {
+		began := false
+		err := client.Locker("lock:accounts:"+id).Do(ctx, func(ctx context.Context) error {
+			began = true
+			return work(ctx, id)
+		}, dlock.Wait(0))
+		if err != nil && (began || !errors.Is(err, dlock.ErrHeld)) { // work may have met a lock, too
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A service answers requests, and works on messages, both with locks.
+type service struct {
+	server *http.Server
+	queue  <-chan string
+	handle func(ctx context.Context, message string)
+	locks  *dlock.Client
+	store  io.Closer // what the locks are kept with: a *redis.Client
+}
+
+// runWrong is called with the context of signal.NotifyContext, and ends the program when it returns.
+func (s *service) runWrong(ctx context.Context, l net.Listener) error {
+	go s.server.Serve(l)
+	go s.work(ctx, context.WithoutCancel(ctx))
+	<-ctx.Done()
+	return errors.Join(s.locks.Close(), s.store.Close()) // gives nothing back: those who have locks may still be at work
+}
+
+// run is called with the context of signal.NotifyContext, and ends the program when it returns.
+func (s *service) run(ctx context.Context, l net.Listener) (err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	life, cut := context.WithCancel(context.WithoutCancel(ctx)) // of work that has begun
+	defer cut()
+	s.server.BaseContext = func(net.Listener) context.Context { return life } // Shutdown waits for requests, and never tells them
+	failed := make(chan error, 1)
+	go func() { failed <- s.server.Serve(l) }()
+	var workers sync.WaitGroup
+	workers.Go(func() { s.work(ctx, life) })
+
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+	}
+	stop()                                           // nothing new is taken
+	defer time.AfterFunc(20*time.Second, cut).Stop() // who is at it for so long is told to give up, by his context
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 25*time.Second)
+	defer cancel()
+	err = errors.Join(err, s.server.Shutdown(end)) // who has begun finishes, and gives his locks back
+	workers.Wait()
+	return errors.Join(err, s.locks.Close(), s.store.Close()) // now that nobody needs them, and in this order
+}
+
+// work handles messages until ctx ends; what it has begun lasts for as long as life.
+func (s *service) work(ctx, life context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case message := <-s.queue:
+			s.handle(life, message)
+		case <-ctx.Done():
+		}
+	}
+}
