@@ -212,6 +212,10 @@ final class Before {
         return "done";
     }
 
+    static String condition(RedissonClient redisson, String name) {
+        return redisson.getLock(name).newCondition().toString();
+    }
+
     static String look(RedissonClient redisson, String name) {
         RLock lock = redisson.getLock(name);
         if (lock.isLocked() && lock.remainTimeToLive() > 0) { // by whom it doesn't say

@@ -159,11 +159,13 @@ func dlockLocker(client *dlock.Client, name string) sync.Locker {
 }
 
 func etcdOpen(cli *clientv3.Client) (*concurrency.Session, error) {
-	return concurrency.NewSession(cli, concurrency.WithTTL(30))
+	session, err := concurrency.NewSession(cli, concurrency.WithTTL(30))
+	return session, err
 }
 
 func etcdOpenDlock(cli *clientv3.Client) *dlock.Client {
-	return dlock.New(etcdbackend.New(cli), dlock.WithLease(30*time.Second))
+	client := dlock.New(etcdbackend.New(cli), dlock.WithLease(30*time.Second))
+	return client
 }
 
 // An etcdLab is an etcd, with a client of ours.

@@ -98,7 +98,7 @@ func dlockHandle(ctx context.Context, client *dlock.Client, name string, one, tw
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, h.Release(ctx)) }()
+	defer func() { err = errors.Join(err, h.Release(ctx)) }() // err is the function's result
 	if err := one(h.Context()); err != nil {
 		return err
 	}

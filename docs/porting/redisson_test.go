@@ -252,6 +252,10 @@ func TestRedisson(t *testing.T) {
 		}
 	})
 
+	t.Run("newCondition", func(t *testing.T) {
+		java.want("java.lang.UnsupportedOperationException", "condition", "condition")
+	})
+
 	t.Run("fenced", func(t *testing.T) {
 		token := func() (token uint64) {
 			must(t, javaFenced(bounded(t), client, "fenced", func(_ context.Context, n uint64) error {

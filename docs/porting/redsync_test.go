@@ -94,9 +94,9 @@ func redsyncExtend(ctx context.Context, rs *redsync.Redsync, name string, work j
 }
 
 // redsyncHandOver gives a lock to another process, as text, and finish gives it back there.
-func redsyncHandOver(ctx context.Context, rs *redsync.Redsync, name string) (value string, err error) {
+func redsyncHandOver(ctx context.Context, rs *redsync.Redsync, name string) (string, error) {
 	mutex := rs.NewMutex(name, redsync.WithExpiry(10*time.Minute))
-	err = mutex.TryLockContext(ctx)
+	err := mutex.TryLockContext(ctx)
 	return mutex.Value(), err
 }
 
@@ -397,8 +397,11 @@ func redsyncAgain(t *testing.T, lab redsyncLab) {
 	if err := mutex.TryLockContext(ctx); err == nil {
 		t.Error("a mutex that is locked is locked again")
 	}
-	owner := dlock.NewOwner()
-	ctx = dlock.WithOwner(ctx, owner)
+	mutex = lab.rs.NewMutex(name+":short", redsync.WithExpiry(500*time.Millisecond), redsync.WithTimeoutFactor(1))
+	must(t, mutex.LockContext(ctx))
+	must(t, mutex.LockContext(ctx)) // when the first has expired
+
+	ctx = dlock.WithOwner(ctx, dlock.NewOwner())
 	locker := lab.client.Locker(name)
 	must(t, locker.LockContext(ctx))
 	must(t, locker.LockContext(ctx))
@@ -409,7 +412,7 @@ func redsyncAgain(t *testing.T, lab redsyncLab) {
 	must(t, locker.UnlockContext(ctx))
 }
 
-// Two of three servers are enough for both.
+// Two of three servers are enough for both. Ours doesn't even wait for the third.
 func TestRedsyncQuorum(t *testing.T) {
 	t.Parallel()
 	var servers [3]*testservers.Server
@@ -418,9 +421,15 @@ func TestRedsyncQuorum(t *testing.T) {
 		servers[i] = testservers.Redis(t)
 		rdbs[i] = connect(t, servers[i].Addr)
 	}
+	patient := redis.NewClient(&redis.Options{Addr: servers[2].Addr, ReadTimeout: -1})
+	t.Cleanup(func() { patient.Close() })
+	client := dlockQuorum(rdbs[0], rdbs[1], patient)
+	servers[2].Stop() // it answers nothing, for ever, and nobody gives up
+	must(t, dlockDo(bounded(t), client, t.Name(), func(context.Context) error { return nil }))
+	must(t, client.Close())
 	servers[2].Kill()
 	rs := redsyncQuorum(rdbs[0], rdbs[1], rdbs[2])
-	client := dlockQuorum(rdbs[0], rdbs[1], rdbs[2])
+	client = dlockQuorum(rdbs[0], rdbs[1], rdbs[2])
 	t.Cleanup(func() { client.Close() })
 	sides(t, func(t *testing.T) {
 		must(t, redsyncDo(bounded(t), rs, t.Name(), func(context.Context) error { return nil }))
