@@ -33,7 +33,7 @@ func accounted(t *testing.T, section string, names []string) {
 	for _, span := range spans.FindAllString(code.ReplaceAllString(rest, ""), -1) {
 		said = append(said, words.FindAllString(span, -1)...)
 	}
-	for _, name := range names {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		if last := name[strings.LastIndexAny(name, " .")+1:]; !slices.Contains(said, last) {
 			t.Errorf("not in the section on %s: %s", section, name)
 		}
