@@ -42,6 +42,7 @@ func accounted(t *testing.T, section string, names []string) {
 
 // What the other packages export is in the tables.
 func TestNothingIsForgotten(t *testing.T) {
+	t.Parallel()
 	for section, path := range map[string]string{
 		"redsync":            "github.com/go-redsync/redsync/v4",
 		"redislock":          "github.com/bsm/redislock",

@@ -427,11 +427,18 @@ func etcdSeen(t *testing.T, lab etcdLab) {
 	}
 }
 
+// What NewLocker returns doesn't exclude the goroutines that share it.
 func etcdLockers(t *testing.T, lab etcdLab) {
-	for _, l := range []sync.Locker{etcdLocker(lab.session(t), t.Name()), dlockLocker(lab.client, t.Name())} {
-		l.Lock()
-		l.Unlock()
-	}
+	theirs := etcdLocker(lab.session(t), t.Name())
+	theirs.Lock()
+	theirs.Lock() // gets in
+	defer theirs.Unlock()
+	ours := dlockLocker(lab.client, t.Name())
+	excludes(t, func(ctx context.Context, work job) error {
+		ours.Lock()
+		defer ours.Unlock()
+		return work(ctx)
+	})
 }
 
 func etcdLost(t *testing.T, lab etcdLab) {
