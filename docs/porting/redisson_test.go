@@ -102,6 +102,8 @@ func startJava(t *testing.T, addr string) *javaProgram {
 	default:
 		t.Skip(err)
 	}
+	_, err = os.Stat("Before.java") // has the go command notice that it was changed, where it caches results
+	must(t, err)
 	classes := t.TempDir()
 	if out, err := exec.Command(javac, "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", "-proc:none", "-Xlint:all", "-Werror", "-d", classes, "-cp", classpath, "Before.java").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
