@@ -64,8 +64,8 @@ type Harness struct {
 	// bubble's clock. Without it real time passes.
 	Virtual bool
 
-	// Lingering names the goroutines that the store's client library leaves behind for some time after it was closed, and that
-	// no test need wait for. It is nil for most.
+	// Lingering names the goroutines that the store's client library leaves behind for some time after it was
+	// closed, and that no test need wait for. It is nil for most.
 	Lingering []goleak.Option
 
 	clientOptions []dlock.Option // of the clients in the cases for Lockers, beside their own
@@ -99,8 +99,8 @@ type Store struct {
 	// backends are expected to reconnect.
 	BreakSubscriptions func()
 
-	// OwnersApart says that what an owner has is known to the session alone that acquired it, as no two clients have the
-	// same owner. Cases in which two sessions act for one are skipped then, or have but one.
+	// OwnersApart says that what an owner has is known to the session alone that acquired it, as no two
+	// clients have the same owner. Cases in which two sessions act for one are skipped then, or have but one.
 	OwnersApart bool
 
 	// Fragile returns a backend as Backend does, and what harms its connection to the store. Only

@@ -13,9 +13,10 @@ var (
 	// ErrNotAcquired says that the lock was not acquired within the time given with [Wait].
 	ErrNotAcquired = errors.New("not acquired in time")
 
-	// ErrHeld says that another has the lock, or had it when the store was last heard of; of an [RWLocker] also that
-	// another has waited to write for longer than a reader, the caller or one of this client who is before it, and of a [Semaphore] that too few permits are left, be it that the caller has the others. It comes
-	// with the reason why the call didn't wait any longer: [ErrNotAcquired], or the error of the
+	// ErrHeld says that another has the lock, or had it when the store was last heard of; of an [RWLocker]
+	// also that another has waited to write for longer than a reader, the caller or one of this client who is
+	// before it, and of a [Semaphore] that too few permits are left, be it that the caller has the others. It
+	// comes with the reason why the call didn't wait any longer: [ErrNotAcquired], or the error of the
 	// context.
 	ErrHeld = errors.New("held by another")
 
@@ -27,9 +28,9 @@ var (
 	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
 	ErrNotHeld = errors.New("not held")
 
-	// ErrLost says that the caller had the lock, and that it ended before it was unlocked: its
-	// lease ran out, or the store reports it gone, or held by another. It comes as a [*Loss] where it is known how; so test for it
-	// with errors.Is, also in the cause of a context.
+	// ErrLost says that the caller had the lock, and that it ended before it was unlocked: its lease ran out,
+	// or the store reports it gone, or held by another. It comes as a [*Loss] where it is known how; so test
+	// for it with errors.Is, also in the cause of a context.
 	ErrLost = errors.New("lost")
 
 	// ErrUpgrade says that the caller reads, and wanted to write: it has to give up reading first.
@@ -48,8 +49,8 @@ var (
 	// ErrTooMany says that more permits were asked for than there are, so that they would never be had.
 	ErrTooMany = backend.ErrTooMany
 
-	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and that the store doesn't know how many there are either: nobody has
-	// set it up.
+	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and that the store doesn't know how many
+	// there are either: nobody has set it up.
 	ErrNoLimit = backend.ErrNoLimit
 )
 

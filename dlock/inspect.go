@@ -20,9 +20,9 @@ type HoldInfo struct {
 	Kind     backend.Kind
 	HolderID string // see [Hold.HolderID]
 
-	// By is whose calls hold it: "locker" for plain calls of a Locker; "owner N" for an [Owner], where each Do and Acquire that nobody
-	// is named for has one of its own, and N is a number of this process's that is found nowhere else; "goroutine N", where N is
-	// the one that dumps of goroutines have; or "permits".
+	// By is whose calls hold it: "locker" for plain calls of a Locker; "owner N" for an [Owner], where each
+	// Do and Acquire that nobody is named for has one of its own, and N is a number of this process's that is
+	// found nowhere else; "goroutine N", where N is the one that dumps of goroutines have; or "permits".
 	By string
 
 	Since   time.Time     // when the request was sent that acquired it, or it was handed on
@@ -144,8 +144,9 @@ func (c *Client) Stats() Stats {
 
 // Holder is one who has a lock, as the store knows it.
 type Holder struct {
-	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of Redisson, see [Hold.HolderID]. Of permits on Redis and Valkey
-	// it is twelve bytes in hexadecimal, which stand for that.
+	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of Redisson, see
+	// [Hold.HolderID]. Of permits on Redis and Valkey it is twelve bytes in hexadecimal, which stand for
+	// that.
 	ID string
 
 	// Client is the id of its client: see [WithClientID]. Empty if ID doesn't say.
