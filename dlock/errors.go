@@ -57,9 +57,17 @@ var (
 // Error is the error of every call in this package that returns one. It wraps one or more of the
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
-	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, run, leader or changes, or hold, where it is about a hold itself; of the reading side of an RWLocker with an r before it
-	Name string // the lock's; of list the prefix; of a MultiLocker that isn't about one of its locks all their names
-	Err  error
+	// Op is the call: lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked,
+	// isheld, holdcount, ttl, available, holder, inspect, list, once, run, leader or changes, of the reading
+	// side of an [RWLocker] with an r before it; or hold, where the error is about a hold itself.
+	Op string
+
+	// Name is the lock's; of list the prefix; and where an error of a [MultiLocker] isn't about one of its
+	// locks, all their names.
+	Name string
+
+	// Err is what happened.
+	Err error
 }
 
 // Error returns the operation, the lock's name and what happened.

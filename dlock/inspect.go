@@ -25,10 +25,13 @@ type HoldInfo struct {
 	// found nowhere else; "goroutine N", where N is the one that dumps of goroutines have; or "permits".
 	By string
 
-	Since   time.Time     // when the request was sent that acquired it, or it was handed on
-	Until   time.Time     // until when it is held at least: see [Hold.Until]
-	Renewed bool          // it has no fixed lease
-	Lease   time.Duration // for how long the store is asked to keep it; what is renewed has always two thirds of that, or the store doesn't answer
+	Since   time.Time // when the request was sent that acquired it, or it was handed on
+	Until   time.Time // until when it is held at least: see [Hold.Until]
+	Renewed bool      // it has no fixed lease
+
+	// Lease is for how long the store is asked to keep it. What is renewed has always two thirds of that, or
+	// the store doesn't answer.
+	Lease time.Duration
 
 	Count   int    // how often it is to be unlocked
 	Permits int    // of a Semaphore

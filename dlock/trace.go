@@ -116,7 +116,7 @@ const (
 	StillHeld                           // it was one of several holds
 	AlreadyLost                         // Lost has told of that
 	ReleaseFailed                       // the store didn't confirm it, and it goes on in the background
-	Forsaken                            // it was not released when the client was closed, and ends with its lease or a later unlock
+	Forsaken                            // not released when the client was closed: it ends with its lease or a later unlock
 )
 
 // String returns the outcome in a word: "released", "handover", "held", "lost", "error" or "closed".
