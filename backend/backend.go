@@ -8,6 +8,7 @@ import (
 
 // Backend is a store that can hold locks: a Redis, an etcd cluster, a map in memory. It serves any
 // number of clients at once, and its methods may be called concurrently.
+// Where an error has to name the store, a Backend that is a [fmt.Stringer] says how; others are called by their Go type.
 type Backend interface {
 	// Open returns a new session: the view of one client, which stands for one process. It does no
 	// I/O; a store that cannot be reached makes the steps fail, not Open. Sessions of one Backend
