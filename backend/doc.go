@@ -57,7 +57,7 @@
 //	Release Read:  the owner's                    gone; if it was the last, and nobody writes, waiters are woken
 //	Release Write: the owner's, count > 1         count - 1
 //	Release Write: the owner's, count = 1         gone, what the owner reads stays; all waiters are woken
-//	Release Write: the same, with Keep            another writes, whom nobody knows; what the owner reads stays; nobody woken
+//	Release Write: the same, with Keep            another writes, whom nobody knows; reading goes on; nobody is woken
 //	Release Write: not the owner's                the owner's note is gone, and if there was one all waiters are woken
 //	Renew:         the owner's                    expires no sooner than after the lease
 //	ForceRelease Read:  nobody writes             nobody reads; waiters are woken if somebody did

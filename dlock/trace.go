@@ -116,7 +116,7 @@ const (
 	StillHeld                           // it was one of several holds
 	AlreadyLost                         // Lost has told of that
 	ReleaseFailed                       // the store didn't confirm it, and it goes on in the background
-	Forsaken                            // not released when the client was closed: it ends with its lease or a later unlock
+	Forsaken                            // left when the client was closed, until its lease is over or it is unlocked
 )
 
 // String returns the outcome in a word: "released", "handover", "held", "lost", "error" or "closed".
@@ -149,7 +149,7 @@ type SubscriptionChange struct {
 }
 
 // WithTrace has the functions of t called. Several may be set; they are called in that order. What t is changed to later
-// makes no difference.
+// makes no difference. Without it nothing is called.
 func WithTrace(t *Trace) Option {
 	return func(c *Client) error {
 		if t == nil {

@@ -3,7 +3,8 @@
 //	import gooselock "github.com/seed951563bd/distsync/adapters/goose"
 //
 //	client := dlock.New(redisbackend.New(rdb))
-//	provider, err := goose.NewProvider(goose.DialectClickHouse, db, migrations, goose.WithLocker(gooselock.New(client, "migrations")))
+//	provider, err := goose.NewProvider(goose.DialectClickHouse, db, migrations,
+//		goose.WithLocker(gooselock.New(client, "migrations")))
 //	...
 //	_, err = provider.Up(ctx)
 //

@@ -1,5 +1,16 @@
-// Command distsync looks at distributed locks, runs commands under them, and frees those that are stuck, in Redis, Valkey and
-// etcd: see README.md, and distsync help.
+// Command distsync shows who has distributed locks in Redis, Valkey and etcd, runs commands under them, and frees those that are
+// stuck.
+//
+//	export DISTSYNC_STORE=redis://localhost:6379
+//	distsync ls                            # which locks are held, and by whom
+//	distsync show orders:42                # who has one, for how long, and who stands in line
+//	distsync watch orders:42               # who comes and goes
+//	distsync run nightly -- ./backup       # runs a command while it has the lock
+//	distsync unlock --force orders:42      # takes a lock away from whoever has it
+//	distsync doctor                        # whether locks can work there, for this user
+//
+// It is installed from a clone of the repository, with go install in its folder. What else it does, and how it ends, says
+// distsync help; with each command --help has examples.
 package main
 
 import (
