@@ -42,7 +42,8 @@ var withoutOutput = map[string]string{
 // A listing is a package as its readers find it.
 type listing struct {
 	*doc.Package
-	fset *token.FileSet
+	fset    *token.FileSet
+	written []*doc.Example // in files of tests, shown or not
 }
 
 // TestPackages looks at the documentation of all packages that others can import, and of all commands, in every module.
@@ -126,11 +127,12 @@ func list(t *testing.T, dir, importPath string) listing {
 		}
 		files = append(files, file)
 	}
+	written := doc.Examples(files...)
 	documentation, err := doc.NewFromFiles(fset, files, importPath)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return listing{documentation, fset}
+	return listing{documentation, fset, written}
 }
 
 // begins checks that the first thing which one reads says what it is, and the next shows how to begin.
@@ -170,6 +172,11 @@ func (p listing) shows(t *testing.T) {
 	}
 	for _, typ := range p.Types {
 		examples = append(examples, typ.Examples...)
+	}
+	for _, e := range p.written {
+		if !slices.ContainsFunc(examples, func(shown *doc.Example) bool { return shown.Name == e.Name }) {
+			t.Errorf("Example%s is on no page: it isn't called after a function, type or method", e.Name)
+		}
 	}
 	for _, e := range examples {
 		name := p.Name + ".Example" + e.Name
