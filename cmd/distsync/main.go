@@ -1,6 +1,9 @@
 // Command distsync shows who has distributed locks in Redis, Valkey and etcd, runs commands under them, and frees those that are
 // stuck.
 //
+//	git clone https://github.com/seed951563bd/distsync
+//	go -C distsync/cmd/distsync install .
+//
 //	export DISTSYNC_STORE=redis://localhost:6379
 //	distsync ls                            # which locks are held, and by whom
 //	distsync show orders:42                # who has one, for how long, and who stands in line
@@ -9,8 +12,8 @@
 //	distsync unlock --force orders:42      # takes a lock away from whoever has it
 //	distsync doctor                        # whether locks can work there, for this user
 //
-// It is installed from a clone of the repository, with go install in its folder. What else it does, and how it ends, says
-// distsync help; with each command --help has examples.
+// The rest says distsync help: which stores there are and how their URLs look, what can be set in the environment, and with which
+// status it exits. With --help each command has examples.
 package main
 
 import (

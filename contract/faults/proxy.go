@@ -8,7 +8,7 @@
 //	}
 //	t.Cleanup(func() { proxy.Close() })
 //	client := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
-//	…
+//	// … and whatever the test needs of it
 //	proxy.Block(faults.ToClient) // from here on the client hears nothing
 //
 // It is for the tests of those who write a backend. [Proxy.Strike] is what the contract suite wants
