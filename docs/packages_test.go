@@ -145,6 +145,9 @@ func (p listing) begins(t *testing.T) {
 	if synopsis := p.Synopsis(p.Doc); !strings.HasPrefix(synopsis, want) {
 		t.Errorf("the package comment begins with %q, not with %q", synopsis, want)
 	}
+	if listed := new(doc.Package).Synopsis(p.Doc); strings.Contains(listed, "[") {
+		t.Errorf("lists of packages don't know the names in this one, and show their links as they are written: %s", listed)
+	}
 	for _, block := range p.Parser().Parse(p.Doc).Content {
 		switch block.(type) {
 		case *comment.Code:
