@@ -57,7 +57,7 @@ func TestPackages(t *testing.T) {
 	for importPath, dir := range dirs {
 		t.Run(strings.TrimPrefix(importPath, repository+"/"), func(t *testing.T) {
 			t.Parallel()
-			p := list(t, dir, importPath)
+			p := list(t, dir, importPath, true)
 			p.begins(t)
 			p.shows(t)
 			p.says(t)
@@ -104,8 +104,8 @@ func public(t *testing.T) map[string]string {
 	return dirs
 }
 
-// list returns the documentation of a package, with its examples.
-func list(t *testing.T, dir, importPath string) listing {
+// list returns the documentation of a package, and its examples if they are asked for.
+func list(t *testing.T, dir, importPath string, examples bool) listing {
 	t.Helper()
 	p, err := build.ImportDir(dir, 0)
 	if err != nil {
@@ -113,7 +113,11 @@ func list(t *testing.T, dir, importPath string) listing {
 	}
 	fset := token.NewFileSet()
 	var files []*ast.File
-	for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
+	names := p.GoFiles
+	if examples {
+		names = slices.Concat(names, p.TestGoFiles, p.XTestGoFiles)
+	}
+	for _, name := range names {
 		source, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -360,7 +364,7 @@ func (l *library) has(t *testing.T, importPath, name, from string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.known[dir] == nil {
-		l.known[dir] = names(list(t, dir, importPath))
+		l.known[dir] = names(list(t, dir, importPath, false))
 	}
 	return l.known[dir][name]
 }
