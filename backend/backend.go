@@ -8,6 +8,7 @@ import (
 
 // Backend is a store that can hold locks: a Redis, an etcd cluster, a map in memory. It serves any
 // number of clients at once, and its methods may be called concurrently.
+// Where an error has to name the store, a Backend that is a [fmt.Stringer] says how; others are called by their Go type.
 type Backend interface {
 	// Open returns a new session: the view of one client, which stands for one process. It does no
 	// I/O; a store that cannot be reached makes the steps fail, not Open. Sessions of one Backend
@@ -31,8 +32,8 @@ type Limits struct {
 	// Kinds is which kinds of lock the store knows beside [Exclusive].
 	Kinds Kinds
 
-	// Keeps says that the store can keep what is released taken for a while, see [ReleaseRequest].Keep: what it knows
-	// of Exclusive, Fenced and Fair locks, of Write and of Permits. Of Read there is no such thing.
+	// Keeps says that the store can keep what is released taken for a while, see [ReleaseRequest].Keep: what
+	// it knows of Exclusive, Fenced and Fair locks, of Write and of Permits. Of Read there is no such thing.
 	Keeps bool
 }
 
@@ -74,10 +75,10 @@ type Session interface {
 	// owner holds it. Otherwise nothing changes.
 	Renew(ctx context.Context, req RenewRequest) (RenewResult, error)
 
-	// ForceRelease frees the lock whoever holds it and however often, and wakes those who wait. Who is in line for a Fair
-	// lock stays there, and the first gets it. That of Permits gives back all that are out. That of
-	// a Read frees nothing while somebody writes, and that of a Write nothing while somebody only reads; else it
-	// takes what the owner of the Write reads, too.
+	// ForceRelease frees the lock whoever holds it and however often, and wakes those who wait. Who is in
+	// line for a Fair lock stays there, and the first gets it. That of Permits gives back all that are out.
+	// That of a Read frees nothing while somebody writes, and that of a Write nothing while somebody only
+	// reads; else it takes what the owner of the Write reads, too.
 	ForceRelease(ctx context.Context, req ForceReleaseRequest) (ForceReleaseResult, error)
 
 	// Look reports on the lock and changes nothing. What it reports was so at one moment between
@@ -112,17 +113,17 @@ const (
 	// writing. To acquire it again makes sure that it doesn't end before the lease.
 	Read
 
-	// Write is a lock held by one owner at a time, who may hold it several times, while nobody else
-	// reads. The owner of a Write may acquire the Read of that name, too, and keeps it after the
-	// last release of the Write. To the owner of a Read alone a Write is held by another: nobody gets from reading to writing.
+	// Write is a lock held by one owner at a time, who may hold it several times, while nobody else reads.
+	// The owner of a Write may acquire the Read of that name, too, and keeps it after the last release of the
+	// Write. To the owner of a Read alone a Write is held by another: nobody gets from reading to writing.
 	Write
 
-	// Fair is an Exclusive lock for which those who wait stand in line, in the order in which they came. When it gets
-	// free the store itself gives it to the first of them: see [Liner].
+	// Fair is an Exclusive lock for which those who wait stand in line, in the order in which they came. When
+	// it gets free the store itself gives it to the first of them: see [Liner].
 	Fair
 
-	// Permits are some of a number of permits, which are out with any number of owners. An owner has as many as it has
-	// asked for at once, or none.
+	// Permits are some of a number of permits, which are out with any number of owners. An owner has as many
+	// as it has asked for at once, or none.
 	Permits
 )
 
@@ -176,23 +177,24 @@ type AcquireRequest struct {
 	Owner string        // who asks; opaque, never empty, compared for equality only
 	Lease time.Duration // positive, a multiple of Limits.LeaseStep, at least Limits.MinLease
 
-	// Reentry says that the owner believes it holds the lock already. The step does the same
-	// either way, but its result must then carry Count. Only for a Fair lock it makes a difference: without it an owner that
-	// holds the lock isn't counted once more. So an attempt may be repeated, and one that was given the lock as it asked has it once.
+	// Reentry says that the owner believes it holds the lock already. The step does the same either way, but
+	// its result must then carry Count. Only for a Fair lock it makes a difference: without it an owner that
+	// holds the lock isn't counted once more. So an attempt may be repeated, and one that was given the lock
+	// as it asked has it once.
 	Reentry bool
 
-	// Waited is for how long the owner has waited for the lock, and Place, unless it is zero, says that it goes on
-	// waiting if it isn't acquired now: it will ask again, or release, before that time is over.
+	// Waited is for how long the owner has waited for the lock, and Place, unless it is zero, says that it
+	// goes on waiting if it isn't acquired now: it will ask again, or release, before that time is over.
 	//
 	// A Write that isn't acquired leaves a note where Place isn't zero: that this owner has waited since now
-	// less Waited. The note ends with Place, unless the owner asks again; when it acquires the
-	// Write; and when it releases, also where it held nothing. A Read isn't acquired, though nobody
-	// writes, while there is a note of somebody who has waited for longer, and its result says for how long, at the most: so
+	// less Waited. The note ends with Place, unless the owner asks again; when it acquires the Write; and
+	// when it releases, also where it held nothing. A Read isn't acquired, though nobody writes, while there
+	// is a note of somebody who has waited for longer, and its result says for how long, at the most: so
 	// writers get their turn, however many read. That doesn't apply to an owner who reads or writes already.
 	//
-	// A Fair lock that isn't acquired is stood in line for where Place isn't zero: who isn't in line comes last, and whoever
-	// is keeps his place, which ends with Place from now, unless it is kept for longer ([Liner]). Where Place is zero nothing
-	// changes. Fair ignores Waited; other kinds ignore both.
+	// A Fair lock that isn't acquired is stood in line for where Place isn't zero: who isn't in line comes
+	// last, and whoever is keeps his place, which ends with Place from now, unless it is kept for longer
+	// ([Liner]). Where Place is zero nothing changes. Fair ignores Waited; other kinds ignore both.
 	Waited, Place time.Duration
 
 	// Permits is how many are asked for: 1 or more. Limit is how many there are, in all; 0: as many as the store
@@ -216,8 +218,9 @@ type AcquireResult struct {
 	Remaining time.Duration
 
 	// Token is the number of a Fenced lock that was acquired: never zero, and larger than that of every
-	// acquisition before it of that name and kind that found the lock free, by whomever, also when that was lost or forced
-	// or ran out long ago. Whoever holds the lock already gets the number that its hold has. Other kinds have none.
+	// acquisition before it of that name and kind that found the lock free, by whomever, also when that was
+	// lost or forced or ran out long ago. Whoever holds the lock already gets the number that its hold has.
+	// Other kinds have none.
 	Token uint64
 }
 
@@ -232,17 +235,20 @@ type ReleaseRequest struct {
 
 	Permits int // how many the owner has acquired; of the kind Permits only
 
-	// Keep, unless it is zero, is for how long, counted from now, nobody is to get what the release gives back, if it is the
-	// owner's last hold: the outcome is [Kept] then, nobody is woken, and who has asked before looks when he would have. That time
-	// may be longer or shorter than the lease, and when it is over the lock is as one whose lease has run out.
+	// Keep, unless it is zero, is for how long, counted from now, nobody is to get what the release gives
+	// back, if it is the owner's last hold: the outcome is [Kept] then, nobody is woken, and who has asked
+	// before looks when he would have. That time may be longer or shorter than the lease, and when it is over
+	// the lock is as one whose lease has run out.
 	//
-	// Until then it is as if somebody held it whom no request can name: its former owner doesn't acquire or renew it, and no
-	// request of his that comes late, or twice, changes anything, or leaves a note or a place; his next release with Keep finds it Kept, and
-	// leaves it as it is, and one without is NotHeld. A Look sees it held, and Kept, an Inspector says who has given it back, and a ForceRelease frees it.
-	// Who has had a Write and reads, too, goes on reading; the Write may then be kept for as long as what he reads would last. Of Permits others get what is left.
+	// Until then it is as if somebody held it whom no request can name: its former owner doesn't acquire or
+	// renew it, and no request of his that comes late, or twice, changes anything, or leaves a note or a
+	// place; his next release with Keep finds it Kept, and leaves it as it is, and one without is NotHeld. A
+	// Look sees it held, and Kept, an Inspector says who has given it back, and a ForceRelease frees it. Who
+	// has had a Write and reads, too, goes on reading; the Write may then be kept for as long as what he
+	// reads would last. Of Permits others get what is left.
 	//
-	// Keep is a lease like any other: a multiple of Limits.LeaseStep, at least Limits.MinLease. It is only asked for where
-	// Limits.Keeps; Read ignores it. An owner who holds nothing keeps nothing.
+	// Keep is a lease like any other: a multiple of Limits.LeaseStep, at least Limits.MinLease. It is only
+	// asked for where Limits.Keeps; Read ignores it. An owner who holds nothing keeps nothing.
 	Keep time.Duration
 
 	// AskWaiting asks for ReleaseResult.Waiting. That is done where this client has had the lock for
@@ -330,7 +336,7 @@ type LookResult struct {
 	Remaining time.Duration // until the last of them expires: 0 if there is none, negative if it never does
 	Available int           // how many permits aren't out, of the request's limit; never negative
 
-	// Kept says that what is held is what a release has kept ([ReleaseRequest].Keep): nobody is inside, and Remaining is how long
-	// that goes on. It isn't said of Read and of Permits.
+	// Kept says that what is held is what a release has kept ([ReleaseRequest].Keep): nobody is inside, and
+	// Remaining is how long that goes on. It isn't said of Read and of Permits.
 	Kept bool
 }

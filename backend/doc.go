@@ -17,7 +17,7 @@
 //	Acquire: held by another                     unchanged; says how long it lasts
 //	Release: the owner's, count > 1              count - 1, expires after the lease
 //	Release: the owner's, count = 1              free; waiters are woken
-//	Release: the owner's, count = 1, with Keep   held by nobody whom a request could name; expires after Keep; nobody is woken
+//	Release: the owner's, count = 1, with Keep   nobody's whom a request could name, until Keep is over; nobody is woken
 //	Release: kept after that owner's, with Keep  unchanged, and said to be kept
 //	Release: free, or held by another            unchanged
 //	Renew:   the owner's                         expires after the lease
@@ -57,7 +57,7 @@
 //	Release Read:  the owner's                    gone; if it was the last, and nobody writes, waiters are woken
 //	Release Write: the owner's, count > 1         count - 1
 //	Release Write: the owner's, count = 1         gone, what the owner reads stays; all waiters are woken
-//	Release Write: the same, with Keep            another writes, whom nobody knows, what the owner reads stays; nobody is woken
+//	Release Write: the same, with Keep            another writes, whom nobody knows; reading goes on; nobody is woken
 //	Release Write: not the owner's                the owner's note is gone, and if there was one all waiters are woken
 //	Renew:         the owner's                    expires no sooner than after the lease
 //	ForceRelease Read:  nobody writes             nobody reads; waiters are woken if somebody did
@@ -73,14 +73,15 @@
 // table above, but for what follows, and a session that has it is a [Liner]. "First" is whoever is at the head of the line; at the end of
 // each step that finds the lock free, or frees it, the first gets it:
 //
-//	Acquire: free, and the owner first, or nobody in line    held, count 1; the owner's place is gone
-//	Acquire: the owner's, Reentry                            count + 1
-//	Acquire: the owner's                                     count stays, lasts no shorter than the lease
-//	Acquire: else                                            with Place, the owner's place is kept, or it comes last; says how long the lock is held
-//	Release: not the owner's                                 the owner's place is gone
-//	Release: the owner's, count = 1, with Keep               held, so the first gets it when that is over
-//	KeepPlaces                                               those who are in line keep their places; those who aren't come first
-//	the lease of a hold, or a place, runs out                the next step sees to it
+//	Acquire: free, the owner first or nobody in line  held, count 1; the owner's place is gone
+//	Acquire: the owner's, Reentry                     count + 1
+//	Acquire: the owner's                              count stays, lasts no shorter than the lease
+//	Acquire: else                                     says how long the lock is held; with Place, the owner's
+//	                                                  place is kept, or the owner comes last
+//	Release: not the owner's                          the owner's place is gone
+//	Release: the owner's, count = 1, with Keep        held, so the first gets it when that is over
+//	KeepPlaces                                        who is in line keeps the place; who isn't comes first
+//	the lease of a hold, or a place, runs out         the next step sees to it
 //
 // The line is the Fair lock's own: Exclusive and Fenced locks of the same name exclude it and are excluded, but don't stand in
 // line, and who waits for one kind needn't be told by a release of the other: to mix them is allowed, and unwise.
@@ -97,7 +98,7 @@
 //	Acquire: what the owner had is kept                 unchanged, whatever the limit
 //	Renew:   the owner has as many                      expires after the lease, counted from now
 //	ForceRelease                                        nobody has any; waiters are woken if somebody did
-//	any of these: the owner has another number          what it has is given back, which wakes waiters, and then as if it had none
+//	any of these: the owner has another number          what it has is given back, waiters are woken; then as if it had none
 //	everything else                                     unchanged
 //
 // A limit holds for the request that names it. The store is told of it, for those without one, by who gets permits; where it is larger than

@@ -11,7 +11,8 @@ var ErrConflict = errors.New("the name is in use for another kind of lock, or fo
 
 // Errors about the number of permits. A step that returns one of them is of kind [Refused], and has changed nothing.
 var (
-	// ErrNoLimit says that a step asks for permits without saying how many there are, and that the store wasn't told either.
+	// ErrNoLimit says that a step asks for permits without saying how many there are, and that the store
+	// wasn't told either.
 	ErrNoLimit = errors.New("nobody has said how many permits there are")
 
 	// ErrTooMany says that a step asks for more permits than there are, so that it would wait for ever.

@@ -8,9 +8,9 @@ import (
 // Inspector is an optional interface of a [Session] that can say who has a lock, for people who look from outside. What
 // clients of their own know of a lock doesn't rest on it.
 type Inspector interface {
-	// Inspect reports what a name holds, of whatever kind, and changes nothing. What it reports was so at one moment between
-	// call and return, but for what takes several steps to read: a lock with very many holders. A name that holds something that
-	// is no lock is answered with [ErrConflict].
+	// Inspect reports what a name holds, of whatever kind, and changes nothing. What it reports was so at one
+	// moment between call and return, but for what takes several steps to read: a lock with very many
+	// holders. A name that holds something that is no lock is answered with [ErrConflict].
 	Inspect(ctx context.Context, req InspectRequest) (Inspection, error)
 }
 
@@ -47,7 +47,8 @@ func (i *Inspection) Free() bool { return len(i.Holders) == 0 }
 
 // Holder is one who has a lock.
 type Holder struct {
-	// Owner is the owner of the request that acquired it or, where a store keeps only something shorter, what it keeps.
+	// Owner is the owner of the request that acquired it or, where a store keeps only something shorter, what
+	// it keeps.
 	Owner string
 	Kind  Kind // as in Inspection, and Read for a reader
 	Count int  // how many holds, or permits
@@ -62,9 +63,10 @@ type Holder struct {
 // Lister is an optional interface of a [Session] that can list the locks of its store. To list them must not
 // keep the store from others, however much is in it beside locks.
 type Lister interface {
-	// List returns the next of the locks whose names begin with the request's prefix, in any order. A lock that somebody had all
-	// the time from the first call to the last is listed, and perhaps more than once. One that was acquired or released meanwhile may be
-	// listed or not. Something that isn't a lock, but in shape can't be told from one, may be listed.
+	// List returns the next of the locks whose names begin with the request's prefix, in any order. A lock
+	// that somebody had all the time from the first call to the last is listed, and perhaps more than once.
+	// One that was acquired or released meanwhile may be listed or not. Something that isn't a lock, but in
+	// shape can't be told from one, may be listed.
 	List(ctx context.Context, req ListRequest) (ListResult, error)
 }
 

@@ -36,17 +36,20 @@ type SubscribeRequest struct {
 	Owner string // empty: a subscription is for all who wait in one client
 	Wake  func(Wakeup)
 
-	// Watches says that whoever subscribes doesn't wait for the lock, but looks who has it: a store that lets those who are
-	// subscribed come one after the other doesn't count this one. Wake may be called also when somebody has acquired the lock.
+	// Watches says that whoever subscribes doesn't wait for the lock, but looks who has it: a store that lets
+	// those who are subscribed come one after the other doesn't count this one. Wake may be called also when
+	// somebody has acquired the lock.
 	Watches bool
 
-	// Granted is told of a Fair lock that was given to somebody in line: see [Liner]. For other kinds it is nil. What is
-	// said of Wake goes for it, too. Wake is then for those who are to look again; a release that gives the lock to
-	// the first in line, or frees it while nobody is in line, need not call it. Either may lead to Subscription.Close before it returns.
+	// Granted is told of a Fair lock that was given to somebody in line: see [Liner]. For other kinds it is
+	// nil. What is said of Wake goes for it, too. Wake is then for those who are to look again; a release
+	// that gives the lock to the first in line, or frees it while nobody is in line, need not call it. Either
+	// may lead to Subscription.Close before it returns.
 	Granted func(Grant)
 
-	// Changed, unless it is nil, is told when the subscription breaks, with why, and when it stands again, with nil: for people who
-	// look on. Nobody waits for it, and what it is told may come late. It is called as Wake is.
+	// Changed, unless it is nil, is told when the subscription breaks, with why, and when it stands again,
+	// with nil: for people who look on. Nobody waits for it, and what it is told may come late. It is called
+	// as Wake is.
 	Changed func(broken error)
 }
 
@@ -119,9 +122,9 @@ type Batcher interface {
 // So a step finds the lock free only if it has no line, or if what was held ran out since the last step; then the first step
 // that comes gives it to the first in line, and takes it itself only if its own owner is that.
 type Liner interface {
-	// KeepPlaces is a look at one lock by a client for all of its owners that wait for it: the places of those who are in line end with
-	// Place from now. Who is neither in line nor holds the lock has had a place that it lost, and comes back: before
-	// all others, in the order of the request.
+	// KeepPlaces is a look at one lock by a client for all of its owners that wait for it: the places of
+	// those who are in line end with Place from now. Who is neither in line nor holds the lock has had a
+	// place that it lost, and comes back: before all others, in the order of the request.
 	KeepPlaces(ctx context.Context, req PlacesRequest) (PlacesResult, error)
 }
 
@@ -143,10 +146,11 @@ type PlacesResult struct {
 type Grant struct {
 	Owner string
 
-	// Since is an instant by the clock of this process, monotonic, at which the owner surely didn't have the lock yet, and
-	// Lease is for how long it has it, counted from then: a store that knows only by its own clock when it gave the lock away has
-	// to translate that, and to allow for how far the clocks may differ by now. A Lease of zero says that the owner has to
-	// ask: the store doesn't know whether it has the lock, or can't say since when.
+	// Since is an instant by the clock of this process, monotonic, at which the owner surely didn't have the
+	// lock yet, and Lease is for how long it has it, counted from then: a store that knows only by its own
+	// clock when it gave the lock away has to translate that, and to allow for how far the clocks may differ
+	// by now. A Lease of zero says that the owner has to ask: the store doesn't know whether it has the lock,
+	// or can't say since when.
 	Since time.Time
 	Lease time.Duration
 }
@@ -154,7 +158,7 @@ type Grant struct {
 // Explainer is an optional interface of a [Backend] that can say why it lacks a kind of lock, where there is more to say than that
 // it hasn't been written.
 type Explainer interface {
-	// WhyNot returns why the store doesn't have a kind that its [Limits] don't declare, in words that go after a colon, or
-	// nothing.
+	// WhyNot returns why the store doesn't have a kind that its [Limits] don't declare, in words that go
+	// after a colon, or nothing.
 	WhyNot(kind Kind) string
 }

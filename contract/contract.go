@@ -18,19 +18,27 @@
 // ones it declares itself, in [backend.Limits]: cases for the others are skipped, but for one that
 // looks whether the store refuses them.
 //
-// The suite has these parts. "steps" checks each step of a session on its own, sentence by sentence
-// of the comments in package backend. "model" runs random steps by several owners and compares every
-// answer with a plain model of what a name can hold. "locker" checks that what users get, a dlock.Locker, keeps
-// its promises on this store, and that what its client tells of it, in each of these cases, adds up. Cases about a lock that one has alone are run for plain locks, and again for each
-// other kind that is one, "as fenced", "as write" and "as fair"; those that hold for a reader, too, "as read", and for who has the only
-// permit of a semaphore "as permits". What sets a kind apart has cases of its own: tokens; who reads beside whom, and notes of
-// writers; permits, of which there are never more out than there are, none without being given back, and whose number changes; and the
-// order of a line, places that are kept, end and come back, and who is told that its turn has come. What a release keeps is held by nobody, and comes back
-// by itself, where the store does that. Who has a lock, and which locks there
-// are, is asked of a session that is an Inspector or a Lister. "histories" lets random users of several clients loose, with faults of
-// all kinds in between, and looks for an order of their calls in which one lock could have given
-// these answers. Where there is none, the history is written into a folder whose path is printed, or
-// into the artifacts of go test -artifacts; DISTSYNC_HISTORY_SEED repeats it.
+// The suite has these parts:
+//
+//   - "steps" checks each step of a session on its own, sentence by sentence of the comments in package
+//     backend.
+//   - "model" runs random steps by several owners and compares every answer with a plain model of what a
+//     name can hold.
+//   - "locker" checks that what users get, a [dlock.Locker], keeps its promises on this store, and that
+//     what its client tells of it, in each of these cases, adds up.
+//   - "histories" lets random users of several clients loose, with faults of all kinds in between, and
+//     looks for an order of their calls in which one lock could have given these answers. Where there is
+//     none, the history is written into a folder whose path is printed, or into the artifacts of go test
+//     -artifacts; DISTSYNC_HISTORY_SEED repeats it.
+//
+// Cases about a lock that one has alone are run for plain locks, and again for each other kind that is one,
+// "as fenced", "as write" and "as fair"; those that hold for a reader, too, "as read", and for who has the
+// only permit of a semaphore "as permits". What sets a kind apart has cases of its own: tokens; who reads
+// beside whom, and notes of writers; permits, of which there are never more out than there are, none without
+// being given back, and whose number changes; and the order of a line, places that are kept, end and come
+// back, and who is told that its turn has come. What a release keeps is held by nobody, and comes back by
+// itself, where the store does that. Who has a lock, and which locks there are, is asked of a session that is
+// an [backend.Inspector] or a [backend.Lister].
 //
 // Tests run one after the other, since each checks at its end that no goroutine is left behind.
 package contract
@@ -64,8 +72,8 @@ type Harness struct {
 	// bubble's clock. Without it real time passes.
 	Virtual bool
 
-	// Lingering names the goroutines that the store's client library leaves behind for some time after it was closed, and that
-	// no test need wait for. It is nil for most.
+	// Lingering names the goroutines that the store's client library leaves behind for some time after it was
+	// closed, and that no test need wait for. It is nil for most.
 	Lingering []goleak.Option
 
 	clientOptions []dlock.Option // of the clients in the cases for Lockers, beside their own
@@ -99,8 +107,8 @@ type Store struct {
 	// backends are expected to reconnect.
 	BreakSubscriptions func()
 
-	// OwnersApart says that what an owner has is known to the session alone that acquired it, as no two clients have the
-	// same owner. Cases in which two sessions act for one are skipped then, or have but one.
+	// OwnersApart says that what an owner has is known to the session alone that acquired it, as no two
+	// clients have the same owner. Cases in which two sessions act for one are skipped then, or have but one.
 	OwnersApart bool
 
 	// Fragile returns a backend as Backend does, and what harms its connection to the store. Only

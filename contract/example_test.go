@@ -8,8 +8,23 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
 	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
+
+// A store in memory: in the bubble of testing/synctest its leases run out in no time.
+func Example() {
+	testContract := func(t *testing.T) {
+		contract.Run(t, contract.Harness{
+			Virtual: true,
+			NewStore: func(t *testing.T) contract.Store {
+				store := membackend.New()
+				return contract.Store{Backend: func() backend.Backend { return store }}
+			},
+		})
+	}
+	_ = testContract // which is TestContract in a file of tests
+}
 
 // A harness for a server: a proxy in between lets the suite break connections.
 func ExampleStore() {

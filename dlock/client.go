@@ -29,7 +29,7 @@ type Client struct {
 	inspector       backend.Inspector    // nil if the store can't say who has a lock
 	lines           bool                 // those who wait can stand in line in the store
 	limits          backend.Limits
-	store           string            // its type, for errors
+	store           string            // what errors call it
 	explainer       backend.Explainer // nil if it has nothing to say of the kinds of lock that it lacks
 	id              string
 	lease           time.Duration
@@ -88,7 +88,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	}
 	c := &Client{
 		limits:   b.Limits(),
-		store:    fmt.Sprintf("%T", b),
+		store:    nameOf(b),
 		lease:    DefaultLease,
 		handover: DefaultHandover,
 		log:      logbook{logger: slog.Default()},
@@ -127,6 +127,14 @@ func New(b backend.Backend, opts ...Option) *Client {
 	_, c.lines = c.session.(backend.Liner)
 	c.inspector, _ = c.session.(backend.Inspector)
 	return c
+}
+
+// nameOf returns what errors call a store.
+func nameOf(b backend.Backend) string {
+	if named, ok := b.(fmt.Stringer); ok {
+		return named.String()
+	}
+	return fmt.Sprintf("%T", b)
 }
 
 // ID returns the client's id, by which the store knows its holders: what [WithClientID] said, or

@@ -1,16 +1,28 @@
-// Package dlock provides distributed locks that behave like the locks you know.
+// Package dlock provides distributed locks that behave like the locks you know: mutexes, read-write
+// locks and semaphores that exclude other processes and machines too, and leader election.
 //
-// A [Locker] is a [sync.Locker] that excludes other processes too. It is made by a [Client], and a
-// Client by [New] from a store: package membackend keeps locks in this process, redisbackend in
-// Redis, valkeybackend in Valkey, etcdbackend in etcd. No other code depends on which store you
-// chose.
-//
+//	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 //	client := dlock.New(redisbackend.New(rdb))
 //	defer client.Close()
 //
 //	err := client.Locker("orders:42").Do(ctx, func(ctx context.Context) error {
 //		return ship(ctx, 42) // nobody else is in here; ctx ends if the lock is lost
 //	})
+//
+// A [Locker] is a [sync.Locker] that excludes other processes too. It is made by a [Client], of which
+// a program needs one, and a Client by [New] from a store, which is one of
+//
+//   - [github.com/seed951563bd/distsync/redisbackend], on Redis, by go-redis
+//   - [github.com/seed951563bd/distsync/valkeybackend], on Valkey or Redis, by valkey-go
+//   - [github.com/seed951563bd/distsync/etcdbackend], on etcd
+//   - [github.com/seed951563bd/distsync/quorumbackend], on several of these that know nothing of each other
+//   - [github.com/seed951563bd/distsync/membackend], in this process, for tests
+//
+// No other code depends on which one you chose. What a store promises, and needs, its package says.
+//
+// To lock there are [Locker.Do]; [Locker.Acquire], for what can't be one function; [Locker.TryLock], which
+// doesn't wait; and Lock and Unlock, for code that takes a sync.Locker. For how long a call waits its
+// context says, or [Wait].
 //
 // # What is guaranteed
 //
@@ -61,13 +73,18 @@
 //
 // # Kinds of lock
 //
-// [Client.RWLocker] makes read-write locks, whose two sides are Lockers: any number of readers or one writer.
-// [Client.FencedLocker] makes locks whose acquisitions are numbered, so that a resource can refuse a holder that was
-// paused for longer than its lease: [Token]. [Client.FairLocker] makes locks that go to those who wait in the order of
-// their arrival. [Client.Semaphore] makes semaphores, whose permits any number of holders have. [All] makes several locks one. [Locker.Acquire] is Do for code that can't be one function, and returns a
-// [Hold]. Locks of different kinds should have different names; where a store can tell that they haven't, that is [ErrConflict].
+//   - [Client.Locker] makes plain locks: one holder at a time.
+//   - [Client.RWLocker] makes read-write locks, whose two sides are Lockers: any number of readers or one writer.
+//   - [Client.FencedLocker] makes locks whose acquisitions are numbered, so that a resource can refuse a
+//     holder that was paused for longer than its lease: [Token].
+//   - [Client.FairLocker] makes locks that go to those who wait in the order of their arrival.
+//   - [Client.Semaphore] makes semaphores, whose permits any number of holders have.
+//   - [All] makes several locks one.
+//   - [Client.Election] is a layer on fenced locks: [Election.Run] has a function run by one of all who
+//     campaign, and by another when that is over.
+//   - [Client.Once] runs a function once for each occasion, such as the hour for which every replica starts it.
 //
-// [Client.Election] is a layer on fenced locks: [Election.Run] has a function run by one of all who campaign, and by another when that is over.
+// Locks of different kinds should have different names; where a store can tell that they haven't, that is [ErrConflict].
 //
 // # Seen from outside
 //

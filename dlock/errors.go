@@ -13,9 +13,10 @@ var (
 	// ErrNotAcquired says that the lock was not acquired within the time given with [Wait].
 	ErrNotAcquired = errors.New("not acquired in time")
 
-	// ErrHeld says that another has the lock, or had it when the store was last heard of; of an [RWLocker] also that
-	// another has waited to write for longer than a reader, the caller or one of this client who is before it, and of a [Semaphore] that too few permits are left, be it that the caller has the others. It comes
-	// with the reason why the call didn't wait any longer: [ErrNotAcquired], or the error of the
+	// ErrHeld says that another has the lock, or had it when the store was last heard of; of an [RWLocker]
+	// also that another has waited to write for longer than a reader, the caller or one of this client who is
+	// before it, and of a [Semaphore] that too few permits are left, be it that the caller has the others. It
+	// comes with the reason why the call didn't wait any longer: [ErrNotAcquired], or the error of the
 	// context.
 	ErrHeld = errors.New("held by another")
 
@@ -27,9 +28,9 @@ var (
 	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
 	ErrNotHeld = errors.New("not held")
 
-	// ErrLost says that the caller had the lock, and that it ended before it was unlocked: its
-	// lease ran out, or the store reports it gone, or held by another. It comes as a [*Loss] where it is known how; so test for it
-	// with errors.Is, also in the cause of a context.
+	// ErrLost says that the caller had the lock, and that it ended before it was unlocked: its lease ran out,
+	// or the store reports it gone, or held by another. It comes as a [*Loss] where it is known how; so test
+	// for it with errors.Is, also in the cause of a context.
 	ErrLost = errors.New("lost")
 
 	// ErrUpgrade says that the caller reads, and wanted to write: it has to give up reading first.
@@ -48,17 +49,25 @@ var (
 	// ErrTooMany says that more permits were asked for than there are, so that they would never be had.
 	ErrTooMany = backend.ErrTooMany
 
-	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and that the store doesn't know how many there are either: nobody has
-	// set it up.
+	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and that the store doesn't know how many
+	// there are either: nobody has set it up.
 	ErrNoLimit = backend.ErrNoLimit
 )
 
 // Error is the error of every call in this package that returns one. It wraps one or more of the
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
-	Op   string // lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, run, leader or changes, or hold, where it is about a hold itself; of the reading side of an RWLocker with an r before it
-	Name string // the lock's; of list the prefix; of a MultiLocker that isn't about one of its locks all their names
-	Err  error
+	// Op is the call: lock, trylock, unlock, acquire, release, do, forceunlock, forcerelease, islocked,
+	// isheld, holdcount, ttl, available, holder, inspect, list, once, run, leader or changes, of the reading
+	// side of an [RWLocker] with an r before it; or hold, where the error is about a hold itself.
+	Op string
+
+	// Name is the lock's; of list the prefix; and where an error of a [MultiLocker] isn't about one of its
+	// locks, all their names.
+	Name string
+
+	// Err is what happened.
+	Err error
 }
 
 // Error returns the operation, the lock's name and what happened.

@@ -327,7 +327,7 @@ func ExampleWithGoroutineOwners() {
 
 // An HTTP handler that tells a lock that another has, 423 Locked, from a store that doesn't answer, 503
 // Service Unavailable. It answers after Do, and what was done is done, even if the unlock fails.
-func ExampleErrHeld() {
+func ExampleLocker_Do_handler() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
 

@@ -20,15 +20,18 @@ type HoldInfo struct {
 	Kind     backend.Kind
 	HolderID string // see [Hold.HolderID]
 
-	// By is whose calls hold it: "locker" for plain calls of a Locker; "owner N" for an [Owner], where each Do and Acquire that nobody
-	// is named for has one of its own, and N is a number of this process's that is found nowhere else; "goroutine N", where N is
-	// the one that dumps of goroutines have; or "permits".
+	// By is whose calls hold it: "locker" for plain calls of a Locker; "owner N" for an [Owner], where each
+	// Do and Acquire that nobody is named for has one of its own, and N is a number of this process's that is
+	// found nowhere else; "goroutine N", where N is the one that dumps of goroutines have; or "permits".
 	By string
 
-	Since   time.Time     // when the request was sent that acquired it, or it was handed on
-	Until   time.Time     // until when it is held at least: see [Hold.Until]
-	Renewed bool          // it has no fixed lease
-	Lease   time.Duration // for how long the store is asked to keep it; what is renewed has always two thirds of that, or the store doesn't answer
+	Since   time.Time // when the request was sent that acquired it, or it was handed on
+	Until   time.Time // until when it is held at least: see [Hold.Until]
+	Renewed bool      // it has no fixed lease
+
+	// Lease is for how long the store is asked to keep it. What is renewed has always two thirds of that, or
+	// the store doesn't answer.
+	Lease time.Duration
 
 	Count   int    // how often it is to be unlocked
 	Permits int    // of a Semaphore
@@ -144,8 +147,9 @@ func (c *Client) Stats() Stats {
 
 // Holder is one who has a lock, as the store knows it.
 type Holder struct {
-	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of Redisson, see [Hold.HolderID]. Of permits on Redis and Valkey
-	// it is twelve bytes in hexadecimal, which stand for that.
+	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of Redisson, see
+	// [Hold.HolderID]. Of permits on Redis and Valkey it is twelve bytes in hexadecimal, which stand for
+	// that.
 	ID string
 
 	// Client is the id of its client: see [WithClientID]. Empty if ID doesn't say.

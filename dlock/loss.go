@@ -20,8 +20,9 @@ type Loss struct {
 	Holder string // what the store knew the holder by: see [Hold.HolderID]
 	Reason LossReason
 
-	// At is when the loss was found, and Held for how long the lock was held until then or, if that was over before, until
-	// the lease ended. Renewed is for how long, at the loss, the store had not confirmed the hold.
+	// At is when the loss was found, and Held for how long the lock was held until then or, if that was over
+	// before, until the lease ended. Renewed is for how long, at the loss, the store had not confirmed the
+	// hold.
 	At            time.Time
 	Held, Renewed time.Duration
 
@@ -38,9 +39,9 @@ const (
 	// LossExpired: the lease ran out, since the store didn't answer renewals, or refused them.
 	LossExpired LossReason = iota
 
-	// LossGone: the store has the hold no more, and nobody else has the lock, or nobody knows who does. It was forced by
-	// another client or by hand, or the store has lost its data. So it is, too, where somebody asked about the hold before the store
-	// had said who has the lock now.
+	// LossGone: the store has the hold no more, and nobody else has the lock, or nobody knows who does. It
+	// was forced by another client or by hand, or the store has lost its data. So it is, too, where somebody
+	// asked about the hold before the store had said who has the lock now.
 	LossGone
 
 	// LossTaken: the store has the hold no more, and another has the lock.
@@ -52,7 +53,8 @@ const (
 	// LossPaused: this process stood still, or its machine did, while the lease ran out.
 	LossPaused
 
-	// LossLease: it had a fixed lease, see [Lease], which ran out. That is no trouble, unless the work took longer than it should.
+	// LossLease: it had a fixed lease, see [Lease], which ran out. That is no trouble, unless the work took
+	// longer than it should.
 	LossLease
 )
 

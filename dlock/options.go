@@ -89,7 +89,7 @@ func WithLogger(l *slog.Logger) Option {
 // is named for), as the calling thread is in Java: a goroutine re-enters what it holds, and must
 // itself unlock it. It is for code that was written that way; Go itself gives goroutines no
 // identity, and [WithOwner] says more clearly what is meant. Each plain call reads a stack trace then,
-// which takes 2 us and more.
+// which takes 2 us and more. Without it such calls are the [Locker]'s, whatever goroutine makes them.
 func WithGoroutineOwners() Option {
 	return func(c *Client) error {
 		c.goroutineOwners = true
@@ -139,7 +139,8 @@ func Wait(d time.Duration) AcquireOption {
 // for the longest of what was asked for. A fair lock that was given to who stood in line has its d from its first renewal on, which follows at once, and so have those of a [MultiLocker].
 //
 // A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is
-// released: it wraps [errors.ErrUnsupported], and nothing is acquired.
+// released: it wraps [errors.ErrUnsupported], and nothing is acquired. Without AtLeast a lock is free
+// when it is unlocked.
 func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
 }

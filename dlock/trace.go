@@ -18,14 +18,16 @@ import (
 // [HandedOn], [ReleaseFailed] or [Forsaken]. What happens in several goroutines at about the same time is told in any order: of a hold that ends at once
 // perhaps first that it has ended.
 type Trace struct {
-	// AcquireStart is called when a call begins to acquire, and returns its context or one that is derived from that, for a span: with
-	// it steps of the store are called, and AcquireDone. The context of the Hold isn't derived from it.
+	// AcquireStart is called when a call begins to acquire, and returns its context or one that is derived
+	// from that, for a span: with it steps of the store are called, and AcquireDone. The context of the Hold
+	// isn't derived from it.
 	AcquireStart func(ctx context.Context, e AcquireStart) context.Context
 
 	// AcquireDone is called when such a call ends.
 	AcquireDone func(ctx context.Context, e AcquireDone)
 
-	// ReleaseDone is called when an unlock ends that had something to give back, and at [Client.Close] for what is held.
+	// ReleaseDone is called when an unlock ends that had something to give back, and at [Client.Close] for
+	// what is held.
 	ReleaseDone func(ctx context.Context, e ReleaseDone)
 
 	// Lost is called when a hold is lost, after its context has ended. The Loss may be kept, and not changed.
@@ -37,7 +39,8 @@ type Trace struct {
 	// StepDone is called when the store, or its client, has answered a step, or the step was left.
 	StepDone func(ctx context.Context, e StepDone)
 
-	// Subscription is called when what tells the client of releases breaks or can't be had, and when it stands again. Stores tell as far as they know.
+	// Subscription is called when what tells the client of releases breaks or can't be had, and when it
+	// stands again. Stores tell as far as they know.
 	Subscription func(e SubscriptionChange)
 }
 
@@ -113,7 +116,7 @@ const (
 	StillHeld                           // it was one of several holds
 	AlreadyLost                         // Lost has told of that
 	ReleaseFailed                       // the store didn't confirm it, and it goes on in the background
-	Forsaken                            // it was not released when the client was closed, and ends with its lease or a later unlock
+	Forsaken                            // left when the client was closed, until its lease is over or it is unlocked
 )
 
 // String returns the outcome in a word: "released", "handover", "held", "lost", "error" or "closed".
@@ -146,7 +149,7 @@ type SubscriptionChange struct {
 }
 
 // WithTrace has the functions of t called. Several may be set; they are called in that order. What t is changed to later
-// makes no difference.
+// makes no difference. Without it nothing is called.
 func WithTrace(t *Trace) Option {
 	return func(c *Client) error {
 		if t == nil {

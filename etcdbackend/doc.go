@@ -2,7 +2,18 @@
 // accept that a failover lets two in: every step is agreed on by a majority before it is answered.
 //
 //	cli, err := clientv3.New(clientv3.Config{Endpoints: []string{"localhost:2379"}})
+//	if err != nil {
+//		return err
+//	}
 //	client := dlock.New(etcdbackend.New(cli))
+//	defer client.Close()
+//
+//	err = client.Locker("orders:42").Do(ctx, func(ctx context.Context) error {
+//		return ship(ctx, 42) // nobody else is in here; ctx ends if the lock is lost
+//	})
+//
+// What one can do with a lock is in package [github.com/seed951563bd/distsync/dlock], and what follows is
+// about etcd. [New] takes the client that a program has already, for whatever else.
 //
 // # What is promised, and what is not
 //

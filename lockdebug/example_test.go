@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-func ExampleHandler() {
+// The page is for people; with format=json it is for programs.
+func Example() {
 	client := dlock.New(membackend.New(), dlock.WithClientID("web-7"))
 	defer client.Close()
 

@@ -2,6 +2,11 @@
 // and for programs that run in one process now and in several later; the other backends are tested
 // against it.
 //
+//	client := dlock.New(membackend.New())
+//	defer client.Close()
+//
+//	err := client.Locker("orders:42").Do(ctx, ship)
+//
 // Clients made with the same [Backend] exclude each other as separate processes do that share a
 // store; clients of different Backends have nothing to do with each other. How many permits a
 // semaphore has is forgotten when the last of them comes back.

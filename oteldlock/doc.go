@@ -1,7 +1,10 @@
 // Package oteldlock measures locks of package dlock with OpenTelemetry, and makes spans of their acquisitions.
 //
 //	trace, err := oteldlock.New() // with the global providers
-//	client := dlock.New(backend, dlock.WithTrace(trace))
+//	if err != nil {
+//		return err
+//	}
+//	client := dlock.New(redisbackend.New(rdb), dlock.WithTrace(trace))
 //
 // It needs OpenTelemetry's API only: what becomes of it is up to the SDK that the program sets up. examples/prometheus serves it
 // to Prometheus.

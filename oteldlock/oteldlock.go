@@ -65,6 +65,7 @@ func WithNameLabel(label func(name string) string) Option {
 }
 
 // WithAttributes adds attributes to all measurements and spans: which store it is, say, where a program has several.
+// Without it they have those alone that the package's overview names.
 func WithAttributes(attributes ...attribute.KeyValue) Option {
 	return func(c *config) error {
 		c.attributes = append(c.attributes, attributes...)

@@ -7,6 +7,7 @@
 //		redisbackend.New(redis.NewClient(&redis.Options{Addr: "10.0.2.1:6379"})),
 //	)
 //	client := dlock.New(b)
+//	defer client.Close()
 //
 // The stores are servers that know nothing of each other: no replicas of one, no nodes of one cluster. They may
 // be of any make, and of several. Every program that shares the locks must name the same stores, in the same
@@ -56,12 +57,12 @@
 // This is the algorithm that Redis calls Redlock. Two people who know what they are talking about have quarrelled about it in public, in 2016, and
 // both are worth reading.
 //
-// Martin Kleppmann ("How to do distributed locking") says: a lock is either for efficiency, so that work isn't done twice, or for
+// Martin Kleppmann ([How to do distributed locking]) says: a lock is either for efficiency, so that work isn't done twice, or for
 // correctness. For the first, one Redis is enough, and five are a waste. For the second, an algorithm must not depend on time: clocks
 // jump, processes pause and packets are late, so the lock must come with a number that grows, which the resource checks, and Redlock has none. If you have
 // a resource that checks a number you don't need Redlock, and if you don't Redlock doesn't save you.
 //
-// Salvatore Sanfilippo, who made Redis ("Is Redlock safe?"), says: the algorithm looks at the clock after it has got the majority, so
+// Salvatore Sanfilippo, who made Redis ([Is Redlock safe?]), says: the algorithm looks at the clock after it has got the majority, so
 // that what is late before that moment is noticed; what is late after it, a pause between the check and the write, hits every lock with a
 // lease, whatever keeps it. It needs clocks that run at about the same speed, not ones that show the same time, and that can be had with some care.
 // Most resources can't check numbers, and for those a lock that survives the loss of a server is better than one that doesn't.
@@ -88,4 +89,7 @@
 // Each attempt has a name of its own in the stores: the owner's, with a dot and a number. So what a store carries out late, of an
 // attempt that is over, can't be taken for the next one; and it is given back in the background until the store has answered. How often the holder has
 // the lock is counted in its session; a re-entry is a renewal in the stores. Renewals go to all stores at once, and hold if a majority says so.
+//
+// [How to do distributed locking]: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
+// [Is Redlock safe?]: http://antirez.com/news/101
 package quorumbackend

@@ -14,7 +14,7 @@ import (
 )
 
 // A lock that outlives one of three servers.
-func ExampleNew() {
+func Example() {
 	var servers []*miniredis.Miniredis
 	var stores []backend.Backend
 	for range 3 {

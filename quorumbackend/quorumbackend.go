@@ -71,6 +71,9 @@ func leastCommonMultiple(a, b time.Duration) time.Duration {
 // Limits implements [backend.Backend].
 func (q *quorum) Limits() backend.Limits { return q.limits }
 
+// String is what dlock calls the store in errors.
+func (q *quorum) String() string { return fmt.Sprintf("a quorum of %d stores", len(q.stores)) }
+
 // Open implements [backend.Backend].
 func (q *quorum) Open() backend.Session {
 	s := &session{

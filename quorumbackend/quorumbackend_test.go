@@ -1,6 +1,7 @@
 package quorumbackend_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -91,5 +92,23 @@ func TestOtherKinds(t *testing.T) {
 	err := client.FencedLocker("n").LockContext(t.Context())
 	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "each store counts tokens of its own") {
 		t.Errorf("a fenced Locker: %v; want why there is none", err)
+	}
+}
+
+// What a user reads who asks for what isn't to be had calls the store by a name, and not by a Go type.
+func TestErrorsNameTheStore(t *testing.T) {
+	client := dlock.New(quorumbackend.New(membackend.New(), membackend.New(), membackend.New()))
+	defer client.Close()
+	ctx := t.Context()
+	nothing := func(context.Context) error { return nil }
+	_, once := client.Once(ctx, "report", "2026-11-22", time.Hour, nothing)
+	for name, err := range map[string]error{
+		"AtLeast": client.Locker("report").Do(ctx, nothing, dlock.AtLeast(time.Second)),
+		"Once":    once,
+		"Fenced":  client.FencedLocker("orders:42").Do(ctx, nothing),
+	} {
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), ": a quorum of 3 stores ") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

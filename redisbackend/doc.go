@@ -3,6 +3,14 @@
 //
 //	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 //	client := dlock.New(redisbackend.New(rdb))
+//	defer client.Close()
+//
+//	err := client.Locker("lock:orders:42").Do(ctx, func(ctx context.Context) error {
+//		return ship(ctx, 42) // nobody else is in here; ctx ends if the lock is lost
+//	})
+//
+// What one can do with a lock is in package [github.com/seed951563bd/distsync/dlock], and what follows is
+// about Redis. [New] takes the client that a program has already, for whatever else.
 //
 // # What is promised, and what is not
 //

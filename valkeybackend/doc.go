@@ -2,8 +2,18 @@
 // single server, behind Sentinel, or in a cluster.
 //
 //	vk, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{"localhost:6379"}})
-//	…
+//	if err != nil {
+//		return err
+//	}
 //	client := dlock.New(valkeybackend.New(vk))
+//	defer client.Close()
+//
+//	err = client.Locker("lock:orders:42").Do(ctx, func(ctx context.Context) error {
+//		return ship(ctx, 42) // nobody else is in here; ctx ends if the lock is lost
+//	})
+//
+// What one can do with a lock is in package [github.com/seed951563bd/distsync/dlock], and what follows is
+// about Valkey. [New] takes the client that a program has already, for whatever else.
 //
 // # What is promised, and what is not
 //

@@ -9,13 +9,12 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/valkey-io/valkey-go"
 
-	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// Programs hand the backend to dlock.New. Here it is asked directly.
-func ExampleNew() {
+// One replica makes the report, and the others that come at the same time don't.
+func Example() {
 	server, err := miniredis.Run() // a server would be running already
 	if err != nil {
 		panic(err)
@@ -32,18 +31,20 @@ func ExampleNew() {
 	}
 	defer client.Close()
 
-	session := valkeybackend.New(client).Open()
-	defer session.Close()
+	locks := dlock.New(valkeybackend.New(client))
+	defer locks.Close()
 
-	for _, owner := range []string{"alice", "bob"} {
-		res, err := session.Acquire(context.Background(), backend.AcquireRequest{
-			Name: "lock:orders:42", Owner: owner, Lease: 10 * time.Second,
-		})
-		fmt.Println(owner, res.Acquired, err)
+	report := locks.Locker("lock:report")
+	err = report.Do(context.Background(), func(ctx context.Context) error {
+		fmt.Println("making the report") // with ctx, which ends if the lock is lost
+		return nil
+	}, dlock.Wait(0))
+	if errors.Is(err, dlock.ErrHeld) {
+		fmt.Println("another is making it")
+	} else if err != nil {
+		fmt.Println(err)
 	}
-	// Output:
-	// alice true <nil>
-	// bob false <nil>
+	// Output: making the report
 }
 
 // The name of a lock is its key, behind the prefix. Redisson calls this one lock:orders:42.

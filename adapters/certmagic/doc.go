@@ -1,4 +1,4 @@
-// Package certmagiclock gives any storage of github.com/caddyserver/certmagic locks that work across machines.
+// Package certmagiclock gives any storage of [github.com/caddyserver/certmagic] locks that work across machines.
 //
 //	import certmagiclock "github.com/seed951563bd/distsync/adapters/certmagic"
 //

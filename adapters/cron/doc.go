@@ -1,11 +1,14 @@
-// Package cronlock has each run of a job of github.com/robfig/cron/v3 made by one of the replicas of a service, and skipped by the
+// Package cronlock has each run of a job of [github.com/robfig/cron/v3] made by one of the replicas of a service, and skipped by the
 // others.
 //
 //	import cronlock "github.com/seed951563bd/distsync/adapters/cron"
 //
 //	client := dlock.New(redisbackend.New(rdb))
 //	c := cron.New()
-//	c.AddJob("0 * * * *", cronlock.Wrapper(client, "report")(cronlock.Func(report)))
+//	_, err := c.AddJob("0 * * * *", cronlock.Wrapper(client, "report")(cronlock.Func(report)))
+//	if err != nil {
+//		return err
+//	}
 //	c.Start()
 //
 // Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report". The one that has the lock runs the

@@ -1,4 +1,4 @@
-// Package gocronlock has each run of a job of github.com/go-co-op/gocron/v2 made by one of the replicas of a service, and
+// Package gocronlock has each run of a job of [github.com/go-co-op/gocron/v2] made by one of the replicas of a service, and
 // skipped by the others.
 //
 //	import gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
@@ -6,8 +6,14 @@
 //	client := dlock.New(redisbackend.New(rdb))
 //	locker := gocronlock.NewLocker(client)
 //	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
-//	...
-//	scheduler.NewJob(gocron.CronJob("0 * * * *", false), locker.Task("report", report), gocron.WithName("report"))
+//	if err != nil {
+//		return err
+//	}
+//	_, err = scheduler.NewJob(gocron.CronJob("0 * * * *", false), locker.Task("report", report), gocron.WithName("report"))
+//	if err != nil {
+//		return err
+//	}
+//	scheduler.Start()
 //
 // Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report". The one that has the
 // lock runs the job, and the lock is renewed for as long as that takes; the others skip this run. If the process dies, the lock ends with its lease (see [dlock.WithLease]),

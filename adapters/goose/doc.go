@@ -1,10 +1,13 @@
-// Package gooselock has one replica at a time run migrations of github.com/pressly/goose/v3, on any database.
+// Package gooselock has one replica at a time run migrations of [github.com/pressly/goose/v3], on any database.
 //
 //	import gooselock "github.com/seed951563bd/distsync/adapters/goose"
 //
 //	client := dlock.New(redisbackend.New(rdb))
-//	provider, err := goose.NewProvider(goose.DialectClickHouse, db, migrations, goose.WithLocker(gooselock.New(client, "migrations")))
-//	...
+//	provider, err := goose.NewProvider(goose.DialectClickHouse, db, migrations,
+//		goose.WithLocker(gooselock.New(client, "migrations")))
+//	if err != nil {
+//		return err
+//	}
 //	_, err = provider.Up(ctx)
 //
 // goose's own locks are the database's, and some databases have none, or lose them behind a proxy that shares connections (PgBouncer). With this every replica

@@ -1,12 +1,16 @@
-// Package migratelock has one replica at a time run migrations of github.com/golang-migrate/migrate/v4, on any database.
+// Package migratelock has one replica at a time run migrations of [github.com/golang-migrate/migrate/v4], on any database.
 //
 //	import migratelock "github.com/seed951563bd/distsync/adapters/migrate"
 //
 //	client := dlock.New(redisbackend.New(rdb))
 //	driver, err := postgres.WithInstance(db, &postgres.Config{})
-//	...
+//	if err != nil {
+//		return err
+//	}
 //	m, err := migrate.NewWithInstance("iofs", source, "postgres", migratelock.New(driver, client, "migrations"))
-//	...
+//	if err != nil {
+//		return err
+//	}
 //	err = m.Up()
 //
 // The locks of migrate's drivers are the database's: some databases have none, and others lose them behind a proxy that shares connections (PgBouncer). With

@@ -1,5 +1,19 @@
-// Command distsync looks at distributed locks, runs commands under them, and frees those that are stuck, in Redis, Valkey and
-// etcd: see README.md, and distsync help.
+// Command distsync shows who has distributed locks in Redis, Valkey and etcd, runs commands under them, and frees those that are
+// stuck.
+//
+//	git clone https://github.com/seed951563bd/distsync
+//	go -C distsync/cmd/distsync install .
+//
+//	export DISTSYNC_STORE=redis://localhost:6379
+//	distsync ls                            # which locks are held, and by whom
+//	distsync show orders:42                # who has one, for how long, and who stands in line
+//	distsync watch orders:42               # who comes and goes
+//	distsync run nightly -- ./backup       # runs a command while it has the lock
+//	distsync unlock --force orders:42      # takes a lock away from whoever has it
+//	distsync doctor                        # whether locks can work there, for this user
+//
+// The rest says distsync help: which stores there are and how their URLs look, what can be set in the environment, and with which
+// status it exits. With --help each command has examples.
 package main
 
 import (

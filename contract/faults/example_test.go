@@ -9,6 +9,42 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
+// A connection breaks, the client makes another, and the server may not be reached for a while.
+func Example() {
+	server, count := startCounter()
+	defer server.Close()
+	proxy, err := faults.NewProxy(server.Addr().String(), faults.Bytes)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer proxy.Close()
+	ask := func() (string, error) {
+		conn, err := net.Dial("tcp", proxy.Addr())
+		if err != nil {
+			return "", err
+		}
+		defer conn.Close()
+		fmt.Fprintln(conn, "add 1")
+		return bufio.NewReader(conn).ReadString('\n')
+	}
+
+	answer, err := ask()
+	fmt.Printf("%q %v\n", answer, err)
+	proxy.Refuse(true)
+	_, err = ask()
+	fmt.Println("refused:", err != nil)
+	proxy.Refuse(false)
+	answer, err = ask()
+	fmt.Printf("%q %v\n", answer, err)
+	fmt.Println("the server:", count())
+	// Output:
+	// "ok\n" <nil>
+	// refused: true
+	// "ok\n" <nil>
+	// the server: 2
+}
+
 // A client that doesn't get a reply cannot know whether its request was carried out.
 func ExampleProxy_LoseReply() {
 	server, count := startCounter()

@@ -1,6 +1,15 @@
 // Package faults does to the traffic between clients and a real server what networks do to it, at
-// the moment that a test chooses: a [Proxy] cuts connections, holds traffic up, loses one request or
-// one reply, or delivers one request late.
+// the moment that a test chooses. A [Proxy] cuts connections, holds traffic up, loses one request or
+// one reply, or delivers one request late:
+//
+//	proxy, err := faults.NewProxy("127.0.0.1:6379", faults.RESP)
+//	if err != nil {
+//		t.Fatal(err)
+//	}
+//	t.Cleanup(func() { proxy.Close() })
+//	client := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
+//	// … and whatever the test needs of it
+//	proxy.Block(faults.ToClient) // from here on the client hears nothing
 //
 // It is for the tests of those who write a backend. [Proxy.Strike] is what the contract suite wants
 // for Store.Fragile; the other methods are for tests of one's own.
