@@ -25,8 +25,8 @@ type Store struct {
 	hanging  chan struct{}     // closed when steps that hang go on; nil if none is to hang
 	paused   chan struct{}     // closed when renewals go on; nil if they do
 	sessions map[*session]bool // that are open
-	waits    map[*waiting]bool // of those
-	owed     map[string]bool   // owners whose last release wasn't carried out
+	waits    map[*waiting]bool
+	owed     map[string]bool // owners of whom a release was not carried out
 }
 
 // memory is a session of membackend.

@@ -307,6 +307,56 @@ func TestHangUntilRecover(t *testing.T) {
 	})
 }
 
+// Of a step that hung for as long as it could the store doesn't say whether it was carried out, and of one that was never sent it does.
+func TestHangKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		s := store.Open()
+		defer s.Close()
+		store.Hang(1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for _, want := range []backend.ErrorKind{backend.Unknown, backend.Retry} {
+			if _, err := s.Look(ctx, backend.LookRequest{Name: "x"}); !errors.Is(err, context.DeadlineExceeded) || backend.KindOf(err) != want {
+				t.Errorf("Look: %v, of kind %v; want %v", err, backend.KindOf(err), want)
+			}
+		}
+	})
+}
+
+// A renewal that hangs is carried out when renewals go on, and other steps never hang with it.
+func TestRenewalsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		s := store.Open()
+		defer s.Close()
+		_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Owner: "a:1", Lease: time.Minute})
+		must(t, err)
+		store.PauseRenewals()
+		store.Fail(1, errTest) // isn't for renewals
+		renewed := make(chan bool)
+		go func() {
+			res, err := s.Renew(t.Context(), backend.RenewRequest{Name: "x", Owner: "a:1", Lease: time.Hour})
+			renewed <- res.Held && err == nil
+		}()
+		synctest.Wait()
+		store.PauseRenewals()
+		if _, err := s.Look(t.Context(), backend.LookRequest{Name: "x"}); !errors.Is(err, errTest) {
+			t.Errorf("Look = %v", err)
+		}
+		store.ResumeRenewals()
+		if !<-renewed {
+			t.Error("not renewed")
+		}
+		res, err := s.Look(t.Context(), backend.LookRequest{Name: "x", Owner: "a:1"})
+		if err != nil || res.Remaining != time.Hour {
+			t.Errorf("Look = %+v, %v", res, err)
+		}
+		_, err = s.Release(t.Context(), backend.ReleaseRequest{Name: "x", Owner: "a:1"})
+		must(t, err)
+	})
+}
+
 // Faults that add up come one after the other.
 func TestFaultsAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

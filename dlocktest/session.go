@@ -40,7 +40,11 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 
 func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	res, err := through(ctx, s, s.memory.Release, req)
-	s.store.released(req.Owner, err)
+	if err != nil {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		s.store.owed[req.Owner] = true
+	}
 	return res, err
 }
 
@@ -82,11 +86,6 @@ func (s *session) OnAlert(alert func(name string)) {
 func (s *session) Close() error {
 	s.store.mu.Lock()
 	delete(s.store.sessions, s)
-	for w := range s.store.waits {
-		if w.s == s {
-			delete(s.store.waits, w)
-		}
-	}
 	s.store.mu.Unlock()
 	return s.memory.Close()
 }
@@ -107,9 +106,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	w := &waiting{sub, s, req.Name}
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	if s.store.sessions[s] {
-		s.store.waits[w] = true
-	}
+	s.store.waits[w] = true
 	return w, nil
 }
 
@@ -118,15 +115,4 @@ func (w *waiting) Close() {
 	delete(w.s.store.waits, w)
 	w.s.store.mu.Unlock()
 	w.Subscription.Close()
-}
-
-// released notes whether a release was carried out.
-func (s *Store) released(owner string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil {
-		delete(s.owed, owner)
-		return
-	}
-	s.owed[owner] = true
 }
