@@ -42,7 +42,7 @@ type memory interface {
 //
 // When the test and its cleanups that were registered later are over, all faults end, and t fails if somebody still has a lock then, or
 // waits for one: the error says who. What is being given back in the background has time for that: three seconds or, if a fault has kept it
-// from that before, fifteen. What merely stays taken, after a [dlock.AtLeast] or a [dlock.Client.Once], is nobody's fault. Nothing
+// from that before, fifteen. What merely stays taken, after a dlock.AtLeast or a dlock.Client.Once, is nobody's fault. Nothing
 // is said of a test that has failed already. A test that leaves something on purpose, as a process does that crashes, calls [Store.Wipe] at its end.
 //
 // In a bubble of testing/synctest call New inside, with the bubble's t. Leases, waits and that patience are virtual there.
@@ -73,7 +73,7 @@ func (s *Store) Open() backend.Session {
 func (s *Store) Limits() backend.Limits { return s.mem.Limits() }
 
 // Lose takes the lock of that name, of whatever kind, from everybody who has it: all who read, or all permits. Who waits gets it next. Those
-// who had it are told at once, and not only when they next renew: the context of a Do or Hold ends, with a [dlock.Loss] as its cause whose reason is
+// who had it are told at once, and not only when they next renew: the context of a Do or Hold ends, with a dlock.Loss as its cause whose reason is
 // LossGone, or LossTaken if somebody has the lock by then. At once is not before Lose returns: wait for the context or, in a bubble, call
 // synctest.Wait. It is an error of the test if nobody has the lock.
 func (s *Store) Lose(name string) {

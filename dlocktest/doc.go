@@ -1,6 +1,7 @@
-// Package dlocktest is for tests of code that takes a [dlock.Client]: a store for locks in memory, whose faults are called by name.
+// Package dlocktest is for tests of code that uses locks of [github.com/seed951563bd/distsync/dlock]: a store in memory, whose faults are
+// called by name.
 //
-// A [Store] is what such code runs on in a test, in place of a Redis:
+// A [Store] is what such code runs on in a test, in place of a Redis. It takes a *dlock.Client, and knows no difference:
 //
 //	func TestShip(t *testing.T) {
 //		store := dlocktest.New(t)
@@ -19,7 +20,8 @@
 //
 //	other := dlock.New(store)
 //	defer other.Close()
-//	other.Locker("orders:42").Lock()
+//	l := other.Locker("orders:42")
+//	l.Lock() // and l.Unlock() before the test ends
 //
 // That it answers 503 when the store is down: [Store.Fail] has steps fail, and [Store.Hang] has them hang. [Store.Recover] ends both.
 //
