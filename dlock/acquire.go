@@ -489,7 +489,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res backend.AcquireResult, err error) (time.Duration, error) {
 	remaining, err := c.answered(a, at.h, at.sent, res, err)
 	if err == nil && c.forced.Load() != at.forced {
-		c.confirm(ctx, at.h.claim)
+		c.confirm(ctx, at.h.claim, c.forcedLocked)
 	}
 	return remaining, err
 }
@@ -563,23 +563,23 @@ func (c *Client) unusableLocked(a *acquisition) error {
 	}
 }
 
-// confirm asks the store whether a claim that was granted while this client forced a lock has been
-// struck, until it has said so. Whoever holds the claim by then is told.
-func (c *Client) confirm(ctx context.Context, cl *claim) {
-	if c.confirmed(ctx, cl) {
+// confirm asks the store whether it still has a claim that may be lost, until it has said so. Whoever holds the claim by then is
+// told, by way of lost.
+func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
+	if c.confirmed(ctx, cl, lost) {
 		return
 	}
 	c.mu.Lock()
 	defer c.unlock()
 	c.backgroundLocked(func() {
 		var tries backoff
-		for c.pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) && !c.confirmed(c.ctx, cl) {
+		for c.pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) && !c.confirmed(c.ctx, cl, lost) {
 		}
 	})
 }
 
 // confirmed asks once, and says whether it is clear now.
-func (c *Client) confirmed(ctx context.Context, cl *claim) bool {
+func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bool {
 	c.mu.Lock()
 	req := cl.lookRequest()
 	c.unlock()
@@ -589,8 +589,8 @@ func (c *Client) confirmed(ctx context.Context, cl *claim) bool {
 	if cl.kind != req.Kind {
 		return false // it has been downgraded, and what was asked about given back
 	}
-	if err == nil && res.Count == 0 {
-		c.loseClaimLocked(cl, why{reason: LossForced})
+	if err == nil && res.Count == 0 && !cl.dead {
+		lost(cl)
 	}
 	return err == nil || cl.dead || c.now() >= cl.until()
 }

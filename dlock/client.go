@@ -126,6 +126,9 @@ func New(b backend.Backend, opts ...Option) *Client {
 	c.leavable, _ = c.session.(backend.Leavable)
 	_, c.lines = c.session.(backend.Liner)
 	c.inspector, _ = c.session.(backend.Inspector)
+	if a, ok := c.session.(backend.Alerter); ok {
+		a.OnAlert(c.alerted)
+	}
 	return c
 }
 

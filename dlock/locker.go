@@ -253,16 +253,19 @@ func (c *Client) struck(l *Locker, mine []*claim) {
 	c.forced.Add(1)
 	c.struckAt = c.now()
 	for _, cl := range mine {
-		c.loseClaimLocked(cl, why{reason: LossForced})
+		c.forcedLocked(cl)
 	}
 	o := c.objectLocked(l.kind, l.name)
 	for _, cl := range c.claimsLocked(o, l.kind) {
-		c.backgroundLocked(func() { c.confirm(c.ctx, cl) })
+		c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.forcedLocked) })
 	}
 	if o := c.objectLocked(l.kind, l.name); o != nil && o.queue != nil {
 		c.wakeQueueLocked(o.queue)
 	}
 }
+
+// forcedLocked ends a claim that this client has struck.
+func (c *Client) forcedLocked(cl *claim) { c.loseClaimLocked(cl, why{reason: LossForced}) }
 
 // IsLocked asks the store whether anybody holds the lock: one round trip. Like those of the other
 // questions its errors are that of ctx, [ErrClosed], [ErrConflict], and what the store says.

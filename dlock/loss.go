@@ -179,6 +179,18 @@ func (c *Client) goneLocked(cl *claim) {
 	})
 }
 
+// alerted is told by the store that what is held under a name may be lost. It asks, and changes nothing: what has a fixed lease isn't
+// renewed, and nobody need be told of what isn't so.
+func (c *Client) alerted(name string) {
+	c.mu.Lock()
+	defer c.unlock()
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
+		for _, cl := range c.claimsLocked(c.objectLocked(kind, name), kind) {
+			c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.goneLocked) })
+		}
+	}
+}
+
 // inquiryPatience is how long it may take the store to say who has a lock that is lost.
 const inquiryPatience = 100 * time.Millisecond
 

@@ -17,7 +17,7 @@ func newStore(*testing.T) contract.Store {
 	b := membackend.New()
 	return contract.Store{
 		Backend: func() backend.Backend { return b },
-		Wipe:    b.Wipe,
+		Wipe:    b.Forget,
 	}
 }
 

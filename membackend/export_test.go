@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Wipe loses all locks, as a server restarted without persistence does.
-func (b *Backend) Wipe() {
+// Forget loses all locks, as a server restarted without persistence does, and what it has counted, and wakes nobody.
+func (b *Backend) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.objects)

@@ -61,6 +61,21 @@ func (b *Backend) Open() backend.Session {
 // Limits implements [backend.Backend]: there are none, and all kinds of lock.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
+// Wipe loses all locks, and all places in line, as a server does that restarts without its data. As with such a server nobody is told who
+// had a lock: his client finds out when it next renews. Those who wait look again at once, as they do when their connection stands
+// again. Fencing tokens go on growing, as those of a Redis do, where they are the time.
+func (b *Backend) Wipe() {
+	var n news
+	defer n.tell()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.objects)
+	n.wakeup = backend.WakeAll
+	for name := range b.subs {
+		n.woken = append(n.woken, b.waiters(name)...)
+	}
+}
+
 // object returns what a name holds now. The caller has b.mu.
 func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, error) {
 	o := b.objects[name]

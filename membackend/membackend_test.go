@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -240,4 +241,57 @@ func Example() {
 	// Output:
 	// false <nil>
 	// true <nil>
+}
+
+// Wipe loses what is held, and those who wait get in at once: the holder hears of it at his next renewal.
+func TestWipe(t *testing.T) {
+	for name, locker := range map[string]func(*dlock.Client) *dlock.Locker{
+		"plain":  func(c *dlock.Client) *dlock.Locker { return c.Locker("x") },
+		"fenced": func(c *dlock.Client) *dlock.Locker { return c.FencedLocker("x") },
+		"fair":   func(c *dlock.Client) *dlock.Locker { return c.FairLocker("x") },
+		"write":  func(c *dlock.Client) *dlock.Locker { return c.RWLocker("x").Writer() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := membackend.New()
+				log := dlock.WithLogger(slog.New(slog.DiscardHandler))
+				c, other := dlock.New(b, log), dlock.New(b, log)
+				defer c.Close()
+				defer other.Close()
+				held, err := locker(c).Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := make(chan *dlock.Hold)
+				go func() {
+					h, err := locker(other).Acquire(t.Context())
+					if err != nil {
+						t.Error(err)
+					}
+					got <- h
+				}()
+				synctest.Wait()
+				began := time.Now()
+				b.Wipe()
+				next := <-got
+				if time.Since(began) > time.Second { // of a fair lock a place comes back first
+					t.Errorf("the next got in after %v", time.Since(began))
+				}
+				before, _ := held.Token()
+				if after, ok := next.Token(); ok && after <= before {
+					t.Errorf("token %d after %d", after, before)
+				}
+				if held.Err() != nil {
+					t.Errorf("the holder was told at once: %v", held.Err())
+				}
+				<-held.Lost()
+				if d := time.Since(began); d > dlock.DefaultLease/3 {
+					t.Errorf("the holder was told after %v", d)
+				}
+				if err := next.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }

@@ -1,0 +1,547 @@
+package dlocktest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/dlocktest"
+)
+
+func quiet() dlock.Option { return dlock.WithLogger(slog.New(slog.DiscardHandler)) }
+
+// clientOf returns a client with that id, which is closed with the test.
+func clientOf(t *testing.T, store *dlocktest.Store, id string, opts ...dlock.Option) *dlock.Client {
+	c := dlock.New(store, append(opts, quiet(), dlock.WithClientID(id))...)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func acquire(t *testing.T, l *dlock.Locker, opts ...dlock.AcquireOption) *dlock.Hold {
+	t.Helper()
+	h, err := l.Acquire(t.Context(), opts...)
+	must(t, err)
+	return h
+}
+
+// everywhere runs a test in real time and in a bubble.
+func everywhere(t *testing.T, test func(t *testing.T)) {
+	t.Run("real time", test)
+	t.Run("bubble", func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// kinds are the ways to have the lock "x".
+var kinds = map[string]func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error){
+	"plain": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) { return c.Locker("x").Acquire(ctx) },
+	"fenced": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
+		return c.FencedLocker("x").Acquire(ctx)
+	},
+	"fair": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) { return c.FairLocker("x").Acquire(ctx) },
+	"write": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
+		return c.RWLocker("x").Writer().Acquire(ctx)
+	},
+	"read": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
+		return c.RWLocker("x").Reader().Acquire(ctx)
+	},
+	"permits": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
+		return c.Semaphore("x", 3).Acquire(ctx, 2)
+	},
+	"fixed lease": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
+		return c.Locker("x").Acquire(ctx, dlock.Lease(time.Hour))
+	},
+}
+
+// Whoever has a lock of any kind loses it, and is told without waiting for a renewal; who waits has it next.
+func TestLose(t *testing.T) {
+	for name, acquire := range kinds {
+		next := acquire
+		if name == "read" {
+			next = kinds["write"] // who reads needn't wait
+		}
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(t *testing.T) {
+				store := dlocktest.New(t)
+				a, b := clientOf(t, store, "a"), clientOf(t, store, "b")
+				held, err := acquire(a, t.Context())
+				must(t, err)
+				store.Held(t, "x")
+				got := make(chan *dlock.Hold)
+				go func() {
+					h, err := next(b, t.Context())
+					if err != nil {
+						t.Error(err)
+					}
+					got <- h
+				}()
+				for len(b.Waits()) == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				began := time.Now()
+				store.Lose("x")
+				<-held.Context().Done()
+				h := <-got
+				if took := time.Since(began); took > dlock.DefaultLease/4 { // a renewal comes later
+					t.Errorf("it took %v", took)
+				}
+				l, ok := errors.AsType[*dlock.Loss](context.Cause(held.Context()))
+				if !ok || l.Reason != dlock.LossGone && l.Reason != dlock.LossTaken {
+					t.Errorf("the cause is %v", context.Cause(held.Context()))
+				}
+				store.Held(t, "x")
+				if err := held.Release(t.Context()); !errors.Is(err, dlock.ErrLost) {
+					t.Errorf("Release of what was lost: %v", err)
+				}
+				must(t, h.Release(t.Context()))
+				store.Free(t, "x")
+			})
+		})
+	}
+}
+
+// All who read lose it, in all clients, and all permits come back.
+func TestLoseWhatSeveralHave(t *testing.T) {
+	for _, kind := range []string{"read", "permits"} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := dlocktest.New(t)
+				var all []*dlock.Hold
+				for _, id := range []string{"a", "b", "c"} {
+					c, take := clientOf(t, store, id), kinds[kind]
+					if kind == "permits" {
+						take = func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
+							return c.Semaphore("x", 3).Acquire(ctx, 1)
+						}
+					}
+					h, err := take(c, t.Context())
+					must(t, err)
+					all = append(all, h)
+				}
+				store.Lose("x")
+				synctest.Wait()
+				for i, h := range all {
+					if !errors.Is(h.Err(), dlock.ErrLost) {
+						t.Errorf("%d: %v", i, h.Err())
+					}
+				}
+				store.Free(t, "x")
+			})
+		})
+	}
+}
+
+// Who reads under his own write loses both.
+func TestLoseAWriteAndAReadUnderIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		rw, ctx := clientOf(t, store, "a").RWLocker("x"), dlock.WithOwner(t.Context(), dlock.NewOwner())
+		w, err := rw.Writer().Acquire(ctx)
+		must(t, err)
+		r, err := rw.Reader().Acquire(ctx)
+		must(t, err)
+		store.Lose("x")
+		<-w.Lost()
+		<-r.Lost()
+		store.Free(t, "x")
+	})
+}
+
+// To lose what nobody has is an error of the test, which says so, also where it merely stays taken.
+func TestLoseWhatNobodyHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(recorder)
+		store := dlocktest.New(r)
+		store.Lose("x")
+		must(t, acquire(t, clientOf(t, store, "a").Locker("y"), dlock.AtLeast(time.Hour)).Release(t.Context()))
+		store.Lose("y")
+		r.wants(t, []string{"Lose", `nobody has the lock "x"`}, []string{"Lose", `nobody has the lock "y"`, "stays taken for another 1h0m0s", `client "a"`})
+		if ok, err := clientOf(t, store, "b").Locker("y").TryLock(t.Context()); ok || err != nil {
+			t.Errorf("TryLock of what stays taken: %v, %v", ok, err)
+		}
+	})
+}
+
+// A holder is told by Lose while renewals hang, too.
+func TestLoseWhileRenewalsArePaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		h := acquire(t, clientOf(t, store, "a").Locker("x"))
+		store.PauseRenewals()
+		time.Sleep(dlock.DefaultLease / 2) // one hangs
+		store.Lose("x")
+		synctest.Wait()
+		if l, ok := errors.AsType[*dlock.Loss](h.Err()); !ok || l.Reason != dlock.LossGone {
+			t.Errorf("lost: %v", h.Err())
+		}
+	})
+}
+
+var errTest = errors.New("connection refused")
+
+// The next n steps fail, whichever clients send them, with the error that was given, and those after them don't.
+func TestFail(t *testing.T) {
+	everywhere(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		a, b := clientOf(t, store, "a").Locker("x"), clientOf(t, store, "b").Locker("x")
+		store.Fail(2, errTest)
+		for _, l := range []*dlock.Locker{a, b} {
+			if ok, err := l.TryLock(t.Context()); ok || !errors.Is(err, errTest) || !errors.Is(err, dlock.ErrUnavailable) {
+				t.Errorf("TryLock = %v, %v", ok, err)
+			}
+			store.Free(t, "x")
+		}
+		if ok, err := a.TryLock(t.Context()); !ok || err != nil {
+			t.Errorf("TryLock after that = %v, %v", ok, err)
+		}
+		a.Unlock()
+	})
+}
+
+// Without an error they fail with one that says that the store is down; with one that has a kind, as one of that kind.
+func TestFailKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		s := store.Open()
+		defer s.Close()
+		refused := fmt.Errorf("wrapped: %w", &backend.Error{Kind: backend.Refused, Err: errTest})
+		for _, test := range []struct {
+			err  error
+			want backend.ErrorKind
+			text string
+		}{
+			{nil, backend.Retry, "the store is down"},
+			{errTest, backend.Retry, "connection refused"},
+			{refused, backend.Refused, "wrapped: connection refused"},
+			{&backend.Error{Kind: backend.Unknown, Err: errTest}, backend.Unknown, "connection refused"},
+		} {
+			store.Fail(1, test.err)
+			_, err := s.Look(t.Context(), backend.LookRequest{Name: "x"})
+			if err == nil || backend.KindOf(err) != test.want || !strings.Contains(err.Error(), test.text) {
+				t.Errorf("Fail(1, %v): %v, of kind %v", test.err, err, backend.KindOf(err))
+			}
+		}
+		store.Fail(0, errTest)
+		_, err := s.Look(t.Context(), backend.LookRequest{Name: "x"})
+		must(t, err)
+	})
+}
+
+// All steps fail while the store is down, until it recovers: then who waits gets in, and what was to be given back is.
+func TestFailUntilRecover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		a, b := clientOf(t, store, "a").Locker("x"), clientOf(t, store, "b").Locker("x")
+		a.Lock()
+		store.Fail(-1, errTest)
+		if err := a.UnlockContext(t.Context()); !errors.Is(err, errTest) {
+			t.Errorf("Unlock = %v", err)
+		}
+		if err := b.LockContext(t.Context(), dlock.Wait(time.Second)); !errors.Is(err, dlock.ErrUnavailable) {
+			t.Errorf("LockContext = %v", err)
+		}
+		for what, f := range map[string]func() error{
+			"ForceUnlock": func() error { _, err := b.ForceUnlock(t.Context()); return err },
+			"IsLocked":    func() error { _, err := b.IsLocked(t.Context()); return err },
+			"Holder":      func() error { _, err := b.Holder(t.Context()); return err },
+		} {
+			if err := f(); !errors.Is(err, errTest) {
+				t.Errorf("%s = %v", what, err)
+			}
+		}
+		store.Held(t, "x")
+		store.Recover()
+		must(t, b.LockContext(t.Context()))
+		b.Unlock()
+	})
+}
+
+// Steps that hang return with their context, and were not carried out.
+func TestHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		l := clientOf(t, store, "a").Locker("x")
+		store.Hang(1)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if err := l.LockContext(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, dlock.ErrUnavailable) {
+			t.Errorf("LockContext = %v", err)
+		}
+		store.Free(t, "x")
+		must(t, l.LockContext(t.Context()))
+		l.Unlock()
+	})
+}
+
+// Steps that hang are carried out when the store recovers.
+func TestHangUntilRecover(t *testing.T) {
+	everywhere(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		l := clientOf(t, store, "a").Locker("x")
+		store.Hang(-1)
+		locked := make(chan error)
+		go func() { locked <- l.LockContext(t.Context()) }()
+		time.Sleep(20 * time.Millisecond)
+		select {
+		case err := <-locked:
+			t.Fatalf("locked: %v", err)
+		default:
+		}
+		store.Free(t, "x")
+		store.Recover()
+		must(t, <-locked)
+		store.Held(t, "x")
+		l.Unlock()
+	})
+}
+
+// Of a step that hung for as long as it could the store doesn't say whether it was carried out, and of one that was never sent it does.
+func TestHangKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		s := store.Open()
+		defer s.Close()
+		store.Hang(1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for _, want := range []backend.ErrorKind{backend.Unknown, backend.Retry} {
+			if _, err := s.Look(ctx, backend.LookRequest{Name: "x"}); !errors.Is(err, context.DeadlineExceeded) || backend.KindOf(err) != want {
+				t.Errorf("Look: %v, of kind %v; want %v", err, backend.KindOf(err), want)
+			}
+		}
+	})
+}
+
+// A renewal that hangs is carried out when renewals go on, and other steps never hang with it.
+func TestRenewalsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		s := store.Open()
+		defer s.Close()
+		_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Owner: "a:1", Lease: time.Minute})
+		must(t, err)
+		store.PauseRenewals()
+		store.Fail(1, errTest) // isn't for renewals
+		renewed := make(chan bool)
+		go func() {
+			res, err := s.Renew(t.Context(), backend.RenewRequest{Name: "x", Owner: "a:1", Lease: time.Hour})
+			renewed <- res.Held && err == nil
+		}()
+		synctest.Wait()
+		store.PauseRenewals()
+		if _, err := s.Look(t.Context(), backend.LookRequest{Name: "x"}); !errors.Is(err, errTest) {
+			t.Errorf("Look = %v", err)
+		}
+		store.ResumeRenewals()
+		if !<-renewed {
+			t.Error("not renewed")
+		}
+		res, err := s.Look(t.Context(), backend.LookRequest{Name: "x", Owner: "a:1"})
+		if err != nil || res.Remaining != time.Hour {
+			t.Errorf("Look = %+v, %v", res, err)
+		}
+		_, err = s.Release(t.Context(), backend.ReleaseRequest{Name: "x", Owner: "a:1"})
+		must(t, err)
+	})
+}
+
+// Faults that add up come one after the other.
+func TestFaultsAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		s := store.Open()
+		defer s.Close()
+		other := errors.New("another")
+		store.Fail(1, errTest)
+		store.Hang(1)
+		store.Fail(1, other)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for i, want := range []error{errTest, context.DeadlineExceeded, other, nil} {
+			if i == 2 {
+				ctx = t.Context()
+			}
+			if _, err := s.Look(ctx, backend.LookRequest{Name: "x"}); !errors.Is(err, want) || want == nil && err != nil {
+				t.Errorf("step %d: %v; want %v", i, err, want)
+			}
+		}
+	})
+}
+
+// A client can be closed while its steps hang, and what it has can be given back after that.
+func TestCloseWhileStepsHang(t *testing.T) {
+	everywhere(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		c := clientOf(t, store, "a")
+		h := acquire(t, c.Locker("x"))
+		store.Hang(-1)
+		failed := make(chan error)
+		go func() { failed <- c.Locker("y").LockContext(context.Background()) }()
+		time.Sleep(20 * time.Millisecond) // it may hang by then, or find the client closed
+		must(t, c.Close())
+		if err := <-failed; !errors.Is(err, dlock.ErrClosed) {
+			t.Errorf("Lock = %v", err)
+		}
+		store.Recover()
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("Release after Close: %v", err)
+		}
+		store.Free(t, "x")
+	})
+}
+
+// While renewals are paused a lock ends with its lease: its holder is told why, and who waits gets in. When they go on
+// it is held for as long as anybody wants.
+func TestPauseRenewals(t *testing.T) {
+	for name, acquire := range kinds {
+		if name == "fixed lease" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := dlocktest.New(t)
+				a, b := clientOf(t, store, "a"), clientOf(t, store, "b")
+				held, err := acquire(a, t.Context())
+				must(t, err)
+				store.PauseRenewals()
+				store.PauseRenewals() // it may be said twice
+				began := time.Now()
+				<-held.Context().Done()
+				l, ok := errors.AsType[*dlock.Loss](context.Cause(held.Context()))
+				if took := time.Since(began); !ok || l.Reason != dlock.LossExpired || took > dlock.DefaultLease || took < dlock.DefaultLease/2 {
+					t.Errorf("after %v: %v", took, context.Cause(held.Context()))
+				}
+				next, err := acquire(b, t.Context())
+				must(t, err)
+				if took := time.Since(began); took > dlock.DefaultLease+time.Second {
+					t.Errorf("the next got in after %v", took)
+				}
+				store.ResumeRenewals()
+				store.ResumeRenewals()
+				time.Sleep(time.Hour)
+				must(t, next.Err())
+				must(t, next.Release(t.Context()))
+			})
+		})
+	}
+}
+
+// A pause that is shorter than the lease costs nobody his lock: the renewals that hang are carried out then.
+func TestPauseRenewalsForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		h := acquire(t, clientOf(t, store, "a").Locker("x"))
+		store.PauseRenewals()
+		time.Sleep(dlock.DefaultLease * 2 / 3)
+		store.ResumeRenewals()
+		time.Sleep(time.Hour)
+		must(t, h.Err())
+		must(t, h.Release(t.Context()))
+	})
+}
+
+// In real time leases run out, too.
+func TestPauseRenewalsInRealTime(t *testing.T) {
+	store := dlocktest.New(t)
+	h := acquire(t, clientOf(t, store, "a", dlock.WithLease(100*time.Millisecond)).Locker("x"))
+	store.PauseRenewals()
+	<-h.Lost()
+	if !errors.Is(h.Err(), dlock.ErrLost) {
+		t.Errorf("lost: %v", h.Err())
+	}
+	store.ResumeRenewals()
+	h = acquire(t, clientOf(t, store, "b").Locker("x"))
+	must(t, h.Release(t.Context()))
+}
+
+// When everything is wiped who waits gets in, and holders hear of it when they next renew.
+func TestWipe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		a, b := clientOf(t, store, "a"), clientOf(t, store, "b")
+		held := acquire(t, a.FencedLocker("x"))
+		got := make(chan *dlock.Hold)
+		go func() { got <- acquire(t, b.FencedLocker("x")) }()
+		synctest.Wait()
+		began := time.Now()
+		store.Wipe()
+		next := <-got
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the next got in after %v", took)
+		}
+		must(t, held.Err()) // as it doesn't know
+		<-held.Lost()
+		if took := time.Since(began); took > dlock.DefaultLease/3 {
+			t.Errorf("the holder was told after %v", took)
+		}
+		before, _ := held.Token()
+		if after, _ := next.Token(); after <= before {
+			t.Errorf("token %d after %d", after, before)
+		}
+		must(t, next.Release(t.Context()))
+	})
+}
+
+// Held and Free say who has a lock, and how.
+func TestAssertions(t *testing.T) {
+	for name, test := range map[string]struct {
+		take func(t *testing.T, c *dlock.Client)
+		says []string
+	}{
+		"plain": {func(t *testing.T, c *dlock.Client) { c.Locker("x").Lock() }, []string{`client "web-1"`}},
+		"fair":  {func(t *testing.T, c *dlock.Client) { c.FairLocker("x").Lock() }, []string{`client "web-1"`}},
+		"write": {func(t *testing.T, c *dlock.Client) { c.RWLocker("x").Lock() }, []string{`client "web-1" (write)`}},
+		"read":  {func(t *testing.T, c *dlock.Client) { c.RWLocker("x").RLock() }, []string{`client "web-1" (read)`}},
+		"re-entry": {func(t *testing.T, c *dlock.Client) {
+			l := c.Locker("x").For(dlock.NewOwner())
+			l.Lock()
+			l.Lock()
+		}, []string{`client "web-1" (2 times)`}},
+		"permits": {func(t *testing.T, c *dlock.Client) {
+			for n := 1; n <= 2; n++ {
+				_, err := c.Semaphore("x", 9).Acquire(t.Context(), n)
+				must(t, err)
+			}
+		}, []string{`client "web-1" (1 permit)`, `client "web-1" (2 permits)`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := new(recorder)
+				store := dlocktest.New(t)
+				store.Held(r, "x")
+				store.Free(t, "x")
+				test.take(t, clientOf(t, store, "web-1"))
+				store.Held(t, "x")
+				store.Free(r, "x")
+				r.wants(t, []string{"Held", `nobody has the lock "x"`}, append(test.says, "Free", `the lock "x" is held by`))
+				store.Wipe()
+			})
+		})
+	}
+}
+
+// What stays taken is neither held nor free, and the assertions say who has given it back.
+func TestAssertionsOfWhatStaysTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(recorder)
+		store := dlocktest.New(t)
+		must(t, acquire(t, clientOf(t, store, "a").Locker("x"), dlock.AtLeast(time.Minute)).Release(t.Context()))
+		store.Held(r, "x")
+		store.Free(r, "x")
+		r.wants(t, []string{"Held", `"x"`, `another 1m0s`, `client "a"`}, []string{"Free", `"x"`, `another 1m0s`, `client "a"`})
+		time.Sleep(time.Minute)
+		store.Free(t, "x")
+	})
+}

@@ -1,0 +1,64 @@
+// Package dlocktest is for tests of code that uses locks of [github.com/seed951563bd/distsync/dlock]: a store in memory, whose faults are
+// called by name.
+//
+// A [Store] is what such code runs on in a test, in place of a Redis. It takes a *dlock.Client, and knows no difference:
+//
+//	func TestShip(t *testing.T) {
+//		store := dlocktest.New(t)
+//		client := dlock.New(store)
+//		defer client.Close()
+//
+//		// ... the code under test is given client
+//	}
+//
+// At the end of the test the Store looks whether anybody still has a lock, or waits for one, and fails the test if so: a path on which
+// somebody forgets to unlock is found by the tests that take it.
+//
+// # What can be tested with it
+//
+// That a handler answers 423 while another has the lock: take the lock with a second client, as another process would, and call the handler.
+//
+//	other := dlock.New(store)
+//	defer other.Close()
+//	l := other.Locker("orders:42")
+//	l.Lock() // and l.Unlock() before the test ends
+//
+// That it answers 503 when the store is down: [Store.Fail] has steps fail, and [Store.Hang] has them hang. [Store.Recover] ends both.
+//
+//	store.Fail(-1, nil) // all steps, until Recover
+//
+// That a job stops when its lock is lost: [Store.Lose] takes a lock away, and whoever has it is told at once.
+//
+//	store.Lose("import")
+//
+// That it stops, too, when nothing is heard of the store for so long that the lock ends: [Store.PauseRenewals]. And that
+// nothing is done twice, or that somebody notices, when the store has forgotten who had the lock: [Store.Wipe].
+//
+// That somebody has a lock while something goes on, and nobody after it: [Store.Held] and [Store.Free].
+//
+// # Time
+//
+// Everything works in real time: give the client a short lease where one is to run out, dlock.WithLease(200*time.Millisecond). In a bubble of
+// testing/synctest it need not be short, since waiting costs nothing there, and synctest.Wait says when everybody has got as far as he
+// can. Make the Store and its clients inside the bubble, with its t, and close the clients before it ends:
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		store := dlocktest.New(t)
+//		client := dlock.New(store)
+//		defer client.Close()
+//
+//		done := make(chan error)
+//		go func() { done <- importOrders(t.Context(), client) }()
+//		synctest.Wait() // it has its lock, and works
+//
+//		store.Lose("import")
+//		if err := <-done; !errors.Is(err, dlock.ErrLost) {
+//			t.Errorf("it ended with %v", err)
+//		}
+//	})
+//
+// # What it doesn't show
+//
+// A Store is one machine that never fails by itself, and its clock is that of the test. What a server does in a failover, and what a network does to
+// requests, is tested in this repository, on servers: see docs/reliability.md there.
+package dlocktest

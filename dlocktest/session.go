@@ -1,0 +1,118 @@
+package dlocktest
+
+import (
+	"context"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// session is one client's view: membackend's, with faults. It isn't Prompt, since a step may hang, and renews one by one, since one may hang and
+// the others not.
+type session struct {
+	memory
+	store *Store
+
+	// Guarded by store.mu.
+	alert  func(name string)
+	client string // its id, once it has asked for a lock
+}
+
+var (
+	_ backend.Leavable = (*session)(nil)
+	_ backend.Alerter  = (*session)(nil)
+)
+
+// through carries out a step, unless a fault keeps it from that.
+func through[Req, Res any](ctx context.Context, s *session, do func(context.Context, Req) (Res, error), req Req) (res Res, err error) {
+	_, renews := any(req).(backend.RenewRequest)
+	if err := s.store.undergo(ctx, renews); err != nil {
+		return res, err
+	}
+	return do(ctx, req)
+}
+
+func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	s.store.mu.Lock()
+	s.client = clientOf(req.Owner)
+	s.store.mu.Unlock()
+	return through(ctx, s, s.memory.Acquire, req)
+}
+
+func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	res, err := through(ctx, s, s.memory.Release, req)
+	if err != nil {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		s.store.owed[req.Owner] = true
+	}
+	return res, err
+}
+
+func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	return through(ctx, s, s.memory.Renew, req)
+}
+
+func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	return through(ctx, s, s.memory.ForceRelease, req)
+}
+
+func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	return through(ctx, s, s.memory.Look, req)
+}
+
+func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	return through(ctx, s, s.memory.KeepPlaces, req)
+}
+
+func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	return through(ctx, s, s.memory.Inspect, req)
+}
+
+func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+	return through(ctx, s, s.memory.List, req)
+}
+
+// Settle implements [backend.Leavable]: a step that is left is over.
+func (s *session) Settle() {}
+
+// OnAlert implements [backend.Alerter].
+func (s *session) OnAlert(alert func(name string)) {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.alert = alert
+}
+
+// Close implements [backend.Session].
+func (s *session) Close() error {
+	s.store.mu.Lock()
+	delete(s.store.sessions, s)
+	s.store.mu.Unlock()
+	return s.memory.Close()
+}
+
+// waiting is that a client waits for a lock: it is woken when that is released.
+type waiting struct {
+	backend.Subscription
+	s    *session
+	name string
+}
+
+// Subscribe implements [backend.Notifier].
+func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	sub, err := s.memory.Subscribe(ctx, req)
+	if err != nil || req.Watches {
+		return sub, err
+	}
+	w := &waiting{sub, s, req.Name}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.store.waits[w] = true
+	return w, nil
+}
+
+func (w *waiting) Close() {
+	w.s.store.mu.Lock()
+	delete(w.s.store.waits, w)
+	w.s.store.mu.Unlock()
+	w.Subscription.Close()
+}
