@@ -22,6 +22,8 @@ import (
 // servers isn't acquired at one moment, but is held by all of them when the call returns. A store that doesn't answer about one of the locks keeps
 // the others for a second at most.
 //
+// Each lock is acquired with the defaults of its Locker, see [Locker.With], but for the wait, which is one for all: the shortest that any of them has.
+//
 // Two Lockers for one lock are an error, also where they are of different kinds, such as both sides of an [RWLocker]. Where they are
 // of two clients nobody notices, and the lock is never acquired.
 //
@@ -112,7 +114,7 @@ func (m *MultiLocker) Lock() {
 	var tries backoff
 	for {
 		t := m.wanted(ctx, false)
-		failed := t.acquire(ctx, acquireOptions{}, nil)
+		failed := t.acquire(ctx, acquireOptions{endless: true}, nil)
 		if failed == nil {
 			return
 		}
