@@ -52,10 +52,7 @@ func All(lockers ...*Locker) *MultiLocker {
 	return m
 }
 
-var (
-	errNoLockers = errors.New("there are no Lockers")
-	errNoLocker  = errors.New("a Locker is nil, or wasn't made by a Client")
-)
+var errNoLockers = errors.New("there are no Lockers")
 
 // unfit says what speaks against locking these together.
 func unfit(lockers []*Locker) error {
@@ -67,9 +64,9 @@ func unfit(lockers []*Locker) error {
 		key    lockKey
 	}
 	seen := make(map[lock]bool, len(lockers))
-	for _, l := range lockers {
+	for i, l := range lockers {
 		if l == nil || l.client == nil {
-			return errNoLocker
+			return fmt.Errorf("lockers[%d] is nil, or wasn't made by a Client", i)
 		}
 		if k := (lock{l.client, l.key()}); seen[k] {
 			return fmt.Errorf("%q is there twice", l.name)

@@ -16,9 +16,13 @@ import (
 
 // leasables are the ways in which a call acquires a lock, of every kind, with what gives it back.
 var leasables = map[string]func(c *Client, opts ...AcquireOption) (func() error, error){
-	"plain":  func(c *Client, opts ...AcquireOption) (func() error, error) { return acquireOf(c.Locker("x"), opts) },
-	"fenced": func(c *Client, opts ...AcquireOption) (func() error, error) { return acquireOf(c.FencedLocker("x"), opts) },
-	"fair":   func(c *Client, opts ...AcquireOption) (func() error, error) { return acquireOf(c.FairLocker("x"), opts) },
+	"plain": func(c *Client, opts ...AcquireOption) (func() error, error) { return acquireOf(c.Locker("x"), opts) },
+	"fenced": func(c *Client, opts ...AcquireOption) (func() error, error) {
+		return acquireOf(c.FencedLocker("x"), opts)
+	},
+	"fair": func(c *Client, opts ...AcquireOption) (func() error, error) {
+		return acquireOf(c.FairLocker("x"), opts)
+	},
 	"write": func(c *Client, opts ...AcquireOption) (func() error, error) {
 		return acquireOf(c.RWLocker("x").Writer(), opts)
 	},
