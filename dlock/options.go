@@ -89,7 +89,7 @@ func WithLogger(l *slog.Logger) Option {
 // is named for), as the calling thread is in Java: a goroutine re-enters what it holds, and must
 // itself unlock it. It is for code that was written that way; Go itself gives goroutines no
 // identity, and [WithOwner] says more clearly what is meant. Each plain call reads a stack trace then,
-// which takes 2 us and more.
+// which takes 2 us and more. The default is that they are the Locker's: see [Locker].
 func WithGoroutineOwners() Option {
 	return func(c *Client) error {
 		c.goroutineOwners = true
@@ -97,7 +97,7 @@ func WithGoroutineOwners() Option {
 	}
 }
 
-// AcquireOption changes one acquiring call.
+// AcquireOption changes one acquiring call, or those of a Locker: see [Locker.With].
 type AcquireOption func(*acquireOptions)
 
 type acquireOptions struct {
@@ -113,7 +113,7 @@ type acquireOptions struct {
 	permits, limit int // of a semaphore
 }
 
-// Lease sets a fixed lease: the lock ends by itself after it, and is not renewed. Less than 1 ms is
+// Lease sets a fixed lease: the lock ends by itself after it, and is not renewed. Less than 1 ms, and more than ten years, is
 // an error of the call; fractions of a millisecond are dropped. If the caller's owner holds the lock
 // already and it is being renewed, d is ignored; if it has a fixed lease, that becomes the longer of d
 // and what is left. A re-entry without Lease into a hold that has one is renewed until it is unlocked;
@@ -154,7 +154,7 @@ func Wait(d time.Duration) AcquireOption {
 // Such a hold isn't handed on inside the client. With [Lease] the lease is the longer of both. Whoever re-enters with AtLeast has the lock stay taken
 // for the longest of what was asked for. A fair lock that was given to who stood in line has its d from its first renewal on, which follows at once, and so have those of a [MultiLocker].
 //
-// A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is
+// The default is none: a lock is free as soon as it is unlocked. Parts of a millisecond count as one. A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is
 // released: it wraps [errors.ErrUnsupported], and nothing is acquired.
 func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
