@@ -158,11 +158,11 @@ func (h *Hold) LogValue() slog.Value {
 	return slog.GroupValue(append(attrs, more...)...)
 }
 
-// LogValue returns the hold as a group: name, kind, holder, caller (By), since, until, renewed, lease, count and, where there are some, permits and token.
+// LogValue returns the hold as a group: name, kind, holder, caller (By), since, until, fixed (whether it has a fixed lease), lease, count and, where there are some, permits and token.
 func (i HoldInfo) LogValue() slog.Value {
 	attrs := []slog.Attr{
 		slog.String("name", i.Name), slog.String("kind", i.Kind.String()), slog.String("holder", i.HolderID), slog.String("caller", i.By),
-		slog.Time("since", i.Since), slog.Time("until", i.Until), slog.Bool("renewed", i.Renewed), slog.Duration("lease", i.Lease), slog.Int("count", i.Count),
+		slog.Time("since", i.Since), slog.Time("until", i.Until), slog.Bool("fixed", !i.Renewed), slog.Duration("lease", i.Lease), slog.Int("count", i.Count),
 	}
 	if i.Permits > 0 {
 		attrs = append(attrs, slog.Int("permits", i.Permits))

@@ -85,7 +85,7 @@ func TestWhatIsLogged(t *testing.T) {
 			"nothing":                     {Holder{}, nil},
 			"a holder":                    {Holder{ID: "you:7", Client: "you", Kind: backend.Read, Count: 2, Remaining: time.Second}, m{"holder": "you:7", "client": "you", "kind": "read", "count": 2.0, "left": 1e9}},
 			"one that has given it back":  {Holder{ID: "a", Remaining: time.Second, Kept: true}, m{"holder": "a", "kind": "exclusive", "count": 0.0, "left": 1e9, "kept": true}},
-			"who holds":                   {c.Holds()[2], m{"name": "x", "kind": "fenced", "holder": "me:1", "caller": c.Holds()[2].By, "since": began.Format(time.RFC3339Nano), "until": until, "renewed": true, "lease": 30e9, "count": 1.0, "token": token}},
+			"who holds":                   {c.Holds()[2], m{"name": "x", "kind": "fenced", "holder": "me:1", "caller": c.Holds()[2].By, "since": began.Format(time.RFC3339Nano), "until": until, "fixed": false, "lease": 30e9, "count": 1.0, "token": token}},
 			"who waits":                   {c.Waits()[0], m{"name": "x", "kind": "fenced", "caller": "locker", "since": began.Format(time.RFC3339Nano), "until": began.Add(time.Minute).Format(time.RFC3339Nano), "place": 1.0}},
 			"a lock that is free":         {LockInfo{Name: "x"}, m{"name": "x", "kind": "exclusive", "holders": []any{}}},
 			"a lock that many have":       {LockInfo{Name: "x", Kind: backend.Write, Holders: make([]Holder, 1000), More: 5}, m{"name": "x", "kind": "write", "holders": []any{"", "", "", "", "", "", "", "", "", ""}, "more": 995.0}},
