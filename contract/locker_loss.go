@@ -18,7 +18,7 @@ var lossCases = []testCase{
 	{"Lost", "is closed where nothing is held and when the hold is lost, and never by an unlock", locker(lostChannel)},
 	{"ErrLost and ErrNotHeld", "what was lost is told from what was never held, for ten leases", locker(lostOrNotHeld)},
 	{"a fixed lease", "isn't renewed, and ends", locker(fixedLease)},
-	{"a watched lock", "is renewed for as long as it is held, ahead of time, and not after", locker(watched)},
+	{"a watched lock", "is renewed for as long as it is held, ahead of time, and not after, beside others with leases of their own", locker(watched)},
 	{"a renewal fails for a while", "the lock isn't lost", locker(renewalHiccup)},
 	{"renewals fail past the lease", "the lock is lost no later than the lease that was promised", locker(renewalsFail)},
 	{"renewals are never answered", "Lost is closed although no reply ever comes", locker(renewalsHang)},
@@ -153,6 +153,7 @@ func watched(l *lab) {
 	lk, ctx := p.Locker("a"), l.ctxOf()
 	l.noError(lk.LockContext(ctx), "LockContext")
 	owner, lost := p.owner("a"), lk.Lost(ctx)
+	short, long := l.acquire(l.process(dlock.WithLease(l.longLease())).Locker("short"), dlock.RenewedLease(lease)), l.acquire(p.Locker("long"), dlock.RenewedLease(l.longLease()))
 	length := lease * 5 / 4
 	if l.h.Virtual {
 		length = 100 * lease
@@ -169,13 +170,21 @@ func watched(l *lab) {
 	}
 	// Three renewals a lease, and some play for the grid that makes batches.
 	leases := int(length / lease)
-	if n := p.count(which{kind: renewStep}); n < 2*leases || l.h.Virtual && n > 5*leases {
+	if n := p.count(which{kind: renewStep, name: "a"}); n < 2*leases || l.h.Virtual && n > 5*leases {
 		l.Errorf("renewed %d times in %v, with a lease of %v", n, length, lease)
 	}
+	if left := l.look("short", "").Remaining; isOver(short.Lost()) || left > lease+2*l.leaseStep() {
+		l.Errorf("with a lease of its own of %v, of a client with %v, a lock has %v left: %v", lease, l.longLease(), left, short.Err())
+	}
+	if left := l.look("long", "").Remaining; isOver(long.Lost()) || left < l.longLease()/2 {
+		l.Errorf("with a lease of its own of %v, of a client with %v, a lock has %v left: %v", l.longLease(), lease, left, long.Err())
+	}
+	l.release(short)
+	l.release(long)
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	sent := time.Now()
 	l.sleep(lease / 2)
-	for _, s := range p.steps(which{kind: renewStep}) {
+	for _, s := range p.steps(which{kind: renewStep, name: "a"}) {
 		if s.at.After(sent) {
 			l.Errorf("renewed %v after the unlock", s.at.Sub(sent))
 		}

@@ -348,6 +348,7 @@ func badInput(l *lab) {
 		"a lease of 0":                 lk.LockContext(l.ctx, dlock.Lease(0)),
 		"a negative lease":             lk.LockContext(l.ctx, dlock.Lease(-time.Second)),
 		"a lease under 1 ms":           second(lk.TryLock(l.ctx, dlock.Lease(time.Millisecond-1))),
+		"a renewed lease of 0":         lk.LockContext(l.ctx, dlock.RenewedLease(0)),
 		"a lease under 1 ms in Do":     lk.Do(l.ctx, fn, dlock.Lease(time.Microsecond)),
 		"a negative wait":              second(lk.TryLock(l.ctx, dlock.Wait(-1))),
 		"a negative wait in Do":        lk.Do(l.ctx, fn, dlock.Wait(-time.Second)),
@@ -403,6 +404,13 @@ func leaseLimits(l *lab) {
 	}
 	l.eventuallyFree("a")
 	l.wantError(lk.UnlockContext(l.ctx), "the unlock", dlock.ErrLost)
+
+	renewed := p.Locker("b")
+	l.lock(renewed, dlock.RenewedLease(time.Second+300*time.Microsecond))
+	if got, want := p.steps(which{kind: acquireStep, name: "b"})[0].lease, l.legal(time.Second); got != want {
+		l.Errorf("the store is asked for a renewed lease of %v, want %v", got, want)
+	}
+	renewed.UnlockContext(l.ctx) // on a busy machine it may have been lost
 }
 
 func (p *process) limits() backend.Limits { return p.inner.Limits() }

@@ -22,6 +22,8 @@ import (
 // servers isn't acquired at one moment, but is held by all of them when the call returns. A store that doesn't answer about one of the locks keeps
 // the others for a second at most.
 //
+// Each lock is acquired with the defaults of its Locker, see [Locker.With], but for the wait, which is one for all: the shortest that any of them has.
+//
 // Two Lockers for one lock are an error, also where they are of different kinds, such as both sides of an [RWLocker]. Where they are
 // of two clients nobody notices, and the lock is never acquired.
 //
@@ -50,10 +52,7 @@ func All(lockers ...*Locker) *MultiLocker {
 	return m
 }
 
-var (
-	errNoLockers = errors.New("there are no Lockers")
-	errNoLocker  = errors.New("a Locker is nil, or wasn't made by a Client")
-)
+var errNoLockers = errors.New("there are no Lockers")
 
 // unfit says what speaks against locking these together.
 func unfit(lockers []*Locker) error {
@@ -65,9 +64,9 @@ func unfit(lockers []*Locker) error {
 		key    lockKey
 	}
 	seen := make(map[lock]bool, len(lockers))
-	for _, l := range lockers {
+	for i, l := range lockers {
 		if l == nil || l.client == nil {
-			return errNoLocker
+			return fmt.Errorf("lockers[%d] is nil, or wasn't made by a Client", i)
 		}
 		if k := (lock{l.client, l.key()}); seen[k] {
 			return fmt.Errorf("%q is there twice", l.name)
@@ -112,7 +111,7 @@ func (m *MultiLocker) Lock() {
 	var tries backoff
 	for {
 		t := m.wanted(ctx, false)
-		failed := t.acquire(ctx, acquireOptions{}, nil)
+		failed := t.acquire(ctx, acquireOptions{endless: true}, nil)
 		if failed == nil {
 			return
 		}

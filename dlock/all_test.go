@@ -333,7 +333,7 @@ func TestAllOfBadInput(t *testing.T) {
 	}{
 		"none":               {All(), "", nil, "no Lockers"},
 		"not made by All":    {new(MultiLocker), "", nil, "no Lockers"},
-		"nil":                {All(x, nil), "x", nil, "nil"},
+		"nil":                {All(x, nil), "x", nil, "lockers[1] is nil"},
 		"not made":           {All(x, new(Locker)), "x, ", nil, "nil"},
 		"the same":           {All(x, x), "x, x", nil, `"x" is there twice`},
 		"of the same lock":   {All(x, c.Locker("y"), c.Locker("x")), "x, y, x", nil, "twice"},

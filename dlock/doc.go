@@ -28,7 +28,8 @@
 //
 // A lock is held on a lease: the store frees it when the lease runs out, so that a holder that dies
 // does not keep everybody out for ever. While a program holds a lock, its client renews the lease
-// each time a third of it has passed. This does not guarantee that only one holder is acting at any
+// each time a third of it has passed. How long it is says [WithLease], or [RenewedLease] for one acquisition; one of [Lease] isn't
+// renewed. This does not guarantee that only one holder is acting at any
 // moment (that takes fencing: a resource that refuses stale writers): a process that is paused for
 // longer than its lease finds out only when it wakes.
 //
@@ -91,7 +92,8 @@
 // How a lock was lost says a [Loss], which every error about it wraps. [Client.Holds], [Client.Waits], [Client.Losses] and [Client.Stats] are what a
 // client knows itself; [Locker.Holder], [Client.Inspect] and [Client.Locks] ask the store, which knows a holder by the id of
 // its client, host and process by default, and a number. [WithTrace] has functions called as things happen. The log ([WithLogger]) has warnings, for
-// what needs somebody, records of level info, which explain, and at level debug each acquisition and release.
+// what needs somebody, records of level info, which explain, and at level debug each acquisition and release. What a program logs
+// itself with log/slog, errors, Holds and Lockers among it, has the same attributes: see [Error.LogValue].
 //
 // # When things go wrong
 //

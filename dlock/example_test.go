@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -759,4 +760,87 @@ func ExampleAll() {
 	// Output:
 	// 100 100
 	// dlock: lock "account:alice, account:alice": "account:alice" is there twice
+}
+
+// A lease of its own: this job goes on through an outage of the store of some minutes, which other locks of the client, with leases of 30 s, are lost
+// in. It is renewed for as long as it is held.
+func ExampleRenewedLease() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	ctx := context.Background()
+
+	job := client.Locker("migration")
+	if err := job.LockContext(ctx, dlock.RenewedLease(10*time.Minute)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	left, err := job.TTL(ctx) // if nobody renewed it any more: who crashes keeps others out for so long
+	fmt.Println(left.Round(time.Minute), err)
+	fmt.Println(job.UnlockContext(ctx))
+	// Output:
+	// 10m0s <nil>
+	// <nil>
+}
+
+// With makes a Locker whose calls have options as defaults, for code that can't give any: Lock of a sync.Locker.
+func ExampleLocker_With() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+
+	l := client.Locker("orders:42").With(dlock.RenewedLease(10*time.Second), dlock.Wait(time.Second))
+	var mu sync.Locker = l
+	mu.Lock() // which waits for as long as it takes
+	fmt.Println(client.Holds()[0].Lease)
+	mu.Unlock()
+
+	// A call's own options come after the defaults.
+	h, err := l.Acquire(context.Background(), dlock.RenewedLease(time.Minute))
+	fmt.Println(client.Holds()[0].Lease, err)
+	fmt.Println(h.Release(context.Background()))
+	// Output:
+	// 10s
+	// 1m0s <nil>
+	// <nil>
+}
+
+// An error that is logged says in attributes what it is about, by the names that the client's own records have. The whole sentence is
+// among them.
+func ExampleError_LogValue() {
+	logger := slog.New(slog.NewJSONHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 && a.Key == slog.TimeKey {
+			return slog.Attr{} // so that the output is the same each time
+		}
+		return a
+	}}))
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	client.Locker("orders:42").Lock() // somebody is inside
+
+	err := client.Locker("orders:42").LockContext(context.Background(), dlock.Wait(0))
+	logger.Warn("later, then", "err", err)
+	// Output:
+	// {"level":"WARN","msg":"later, then","err":{"msg":"dlock: lock \"orders:42\": not acquired in time: held by another","op":"lock","name":"orders:42","reason":"held"}}
+}
+
+// So does a Hold, and what Client.Holds, Client.Waits and Client.Inspect return.
+func ExampleHold_LogValue() {
+	client := dlock.New(membackend.New(), dlock.WithClientID("billing"))
+	defer client.Close()
+	ctx := context.Background()
+
+	h, err := client.Locker("orders:42").Acquire(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, a := range h.LogValue().Group() {
+		fmt.Println(a.Key)
+	}
+	fmt.Println(h.Release(ctx))
+	// Output:
+	// name
+	// kind
+	// holder
+	// until
+	// <nil>
 }

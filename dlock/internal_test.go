@@ -257,18 +257,23 @@ func TestStoredLease(t *testing.T) {
 
 func TestRenewalsComeInTimeAndOnAGrid(t *testing.T) {
 	for _, lease := range []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second, 30 * time.Second} {
-		h := &claim{lease: lease, watched: true}
-		h.deadline.Store(int64(time.Hour))
-		cells := map[instant]bool{}
-		for sent := instant(0); sent < lease; sent += lease / 1000 {
-			at := h.next(sent + lease/3)
-			cells[at] = true
-			if at <= sent || at > sent+lease/3 {
-				t.Fatalf("lease %v: the renewal after a request at %v is due at %v", lease, sent, at)
+		for name, h := range map[string]*claim{
+			"a lock": {lease: lease, watched: true},
+			"a read with a lease longer than the client's": {lease: 100 * lease, watched: true, kind: backend.Read},
+		} {
+			c := &Client{lease: lease}
+			h.deadline.Store(int64(time.Hour))
+			cells := map[instant]bool{}
+			for sent := instant(0); sent < lease; sent += lease / 1000 {
+				at := c.nextLook(h, sent)
+				cells[at] = true
+				if at <= sent || at > sent+lease/3 {
+					t.Fatalf("%s, lease %v: the renewal after a request at %v is due at %v", name, lease, sent, at)
+				}
 			}
-		}
-		if len(cells) > 18 {
-			t.Errorf("lease %v: %d different times of renewal within one lease", lease, len(cells))
+			if len(cells) > 18 {
+				t.Errorf("%s, lease %v: %d different times of renewal within one lease", name, lease, len(cells))
+			}
 		}
 	}
 }

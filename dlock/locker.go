@@ -35,6 +35,8 @@ type Locker struct {
 	kind   backend.Kind
 	owner  Owner     // whose the plain calls are; zero: the variable's
 	plain  *variable // what the plain calls have
+
+	defaults []AcquireOption // of its acquiring calls; none as a rule
 }
 
 // A variable is what the plain calls of a Locker have: as a mutex does, it says whether it is locked, not by
@@ -76,21 +78,36 @@ func (l *Locker) For(o Owner) *Locker {
 	l.mustBeMade()
 	o.mustBeSomebody("For")
 	bound := newLocker(l.client, l.kind, l.name)
-	bound.owner = o
+	bound.owner, bound.defaults = o, l.defaults
 	return bound
+}
+
+// With returns a Locker for the same lock whose acquiring calls have these options as defaults. What l has as defaults comes before them, and a call's own options come after: of two
+// that say the same the last counts. The plain calls are made in the name of whoever makes those of l, if that is an owner; otherwise they are a variable of
+// their own, as with another Locker of that name (see [Client.Locker]). So with [Locker.For] it makes no difference which comes first.
+//
+// Lock has them, too: a [Lease] or a [RenewedLease] is what With is for where code wants a [sync.Locker]. But it waits for as long as that takes, whatever [Wait] says, since it couldn't
+// say that it hasn't got the lock. TryLock with Wait as a default waits for so long; Wait(0) has it not wait.
+//
+// An option that can't be used (nil, a lease that is too short) is an error of the calls, and of Lock a panic, and not of With.
+func (l *Locker) With(opts ...AcquireOption) *Locker {
+	l.mustBeMade()
+	with := newLocker(l.client, l.kind, l.name)
+	with.owner, with.defaults = l.owner, slices.Concat(l.defaults, opts)
+	return with
 }
 
 // Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store
 // can't be reached or returns errors, also such as somebody must put right first (a wrong password),
 // it keeps trying and logs that now and then. It panics where waiting can't help, with an [*Error]: one that wraps [ErrClosed] if the client is or gets closed,
 // [ErrConflict] if the lock's name holds something that is not such a lock, [ErrUpgrade], [errors.ErrUnsupported] if
-// the store doesn't know the kind of lock, or one that says that the name is empty.
+// the store doesn't know the kind of lock, or one that says that the name is empty, or what is wrong with an option of [Locker.With].
 func (l *Locker) Lock() {
 	l.mustBeMade()
 	ctx := context.Background()
 	var tries backoff
 	for {
-		_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{}, nil)
+		_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{endless: true}, nil)
 		if err == nil {
 			return
 		}
@@ -109,7 +126,8 @@ func isHopeless(err error) bool {
 			return true
 		}
 	}
-	return false
+	_, ok := errors.AsType[optionError](err)
+	return ok
 }
 
 // Unlock releases the lock. It panics, with an [*Error] that wraps [ErrNotHeld], if the caller
@@ -136,7 +154,7 @@ func (l *Locker) mayHaveLost() bool {
 }
 
 // LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
-// until it is unlocked, unless [Lease] is given.
+// until it is unlocked, unless [Lease] is given. The default is to wait as long as ctx does.
 //
 // Its errors are that of ctx, and its cause if it has another; [ErrNotAcquired] after the wait;
 // [ErrLost] if the hold that the call re-enters is lost, that of its context or of its owner, or if the wait ends on a Locker whose last hold was lost and nobody has unlocked it; [ErrNotHeld]
@@ -329,14 +347,28 @@ func (l *Locker) acquire(ctx context.Context, who caller, o acquireOptions, opts
 	return h, err
 }
 
-// options applies opts to what a call for the lock does by default, and checks the outcome.
+// options applies the Locker's defaults and opts to what a call for the lock does otherwise, and checks the outcome.
 func (l *Locker) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
+	switch {
+	case len(opts) == 0:
+		opts = l.defaults
+	case len(l.defaults) > 0:
+		opts = slices.Concat(l.defaults, opts)
+	}
 	o, err := l.client.options(o, opts)
 	if err == nil && o.keeps {
 		err = l.keeps()
 	}
+	if err != nil {
+		err = optionError{err}
+	}
 	return o, err
 }
+
+// An optionError says what is wrong with an option. No further call helps.
+type optionError struct{ error }
+
+func (e optionError) Unwrap() error { return e.error }
 
 // unlock gives back one hold of whoever calls.
 func (l *Locker) unlock(ctx context.Context) error {

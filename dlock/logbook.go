@@ -99,9 +99,20 @@ func (b *logbook) log(r record) {
 		return
 	}
 	entry := slog.NewRecord(r.time, r.level, "dlock: "+r.msg, 0)
+	for i, arg := range r.args {
+		if err, ok := arg.(error); ok {
+			r.args[i] = sentence{err}
+		}
+	}
 	entry.Add(r.args...)
 	b.logger.Handler().Handle(ctx, entry)
 }
+
+// A sentence is an error in a record of ours, which is text whatever it is: what an [Error] says of the lock in attributes, see [Error.LogValue], the
+// record says itself.
+type sentence struct{ error }
+
+func (s sentence) Unwrap() error { return s.error }
 
 // written returns a channel that is closed when everything is written.
 func (b *logbook) written() <-chan struct{} {

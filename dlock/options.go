@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// DefaultLease is the lease of locks that are taken without [Lease], unless [WithLease] says
+// DefaultLease is the lease of locks that are taken without [Lease] and [RenewedLease], unless [WithLease] says
 // otherwise. They are renewed each time a third of it has passed.
 const DefaultLease = 30 * time.Second
 
 // Option configures a [Client].
 type Option func(*Client) error
 
-// WithLease sets the lease of locks that are taken without [Lease]: how long such a lock outlives a
-// holder that crashes, and how long a holder that is cut off from the store may believe in it. They
+// WithLease sets the lease of locks that are taken without [Lease] and [RenewedLease], of elections and of [Client.Once]: how long such a lock
+// outlives a holder that crashes, and how long a holder that is cut off from the store may believe in it. They
 // are renewed each time a third of it has passed, so it should be many round trips and well above
 // the pauses of a process: seconds. The default is [DefaultLease], the minimum 1 ms or what the
 // store allows; fractions of a millisecond are dropped.
@@ -89,7 +89,7 @@ func WithLogger(l *slog.Logger) Option {
 // is named for), as the calling thread is in Java: a goroutine re-enters what it holds, and must
 // itself unlock it. It is for code that was written that way; Go itself gives goroutines no
 // identity, and [WithOwner] says more clearly what is meant. Each plain call reads a stack trace then,
-// which takes 2 us and more. Without it such calls are the [Locker]'s, whatever goroutine makes them.
+// which takes 2 us and more. The default is that they are the Locker's: see [Locker].
 func WithGoroutineOwners() Option {
 	return func(c *Client) error {
 		c.goroutineOwners = true
@@ -97,33 +97,49 @@ func WithGoroutineOwners() Option {
 	}
 }
 
-// AcquireOption changes one acquiring call.
+// AcquireOption changes one acquiring call, or those of a Locker: see [Locker.With].
 type AcquireOption func(*acquireOptions)
 
 type acquireOptions struct {
 	lease   time.Duration
-	fixed   bool // the lease was given: it is not renewed
+	given   bool // the lease was given
+	fixed   bool // and it is not renewed
 	wait    time.Duration
 	bounded bool // the wait was given
+	endless bool // the call can't say that its wait is over: there is none
 	atLeast time.Duration
 	keeps   bool // atLeast was given
 
 	permits, limit int // of a semaphore
 }
 
-// Lease sets a fixed lease: the lock ends by itself after it, and is not renewed. Less than 1 ms is
+// Lease sets a fixed lease: the lock ends by itself after it, and is not renewed. Less than 1 ms, and more than ten years, is
 // an error of the call; fractions of a millisecond are dropped. If the caller's owner holds the lock
 // already and it is being renewed, d is ignored; if it has a fixed lease, that becomes the longer of d
 // and what is left. A re-entry without Lease into a hold that has one is renewed until it is unlocked;
-// then the hold ends by itself after what is left of its lease.
+// then the hold ends by itself after what is left of its lease. The default is none: a lock is renewed.
 func Lease(d time.Duration) AcquireOption {
-	return func(o *acquireOptions) { o.lease, o.fixed = d, true }
+	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
+}
+
+// RenewedLease sets the lease of one acquisition that is renewed until the lock is unlocked, each time a third of d has passed: what [WithLease], whose lease is the default, does
+// for a whole client. A short one lets others in soon after the holder has died; with a long one the lock outlives an outage of the store, and is the later found to have been taken away.
+// It should be many round trips and well above the pauses of a process: see WithLease. Less than 1 ms and more than ten years are errors of the call; fractions of
+// a millisecond are dropped, and less than the store allows (2 s on etcd) is what it allows.
+//
+// A hold has one lease, that of whoever acquired it: if the caller's owner holds the lock already and it is being renewed, d is ignored. If it has a fixed lease it
+// is renewed from then on with the longer of d and what is left, until this call's unlock; then the hold ends by itself after what is left of that. Inside a client
+// a lock is handed on to, and shared by, those only that want the same lease; others ask the store. Who reads is renewed as often as the client's lease has it, at least.
+//
+// Of several of [Lease] and RenewedLease the last counts.
+func RenewedLease(d time.Duration) AcquireOption {
+	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, false }
 }
 
 // Wait bounds how long an acquiring call waits for the lock, counted from the call; 0 is a single
 // attempt, which isn't bounded itself: where the store hangs it takes as long as the context or the
 // store's client allow, so that in a handler a short wait may be better; and a negative wait is an error of the call. When it is over [Locker.TryLock] answers
-// false, the others [ErrNotAcquired]. The default is 0 for TryLock and no bound for the others.
+// false, the others [ErrNotAcquired]. The default is 0 for TryLock and no bound for the others. [Locker.Lock] can't say that a wait is over, and has none.
 func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }
@@ -138,9 +154,8 @@ func Wait(d time.Duration) AcquireOption {
 // Such a hold isn't handed on inside the client. With [Lease] the lease is the longer of both. Whoever re-enters with AtLeast has the lock stay taken
 // for the longest of what was asked for. A fair lock that was given to who stood in line has its d from its first renewal on, which follows at once, and so have those of a [MultiLocker].
 //
-// A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is
-// released: it wraps [errors.ErrUnsupported], and nothing is acquired. Without AtLeast a lock is free
-// when it is unlocked.
+// The default is none: a lock is free as soon as it is unlocked. Parts of a millisecond count as one. A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is
+// released: it wraps [errors.ErrUnsupported], and nothing is acquired.
 func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
 }
@@ -153,13 +168,16 @@ func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 			return o, err
 		}
 	}
-	if !o.fixed {
+	if !o.given {
 		o.lease = c.lease
 	}
 	if err := checkLease(o.lease); err != nil {
 		return o, err
 	}
 	o.lease = o.lease.Truncate(time.Millisecond)
+	if !o.fixed {
+		o.lease = max(o.lease, c.limits.MinLease)
+	}
 	if o.keeps {
 		if err := checkKeep(o.atLeast); err != nil {
 			return o, err
@@ -168,6 +186,9 @@ func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 		if o.fixed {
 			o.lease = max(o.lease, o.atLeast)
 		}
+	}
+	if o.endless {
+		o.wait, o.bounded = 0, false
 	}
 	if o.wait < 0 {
 		return o, fmt.Errorf("the wait %v is negative", o.wait)

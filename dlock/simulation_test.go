@@ -324,8 +324,11 @@ func (h *history) stay(r *rand.Rand) {
 // options returns how a call locks, and until when.
 func (h *history) options(ctx context.Context, r *rand.Rand) (context.Context, context.CancelFunc, []AcquireOption) {
 	var opts []AcquireOption
-	if r.IntN(4) == 0 {
+	switch r.IntN(8) {
+	case 0, 1:
 		opts = append(opts, Lease(time.Duration(1+r.IntN(4000))*time.Millisecond))
+	case 2:
+		opts = append(opts, RenewedLease([]time.Duration{500 * time.Millisecond, 3 * time.Second, 20 * time.Second}[r.IntN(3)]))
 	}
 	if r.IntN(4) == 0 {
 		opts = append(opts, Wait(time.Duration(r.IntN(3)*r.IntN(300))*time.Millisecond))

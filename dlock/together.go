@@ -103,7 +103,21 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 			p.within = p.locker.present(p.who)
 		}
 	}
+	t.agree()
 	return nil
+}
+
+// agree has all parts wait for the shortest of the times that their Lockers have as defaults: the wait is one for all.
+func (t *together) agree() {
+	shortest := t.parts[0].o
+	for _, p := range t.parts {
+		if p.o.bounded && (!shortest.bounded || p.o.wait < shortest.wait) {
+			shortest = p.o
+		}
+	}
+	for _, p := range t.parts {
+		p.o.wait, p.o.bounded = shortest.wait, shortest.bounded
+	}
 }
 
 // watchVariables has Lockers found that are dropped with the MultiLocker.

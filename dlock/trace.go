@@ -148,8 +148,8 @@ type SubscriptionChange struct {
 	Err  error // why it broke
 }
 
-// WithTrace has the functions of t called. Several may be set; they are called in that order. What t is changed to later
-// makes no difference. Without it nothing is called.
+// WithTrace has the functions of t called. Several may be set; they are called in that order. The default is none. What t is changed to later
+// makes no difference.
 func WithTrace(t *Trace) Option {
 	return func(c *Client) error {
 		if t == nil {

@@ -125,7 +125,7 @@ func (cl *claim) ring(c *Client, now instant) {
 		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
 	case cl.watched || rules[cl.kind].asserted || cl.goal() > cl.until():
 		c.alarms.batch = append(c.alarms.batch, cl)
-		c.scheduleLocked(&cl.alarm, cl.next(now+cl.effective()/6)) // if it isn't answered by then
+		c.scheduleLocked(&cl.alarm, c.next(cl, now, 6)) // if it isn't answered by then
 	default:
 		c.scheduleLocked(&cl.alarm, cl.until())
 	}
@@ -136,7 +136,7 @@ func (cl *claim) ring(c *Client, now instant) {
 func (c *Client) nextLook(cl *claim, sent instant) instant {
 	switch {
 	case cl.watched, cl.goal() > cl.until():
-		return cl.next(sent + cl.effective()/3)
+		return c.next(cl, sent, 3)
 	case rules[cl.kind].asserted:
 		return min(sent+c.lease/3, cl.until())
 	default:
@@ -165,11 +165,16 @@ func (cl *claim) effective() time.Duration {
 	return lease
 }
 
-// next returns the time of the next renewal where it should be at about the instant at: a little
+// next returns the time of the next renewal where it should be about such a part of a lease after that instant: a little
 // earlier, on a grid that all claims with this lease share, so that they are renewed in batches. It
 // is never after the deadline.
-func (cl *claim) next(at instant) instant {
-	return min(at-at%max(cl.effective()/16, 1), cl.until())
+func (c *Client) next(cl *claim, after instant, part time.Duration) instant {
+	lease := cl.effective()
+	if rules[cl.kind].asserted {
+		lease = min(lease, c.lease) // however much longer its own is
+	}
+	at := after + lease/part
+	return min(at-at%max(lease/16, 1), cl.until())
 }
 
 // renewLocked starts the renewal of a batch.
@@ -261,8 +266,7 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 		// It was downgraded meanwhile, and what was asked about is given back.
 	case err != nil:
 		c.troubledLocked(cl, why{err: err})
-		retry := now + cl.effective()/16
-		c.scheduleLocked(&cl.alarm, min(cl.alarm.at, cl.next(retry)))
+		c.scheduleLocked(&cl.alarm, min(cl.alarm.at, c.next(cl, now, 16)))
 	case !res.Held:
 		c.goneLocked(cl)
 	case now >= cl.until():

@@ -1,0 +1,223 @@
+package dlock
+
+import (
+	"errors"
+	"log/slog"
+)
+
+// What users log says in attributes what it is about, by the names that records of this package have: name, kind, holder, and so on.
+
+// mostLogged is how many of many names are logged.
+const mostLogged = 10
+
+// LogValue returns what happened as a group: msg, the whole sentence; op; name; and reason, a word for what it wraps: "held" ([ErrHeld]), "unavailable", "not_held", "lost", "closed",
+// "conflict", "upgrade", "too_many", "no_limit" or "unsupported", if it is one of these. Of a [Loss] it is that one's reason, with what [Loss.LogValue] has beside.
+func (e *Error) LogValue() slog.Value {
+	if e == nil {
+		return slog.Value{}
+	}
+	attrs := []slog.Attr{slog.String("msg", e.Error()), slog.String("op", e.Op), slog.String("name", e.Name)}
+	if l, ok := errors.AsType[*Loss](e.Err); ok {
+		attrs = append(attrs, l.attrs()...)
+	} else if reason := reasonOf(e.Err); reason != "" {
+		attrs = append(attrs, slog.String("reason", reason))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// reasons are what an error can be in a word, the most telling first.
+var reasons = []struct {
+	err  error
+	word string
+}{
+	{ErrClosed, "closed"},
+	{ErrConflict, "conflict"},
+	{ErrUpgrade, "upgrade"},
+	{ErrTooMany, "too_many"},
+	{ErrNoLimit, "no_limit"},
+	{errors.ErrUnsupported, "unsupported"},
+	{ErrLost, "lost"},
+	{ErrNotHeld, "not_held"},
+	{ErrUnavailable, "unavailable"},
+	{ErrHeld, "held"},
+}
+
+// reasonOf returns what an error is in a word, or nothing.
+func reasonOf(err error) string {
+	for _, r := range reasons {
+		if errors.Is(err, r.err) {
+			return r.word
+		}
+	}
+	return ""
+}
+
+// LogValue returns the loss as a group: msg, the whole sentence, and the attributes of the record "lock lost": name, kind, holder, reason, held, renewed and, where
+// there is one, by, paused or err.
+func (l *Loss) LogValue() slog.Value {
+	if l == nil {
+		return slog.Value{}
+	}
+	attrs := []slog.Attr{slog.String("msg", l.Error()), slog.String("name", l.Name)}
+	return slog.GroupValue(append(attrs, l.attrs()...)...)
+}
+
+// attrs returns what there is to say of a loss, but for the lock's name.
+func (l *Loss) attrs() []slog.Attr {
+	attrs := []slog.Attr{
+		slog.String("kind", l.Kind.String()), slog.String("holder", l.Holder), slog.String("reason", l.Reason.String()),
+		slog.Duration("held", l.Held), slog.Duration("renewed", l.Renewed),
+	}
+	switch {
+	case l.By != "":
+		attrs = append(attrs, slog.String("by", l.By))
+	case l.Paused > 0:
+		attrs = append(attrs, slog.Duration("paused", l.Paused))
+	case l.Err != nil:
+		attrs = append(attrs, slog.String("err", l.Err.Error()))
+	}
+	return attrs
+}
+
+// LogValue returns the lock's name and kind as a group. It asks nobody.
+func (l *Locker) LogValue() slog.Value {
+	if l == nil {
+		return slog.Value{}
+	}
+	return slog.GroupValue(slog.String("name", l.name), slog.String("kind", l.kind.String()))
+}
+
+// LogValue returns the lock's name and that it is a read-write lock, which is the kind "write", as a group. It asks nobody.
+func (rw *RWLocker) LogValue() slog.Value {
+	if rw == nil {
+		return slog.Value{}
+	}
+	return rw.writer.LogValue()
+}
+
+// LogValue returns the semaphore's name, its kind and permits, how many there are, as a group. It asks nobody.
+func (s *Semaphore) LogValue() slog.Value {
+	if s == nil {
+		return slog.Value{}
+	}
+	return slog.GroupValue(slog.String("name", s.locker.name), slog.String("kind", s.locker.kind.String()), slog.Int("permits", s.permits))
+}
+
+// LogValue returns the name and the kind of the lock, and leads (see [Election.IsLeader]), as a group. It asks nobody.
+func (e *Election) LogValue() slog.Value {
+	if e == nil || e.locker.client == nil {
+		return slog.Value{}
+	}
+	return slog.GroupValue(slog.String("name", e.locker.name), slog.String("kind", e.locker.kind.String()), slog.Bool("leads", e.IsLeader()))
+}
+
+// LogValue returns locks, how many they are, and names, the first ten, as a group. It asks nobody.
+func (m *MultiLocker) LogValue() slog.Value {
+	if m == nil {
+		return slog.Value{}
+	}
+	return severalValue(m.lockers)
+}
+
+func severalValue(all []*Locker, more ...slog.Attr) slog.Value {
+	names := []string{}
+	for _, l := range all[:min(len(all), mostLogged)] {
+		if l != nil {
+			names = append(names, l.name)
+		}
+	}
+	return slog.GroupValue(append([]slog.Attr{slog.Int("locks", len(all)), slog.Any("names", names)}, more...)...)
+}
+
+// LogValue returns the client's id as a group.
+func (c *Client) LogValue() slog.Value {
+	if c == nil {
+		return slog.Value{}
+	}
+	return slog.GroupValue(slog.String("id", c.id))
+}
+
+// LogValue returns what is held as a group: name, kind, holder, until (see [Hold.Until]) and, of a fenced lock, token. Of several locks it is locks, how many there are, names, the
+// first ten, until and token. It asks nobody, and doesn't say whether the lock is held: [Hold.Err] does.
+func (h *Hold) LogValue() slog.Value {
+	if h == nil || h.ctx == nil {
+		return slog.Value{}
+	}
+	more := []slog.Attr{slog.Time("until", h.Until())}
+	if token, ok := h.Token(); ok {
+		more = append(more, slog.Uint64("token", token))
+	}
+	if all := h.several(); all != nil {
+		var lockers []*Locker
+		for _, p := range all.given {
+			lockers = append(lockers, p.locker)
+		}
+		return severalValue(lockers, more...)
+	}
+	attrs := []slog.Attr{slog.String("name", h.locker.name), slog.String("kind", h.hold.kind.String()), slog.String("holder", h.HolderID())}
+	return slog.GroupValue(append(attrs, more...)...)
+}
+
+// LogValue returns the hold as a group: name, kind, holder, caller (By), since, until, fixed (whether it has a fixed lease), lease, count and, where there are some, permits and token.
+func (i HoldInfo) LogValue() slog.Value {
+	attrs := []slog.Attr{
+		slog.String("name", i.Name), slog.String("kind", i.Kind.String()), slog.String("holder", i.HolderID), slog.String("caller", i.By),
+		slog.Time("since", i.Since), slog.Time("until", i.Until), slog.Bool("fixed", !i.Renewed), slog.Duration("lease", i.Lease), slog.Int("count", i.Count),
+	}
+	if i.Permits > 0 {
+		attrs = append(attrs, slog.Int("permits", i.Permits))
+	}
+	if i.Token > 0 {
+		attrs = append(attrs, slog.Uint64("token", i.Token))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// LogValue returns the call as a group: name, kind, caller (By), since, until if that is known, place and, where there are some, permits.
+func (i WaitInfo) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("name", i.Name), slog.String("kind", i.Kind.String()), slog.String("caller", i.By), slog.Time("since", i.Since)}
+	if !i.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", i.Until))
+	}
+	attrs = append(attrs, slog.Int("place", i.Place))
+	if i.Permits > 0 {
+		attrs = append(attrs, slog.Int("permits", i.Permits))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// LogValue returns the holder as a group: holder (ID), client if it is known, kind, count, left (Remaining), and kept if it is. The zero Holder, which is nobody, is nil.
+func (h Holder) LogValue() slog.Value {
+	if h == (Holder{}) {
+		return slog.Value{}
+	}
+	attrs := []slog.Attr{slog.String("holder", h.ID)}
+	if h.Client != "" {
+		attrs = append(attrs, slog.String("client", h.Client))
+	}
+	attrs = append(attrs, slog.String("kind", h.Kind.String()), slog.Int("count", h.Count), slog.Duration("left", h.Remaining))
+	if h.Kept {
+		attrs = append(attrs, slog.Bool("kept", true))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// LogValue returns the lock as a group: name, kind, holders (the ids of the first ten), more (how many others have it), waiting (how many stand in line for a fair lock) and, of a
+// semaphore, limit.
+func (i LockInfo) LogValue() slog.Value {
+	ids := []string{}
+	for _, h := range i.Holders[:min(len(i.Holders), mostLogged)] {
+		ids = append(ids, h.ID)
+	}
+	attrs := []slog.Attr{slog.String("name", i.Name), slog.String("kind", i.Kind.String()), slog.Any("holders", ids)}
+	if more := i.More + len(i.Holders) - len(ids); more > 0 {
+		attrs = append(attrs, slog.Int("more", more))
+	}
+	if len(i.Line) > 0 {
+		attrs = append(attrs, slog.Int("waiting", len(i.Line)))
+	}
+	if i.Limit > 0 {
+		attrs = append(attrs, slog.Int("limit", i.Limit))
+	}
+	return slog.GroupValue(attrs...)
+}
