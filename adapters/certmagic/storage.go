@@ -47,7 +47,7 @@ type lock struct {
 // New returns a storage with the locks of a client. It panics if either is nil.
 func New(storage certmagic.Storage, client *dlock.Client) *Storage {
 	if storage == nil || client == nil {
-		panic("certmagiclock: the storage or the client is nil")
+		panic("certmagiclock: New: the storage or the client is nil")
 	}
 	return &Storage{Storage: storage, client: client, locks: make(map[string]*lock)}
 }

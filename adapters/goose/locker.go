@@ -27,10 +27,10 @@ type Locker struct {
 	hold   atomic.Pointer[dlock.Hold]
 }
 
-// New returns a Locker with the lock that a client has by that name. It panics if client is nil.
+// New returns a Locker with the lock that a client has by that name. It panics if client is nil or the name is empty.
 func New(client *dlock.Client, name string) *Locker {
-	if client == nil {
-		panic("gooselock: the client is nil")
+	if client == nil || name == "" {
+		panic("gooselock: New: the client is nil or the name is empty")
 	}
 	return &Locker{client: client, name: name, turn: make(chan struct{}, 1)}
 }
