@@ -120,7 +120,7 @@ func (w *wrapper) acquire(ctx context.Context, end context.CancelCauseFunc) (*dl
 	hold, err := w.locker.Acquire(ctx, opts...)
 	if !timer.Stop() && err == nil {
 		hold.Release(ctx) // its context has ended just now, and the run is no worse than one that came later
-		err = fmt.Errorf("lock %q: %w", prefix+w.name, errPatience)
+		err = fmt.Errorf("cronlock: lock %q: %w", prefix+w.name, errPatience)
 	}
 	return hold, err
 }

@@ -110,7 +110,7 @@ func (l *Locker) lock(ctx context.Context, key string) (*run, error) {
 	hold, err := l.client.Locker(prefix+key).Acquire(ctx, l.options()...)
 	if err == nil && !timer.Stop() {
 		hold.Release(context.WithoutCancel(ctx)) // its context has ended just now, and the run is no worse than one that came later
-		err = fmt.Errorf("lock %q: %w", prefix+key, errPatience)
+		err = fmt.Errorf("gocronlock: lock %q: %w", prefix+key, errPatience)
 	}
 	timer.Stop()
 	if err != nil {

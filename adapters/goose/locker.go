@@ -53,7 +53,7 @@ func (l *Locker) lock(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("lock %q: %w: %w", l.name, dlock.ErrHeld, context.Cause(ctx))
+		return fmt.Errorf("gooselock: lock %q: %w: %w", l.name, dlock.ErrHeld, context.Cause(ctx))
 	}
 	// Whoever ctx names, each lock is a party of its own.
 	hold, err := l.client.Locker(l.name).Acquire(dlock.WithOwner(ctx, dlock.NewOwner()))
@@ -68,7 +68,7 @@ func (l *Locker) lock(ctx context.Context) error {
 func (l *Locker) unlock(ctx context.Context) error {
 	hold := l.hold.Swap(nil)
 	if hold == nil {
-		return fmt.Errorf("unlock %q: %w", l.name, dlock.ErrNotHeld)
+		return fmt.Errorf("gooselock: unlock %q: %w", l.name, dlock.ErrNotHeld)
 	}
 	err := hold.Release(ctx)
 	<-l.turn

@@ -97,7 +97,10 @@ func TestReplicasMigrateOnce(t *testing.T) {
 					defer db.Close()
 					locker := gooselock.New(connect(), "migrations")
 					for range 2 { // of a replica may migrate, too
-						provider, err := newProvider(db, option(locker), func() { ran.Add(1) })
+						provider, err := newProvider(db, option(locker), func() {
+							ran.Add(1)
+							time.Sleep(20 * time.Millisecond) // for another to come in, if it can
+						})
 						must(t, err)
 						all.Go(func() {
 							if _, err := provider.Up(t.Context()); err != nil {

@@ -71,7 +71,7 @@ func (d *Driver) Open(url string) (database.Driver, error) {
 // lock has been lost meanwhile. It wraps [dlock.ErrUnavailable], and not ErrLocked, if the store couldn't say.
 func (d *Driver) Lock() error {
 	if !d.locked.CompareAndSwap(false, true) {
-		return database.ErrLocked
+		return fmt.Errorf("migratelock: lock %q: %w by this driver", d.name, database.ErrLocked)
 	}
 	ctx := d.open
 	if d.wait == 0 { // what else doesn't end if the store hangs
@@ -90,7 +90,7 @@ func (d *Driver) Lock() error {
 	d.hold.Store(hold)
 	if d.open.Err() != nil {
 		d.Unlock() // or Close has done that
-		return fmt.Errorf("lock %q: %w", d.name, errClosed)
+		return fmt.Errorf("migratelock: lock %q: %w", d.name, errClosed)
 	}
 	return nil
 }
