@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/certmagic"
@@ -26,6 +28,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -84,6 +87,50 @@ func TestACertificateIsObtainedOnce(t *testing.T) {
 		all.Wait()
 		if n := ca.issued.Load(); n != 1 {
 			t.Errorf("three replicas obtained a certificate %d times", n)
+		}
+	})
+}
+
+// A failing CA doesn't issue anything.
+type failing struct {
+	issuer
+	asked atomic.Int32
+}
+
+func (f *failing) Issue(context.Context, *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
+	f.asked.Add(1)
+	return nil, errors.New("come back later")
+}
+
+// certmagic tries again after a minute. If the lock is lost by then, and another has it, it doesn't ask the CA, and in the end sees what that has obtained.
+func TestACertificateThatAnotherObtainsAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, files := membackend.New(), &certmagic.FileStorage{Path: t.TempDir()}
+		client := newClient(t, store)
+		none, ca := new(failing), &issuer{hook: func() { time.Sleep(5 * time.Minute) }}
+		a := newConfig(t, certmagiclock.New(files, newClient(t, store)), none)
+		b := newConfig(t, certmagiclock.New(files, client), ca)
+		done := make(chan error, 2)
+		go func() { done <- a.ObtainCertAsync(t.Context(), "example.com") }()
+		time.Sleep(10 * time.Second)
+		go func() { done <- b.ObtainCertAsync(t.Context(), "example.com") }()
+		time.Sleep(10 * time.Second)
+		if n := ca.issued.Load(); n != 0 {
+			t.Fatal("it was obtained while another had the lock")
+		}
+		if _, err := client.Locker("certmagic:issue_cert_example.com").ForceUnlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if a, b := none.asked.Load(), ca.issued.Load(); a != 1 || b != 1 {
+			t.Errorf("it was asked for %d times by who lost the lock, and issued %d times to who got that", a, b)
+		}
+		for held, err := range client.Locks(t.Context(), "") {
+			t.Errorf("in the end %q is locked: %v", held.Name, err)
 		}
 	})
 }

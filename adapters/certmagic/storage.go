@@ -47,7 +47,7 @@ type lock struct {
 // New returns a storage with the locks of a client. It panics if either is nil.
 func New(storage certmagic.Storage, client *dlock.Client) *Storage {
 	if storage == nil || client == nil {
-		panic("certmagiclock: the storage or the client is nil")
+		panic("certmagiclock: New: the storage or the client is nil")
 	}
 	return &Storage{Storage: storage, client: client, locks: make(map[string]*lock)}
 }
@@ -63,7 +63,7 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 	}
 	locked, err := s.TryLock(context.WithoutCancel(ctx), name)
 	if err == nil && !locked {
-		return fmt.Errorf("lock %q: %w: %w", name, dlock.ErrHeld, context.Cause(ctx))
+		return fmt.Errorf("certmagiclock: lock %q: %w: %w", name, dlock.ErrHeld, context.Cause(ctx))
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func (s *Storage) lock(ctx context.Context, name string, opts ...dlock.AcquireOp
 	l := s.enter(name)
 	if err := l.take(ctx, len(opts) == 0); err != nil {
 		s.leave(name, l)
-		return fmt.Errorf("lock %q: %w", name, err)
+		return fmt.Errorf("certmagiclock: lock %q: %w", name, err)
 	}
 	hold, err := s.acquire(ctx, name, opts...)
 	if err != nil {
@@ -147,7 +147,7 @@ func (l *lock) take(ctx context.Context, waits bool) error {
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	l, hold := s.give(name)
 	if hold == nil {
-		return fmt.Errorf("unlock %q: %w", name, dlock.ErrNotHeld)
+		return fmt.Errorf("certmagiclock: unlock %q: %w", name, dlock.ErrNotHeld)
 	}
 	err := hold.Release(ctx)
 	<-l.turn
@@ -183,7 +183,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	s.mu.Unlock()
 	switch {
 	case hold == nil:
-		return fmt.Errorf("renew %q: %w", name, dlock.ErrNotHeld)
+		return fmt.Errorf("certmagiclock: renew %q: %w", name, dlock.ErrNotHeld)
 	case hold.Err() == nil:
 		return nil
 	}
@@ -191,11 +191,11 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	defer cancel()
 	again, err := s.acquire(ctx, name, dlock.Wait(0))
 	if err != nil {
-		return fmt.Errorf("%w, and not to be had again: %w", hold.Err(), err)
+		return fmt.Errorf("certmagiclock: renew %q: %w, and not to be had again: %w", name, hold.Err(), err)
 	}
 	if !s.replace(l, hold, again) {
 		again.Release(ctx)
-		return fmt.Errorf("renew %q: %w", name, dlock.ErrNotHeld)
+		return fmt.Errorf("certmagiclock: renew %q: %w", name, dlock.ErrNotHeld)
 	}
 	hold.Release(ctx) // which is lost
 	return nil

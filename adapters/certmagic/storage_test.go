@@ -18,12 +18,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func TestMain(m *testing.M) { fleet.Main(m, replica) }
+
+func TestTheProgramOfTheOverview(t *testing.T) { overview.Compiles(t) }
 
 func must(t *testing.T, err error) {
 	t.Helper()

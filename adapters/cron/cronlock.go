@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -21,10 +23,13 @@ const prefix = "cron:"
 // patience is how long an attempt to lock may take. A store that hangs must not have a run begin much later than it should, when it has long been another's.
 const patience = 5 * time.Second
 
-var errPatience = fmt.Errorf("the store has not answered for %v", patience)
+var (
+	errPatience = fmt.Errorf("%w: it has not answered for %v", dlock.ErrUnavailable, patience)
+	errTooSoon  = errors.New("this replica ran it so short a time ago: its at-least time is longer than its period, or other jobs have its name")
+)
 
 // Func is a job that is told when its lock is lost: ctx ends then, with a cause that wraps [dlock.ErrLost]. Its error is logged. That is so where it is
-// given to the JobWrapper of [Wrapper] itself, not to another around it, such as [cron.Recover]: that belongs outside.
+// given to the JobWrapper of [Wrapper] itself, not to another in between, such as [cron.Recover]: that belongs outside.
 type Func func(ctx context.Context) error
 
 // Run implements [cron.Job] where no lock is held: with a context that never ends, and the error is dropped.
@@ -35,11 +40,11 @@ type Option func(*wrapper)
 
 // WithAtLeast sets for how long the lock of a job stays taken, from its acquisition, however early the job ends: longer than what the replicas' clocks
 // differ by, and shorter than the job's period. The default is [DefaultAtLeast]. With 0 the lock is free when the job ends, and a job that is quicker than the
-// clocks are apart runs on every replica. A store that can't keep a lock taken, and a time that is negative, have every run skipped, and logged as an error.
+// clocks are apart runs on every replica. [Wrapper] panics if it is negative. A store that can't keep a lock taken has every run skipped, and logged as an error.
 func WithAtLeast(d time.Duration) Option { return func(w *wrapper) { w.atLeast = d } }
 
 // WithLogger sets where is logged: runs that are skipped since another has the lock, which is as it should be, with Info; and with Error those that are skipped since the
-// lock can't be had (nobody knows whether another replica runs the job), unlocks that failed, locks that were lost, and errors of a [Func]. The default is [cron.DefaultLogger], which writes errors only.
+// lock can't be had (nobody knows whether another replica runs the job), unlocks that failed, locks that were lost, and errors of a [Func]. The default is [cron.DefaultLogger], which writes errors only. [Wrapper] panics if it is nil.
 func WithLogger(log cron.Logger) Option { return func(w *wrapper) { w.log = log } }
 
 type wrapper struct {
@@ -47,15 +52,26 @@ type wrapper struct {
 	name    string
 	atLeast time.Duration
 	log     cron.Logger
+
+	last atomic.Int64 // the end of the at-least time of the last run here that is over, in ns since 1970
 }
 
 // Wrapper returns a JobWrapper for the job of that name: of the replicas that share the client's store one runs it, and the others skip that run. Other jobs need
 // other names, or they exclude each other; so it doesn't belong in the [cron.WithChain] of several. Its lock is the one that the client has by the name "cron:" and
-// the job's. Each run is one attempt to lock, which takes 5 s at most. It panics if client is nil.
+// the job's. Each run is one attempt to lock, which takes 5 s at most. It panics if client, or an option, is nil, or the name is empty.
 func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper {
+	if client == nil || name == "" || slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
+		panic("cronlock: Wrapper: the client or an option is nil, or the name is empty")
+	}
 	w := &wrapper{locker: client.Locker(prefix + name), name: name, atLeast: DefaultAtLeast, log: cron.DefaultLogger}
 	for _, opt := range opts {
 		opt(w)
+	}
+	switch {
+	case w.log == nil:
+		panic("cronlock: Wrapper: the logger is nil")
+	case w.atLeast < 0:
+		panic(fmt.Sprintf("cronlock: Wrapper: the at-least time %v is negative", w.atLeast))
 	}
 	return func(job cron.Job) cron.Job {
 		fn, ok := job.(Func)
@@ -70,8 +86,12 @@ func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper 
 func (w *wrapper) run(fn Func) {
 	ctx, end := context.WithCancelCause(context.Background())
 	defer end(nil)
+	began := time.Now()
 	hold, err := w.acquire(ctx, end)
 	switch {
+	case errors.Is(err, dlock.ErrHeld) && began.UnixNano() < w.last.Load():
+		w.log.Error(errTooSoon, "skip", "job", w.name, "atleast", w.atLeast)
+		return
 	case errors.Is(err, dlock.ErrHeld):
 		w.log.Info("skip", "job", w.name)
 		return
@@ -80,6 +100,7 @@ func (w *wrapper) run(fn Func) {
 		return
 	}
 	defer func() {
+		w.last.Store(began.Add(w.atLeast).UnixNano())
 		if err := hold.Release(context.Background()); err != nil {
 			w.log.Error(err, "the lock was lost while the job ran, or its unlock wasn't confirmed", "job", w.name)
 		}
@@ -99,7 +120,7 @@ func (w *wrapper) acquire(ctx context.Context, end context.CancelCauseFunc) (*dl
 	hold, err := w.locker.Acquire(ctx, opts...)
 	if !timer.Stop() && err == nil {
 		hold.Release(ctx) // its context has ended just now, and the run is no worse than one that came later
-		err = errPatience
+		err = fmt.Errorf("cronlock: lock %q: %w", prefix+w.name, errPatience)
 	}
 	return hold, err
 }

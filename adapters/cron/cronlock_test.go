@@ -23,12 +23,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func TestMain(m *testing.M) { fleet.Main(m, replica) }
+
+func TestTheProgramOfTheOverview(t *testing.T) { overview.Compiles(t) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -169,7 +172,7 @@ func TestHeldAndDownAreToldApart(t *testing.T) {
 		t.Errorf("the lock is held; the job has run: %v; logged: %s", ran, &book)
 	}
 	server.Kill()
-	if job.Run(); ran || !book.says("store unavailable") || !book.says("job=report") {
+	if job.Run(); ran || !book.says("store unavailable") || !book.says("job=report") || strings.Count(book.String(), "\n") != 1 {
 		t.Errorf("the store is down; the job has run: %v; logged: %s", ran, &book)
 	}
 }
@@ -192,7 +195,7 @@ func TestAStoreThatHangsDelaysNoRunForLong(t *testing.T) {
 		job := cronlock.Wrapper(newClient(t, hanging{membackend.New()}), "report", cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { t.Error("the job has run") }))
 		began := time.Now()
 		job.Run()
-		if took := time.Since(began); took != 5*time.Second || !book.says("has not answered for 5s") {
+		if took := time.Since(began); took != 5*time.Second || !book.says("has not answered for 5s") || !book.says("store unavailable") {
 			t.Errorf("an attempt took %v; logged: %s", took, &book)
 		}
 	})
@@ -227,12 +230,89 @@ func TestAJobThatPanicsGivesItsLockBack(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, membackend.New())
 	var book logbook
-	chain := cron.NewChain(cron.Recover(book.errors()), cronlock.Wrapper(client, "report", cronlock.WithAtLeast(0)))
-	chain.Then(cron.FuncJob(func() { panic("no paper") })).Run()
-	held, err := client.Locker("cron:report").IsLocked(t.Context())
-	must(t, err)
-	if held || !book.says("no paper") {
-		t.Errorf("after a panic the lock is held: %v; logged: %s", held, &book)
+	lock, recover := cronlock.Wrapper(client, "report", cronlock.WithAtLeast(0)), cron.Recover(book.errors())
+	for i, chain := range []cron.Chain{cron.NewChain(recover, lock), cron.NewChain(lock, recover)} {
+		chain.Then(cron.FuncJob(func() { panic("no paper") })).Run()
+		held, err := client.Locker("cron:report").IsLocked(t.Context())
+		must(t, err)
+		if held || strings.Count(book.String(), "error=no paper") != i+1 {
+			t.Errorf("after a panic the lock is held: %v; logged: %s", held, &book)
+		}
+	}
+}
+
+// Two replicas have runs of a job begin while others go on, with what cron has against that, on either side. There is nothing left to do for it.
+func TestRunsDoNotOverlap(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]cron.JobWrapper{"skip": cron.SkipIfStillRunning(cron.DiscardLogger), "delay": cron.DelayIfStillRunning(cron.DiscardLogger)} {
+		for _, outside := range []bool{true, false} {
+			store := membackend.New()
+			var running, ran atomic.Int32
+			var all sync.WaitGroup
+			for range 2 {
+				chain := []cron.JobWrapper{mode, cronlock.Wrapper(newClient(t, store), "report", cronlock.WithAtLeast(0), cronlock.WithLogger(cron.DiscardLogger))}
+				if !outside {
+					chain[0], chain[1] = chain[1], chain[0]
+				}
+				job := cron.NewChain(chain...).Then(cron.FuncJob(func() {
+					if n := running.Add(1); n != 1 {
+						t.Errorf("%s, outside %v: %d runs at once", name, outside, n)
+					}
+					time.Sleep(time.Millisecond)
+					running.Add(-1)
+					ran.Add(1)
+				}))
+				for range 5 {
+					all.Go(job.Run)
+				}
+			}
+			all.Wait()
+			if ran.Load() == 0 {
+				t.Errorf("%s, outside %v: no run", name, outside)
+			}
+		}
+	}
+}
+
+func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		var book, others logbook
+		ran := 0
+		job := cronlock.Wrapper(newClient(t, store), "report", cronlock.WithAtLeast(3*time.Second), cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran++ }))
+		other := cronlock.Wrapper(newClient(t, store), "report", cronlock.WithLogger(others.errors()))(cron.FuncJob(func() { ran++ }))
+		for range 2 {
+			job.Run()
+			other.Run() // as its period demands
+			time.Sleep(2 * time.Second)
+		}
+		if ran != 1 || !book.says("longer than its period") || strings.Count(book.String(), "\n") != 1 || others.String() != "" {
+			t.Errorf("in two periods a job ran %d times; logged: %s and, on another replica: %s", ran, &book, &others)
+		}
+		time.Sleep(time.Second)
+		if job.Run(); ran != 2 {
+			t.Errorf("after its at-least time a job ran %d times", ran-1)
+		}
+	})
+}
+
+func TestWhatCannotBe(t *testing.T) {
+	client := newClient(t, membackend.New())
+	for name, make := range map[string]func(){
+		"without a client":     func() { cronlock.Wrapper(nil, "report") },
+		"without a name":       func() { cronlock.Wrapper(client, "") },
+		"with an option nil":   func() { cronlock.Wrapper(client, "report", nil) },
+		"with a logger nil":    func() { cronlock.Wrapper(client, "report", cronlock.WithLogger(nil)) },
+		"with a negative time": func() { cronlock.Wrapper(client, "report", cronlock.WithAtLeast(-1)) },
+	} {
+		func() {
+			defer func() {
+				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "cronlock: Wrapper: ") {
+					t.Errorf("a wrapper was made %s, or: %v", name, said)
+				}
+			}()
+			make()
+		}()
 	}
 }
 
@@ -247,7 +327,7 @@ func replica(addr string) error {
 		verb, name, _ := strings.Cut(orders.Text(), " ")
 		atLeast := 10 * time.Minute
 		if verb == "hang" {
-			atLeast = cronlock.DefaultAtLeast // a lock that is to be taken for long also is if the process dies
+			atLeast = 0 // so that nothing but the run keeps others out, and a lock that is to be taken for long also is if the process dies
 		}
 		wrap := cronlock.Wrapper(client, name, cronlock.WithAtLeast(atLeast), cronlock.WithLogger(skips{name}))
 		c.Schedule(&once{}, wrap(cron.FuncJob(func() {

@@ -1,19 +1,47 @@
-// Package cronlock has each run of a job of [github.com/robfig/cron/v3] made by one of the replicas of a service, and skipped by the
+// Package cronlock has each run of a job of github.com/robfig/cron/v3 made by one of the replicas of a service, and skipped by the
 // others.
 //
-//	import cronlock "github.com/seed951563bd/distsync/adapters/cron"
+//	package main
 //
-//	client := dlock.New(redisbackend.New(rdb))
-//	c := cron.New()
-//	_, err := c.AddJob("0 * * * *", cronlock.Wrapper(client, "report")(cronlock.Func(report)))
-//	if err != nil {
-//		return err
+//	import (
+//		"context"
+//		"log"
+//		"os"
+//		"os/signal"
+//
+//		"github.com/redis/go-redis/v9"
+//		"github.com/robfig/cron/v3"
+//
+//		cronlock "github.com/seed951563bd/distsync/adapters/cron"
+//		"github.com/seed951563bd/distsync/dlock"
+//		"github.com/seed951563bd/distsync/redisbackend"
+//	)
+//
+//	func main() {
+//		rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+//		client := dlock.New(redisbackend.New(rdb))
+//		defer client.Close()
+//		c := cron.New()
+//		_, err := c.AddJob("0 * * * *", cronlock.Wrapper(client, "report")(cronlock.Func(report)))
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		c.Start()
+//		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+//		defer stop()
+//		<-ctx.Done()
+//		<-c.Stop().Done() // what runs has ended, before the client is closed
 //	}
-//	c.Start()
+//
+//	func report(ctx context.Context) error { // ctx ends if the lock is lost
+//		log.Print("this replica makes the report")
+//		return ctx.Err()
+//	}
 //
 // Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report". The one that has the lock runs the
-// job, and the lock is renewed for as long as that takes; the others skip this run. If the process dies, the lock ends with its lease (see
+// job, and the lock is renewed for as long as that takes; the others skip this run. If the process dies, the lock ends with its lease (30 s, see
 // [dlock.WithLease]), and the next run is another replica's. So it is, too, if a run takes longer than the period: no other begins meanwhile, on no replica.
+// A run is skipped, too, if the store doesn't answer, within 5 s at most, since nobody knows whether another replica runs it: that is logged as an error, see [WithLogger].
 //
 // # Clocks
 //
@@ -21,9 +49,11 @@
 // run again, once for each replica: that is what happens with a lock that is given back when the job ends. So the lock stays taken until 900 ms after it was acquired,
 // however early the job ends, or the process dies; [WithAtLeast] says for how long else. It must be longer than what the replicas' clocks differ by, and shorter than the job's period. The runs of
 // "@every 5m" are counted from the start of each process, and replicas are apart by any part of the period, whatever their clocks say: for those it should be most of the
-// period.
+// period. So it should be where a replica may be late, since [cron.DelayIfStillRunning] is around the lock: it would run a job that another has run long before. Neither that nor
+// [cron.SkipIfStillRunning] is needed beside the lock.
 //
 // # What a job is told
 //
-// A cron.Job has no context and no error. A [Func] has: its context ends if the lock is lost, and its error is logged.
+// A cron.Job has no context and no error. A [Func] has: its context ends if the lock is lost, and its error is logged. Any other job goes on when its lock is lost (the store was away for longer than the lease, say), which is logged when it ends.
+// If it panics the lock is given back, whether [cron.Recover] is around the lock or within.
 package cronlock

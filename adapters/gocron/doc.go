@@ -1,23 +1,56 @@
-// Package gocronlock has each run of a job of [github.com/go-co-op/gocron/v2] made by one of the replicas of a service, and
+// Package gocronlock has each run of a job of github.com/go-co-op/gocron/v2 made by one of the replicas of a service, and
 // skipped by the others.
 //
-//	import gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
+//	package main
 //
-//	client := dlock.New(redisbackend.New(rdb))
-//	locker := gocronlock.NewLocker(client)
-//	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
-//	if err != nil {
-//		return err
-//	}
-//	_, err = scheduler.NewJob(gocron.CronJob("0 * * * *", false), locker.Task("report", report), gocron.WithName("report"))
-//	if err != nil {
-//		return err
-//	}
-//	scheduler.Start()
+//	import (
+//		"context"
+//		"log"
+//		"os"
+//		"os/signal"
 //
-// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report". The one that has the
-// lock runs the job, and the lock is renewed for as long as that takes; the others skip this run. If the process dies, the lock ends with its lease (see [dlock.WithLease]),
+//		"github.com/go-co-op/gocron/v2"
+//		"github.com/redis/go-redis/v9"
+//
+//		gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
+//		"github.com/seed951563bd/distsync/dlock"
+//		"github.com/seed951563bd/distsync/redisbackend"
+//	)
+//
+//	func main() {
+//		rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+//		client := dlock.New(redisbackend.New(rdb))
+//		defer client.Close()
+//		locker := gocronlock.NewLocker(client)
+//		scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		hourly := gocron.CronJob("0 * * * *", false)
+//		_, err = scheduler.NewJob(hourly, locker.Task("report", report), gocron.WithName("report"))
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		scheduler.Start()
+//		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+//		defer stop()
+//		<-ctx.Done()
+//		if err := scheduler.Shutdown(); err != nil { // before the client is closed
+//			log.Print(err)
+//		}
+//	}
+//
+//	func report(ctx context.Context) error { // ctx ends if the lock is lost, and at Shutdown
+//		log.Print("this replica makes the report")
+//		return ctx.Err()
+//	}
+//
+// Every replica does this, with a store that they share. A job that isn't told of a loss may be any gocron.NewTask. When the hour strikes each of them tries once to lock "report". The one that has the
+// lock runs the job, and the lock is renewed for as long as that takes; the others skip this run. If the process dies, the lock ends with its lease (30 s, see [dlock.WithLease]),
 // and the next run is another replica's.
+//
+// The lock is that of the job's name. So give each job a name of its own, the same on all replicas: without gocron.WithName it has the name of its function, which functions
+// that are made in a loop share, and which may be another in the next version of the program. Two jobs of one name exclude each other, which is logged.
 //
 // # Clocks
 //
@@ -25,7 +58,8 @@
 // tries, and run again, once for each replica: that is what happens with a lock that is given back when the job ends. So the lock stays taken until 900 ms after it
 // was acquired, however early the job ends, or the process dies; [WithAtLeast] says for how long else. It must be longer than what the replicas' clocks differ by, and shorter than the
 // job's period. Of jobs that are counted from the start of each process (a [gocron.DurationJob] without a time to start at), replicas are apart by any
-// part of the period, whatever their clocks say: for those it should be most of the period. A Locker may be given to a job of its own with [gocron.WithDistributedJobLocker].
+// part of the period, whatever their clocks say: for those it should be most of the period. So it should be where a replica may be late, since it has runs wait for each other (gocron.WithLimitConcurrentJobs,
+// or gocron.WithSingletonMode, with gocron.LimitModeWait): it would run a job that another has run long before. gocron.LimitModeReschedule skips such runs. A Locker may be given to a job of its own with [gocron.WithDistributedJobLocker].
 //
 // # What a job isn't told
 //
@@ -38,5 +72,14 @@
 //
 // # One replica for everything
 //
-// An [Elector] has all jobs of a scheduler run on one replica, the leader, until that dies or resigns.
+// An [Elector] has all jobs of a scheduler run on one replica, the leader, until that dies or resigns, whatever the clocks say:
+//
+//	elector := gocronlock.NewElector(client, "leader")
+//	go func() { log.Print(elector.Run(ctx)) }()
+//	scheduler, err := gocron.NewScheduler(gocron.WithDistributedElector(elector))
+//	...
+//	scheduler.NewJob(gocron.DurationJob(time.Minute), elector.Task(sweep))
+//
+// While the store is away the leader leads until its lease is over, then nobody does, and all campaign again by themselves when the store is back. A leader that was cut off, or paused, for longer than its lease finds that out when it
+// next looks at its clock: see [dlock.Election].
 package gocronlock

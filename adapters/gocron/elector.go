@@ -25,14 +25,17 @@ type Elector struct {
 	tasks sync.WaitGroup  // of this term
 }
 
-// NewElector returns a candidate of a client for the leader of that name, see [dlock.Client.Election].
+// NewElector returns a candidate of a client for the leader of that name, see [dlock.Client.Election]. It panics if client is nil or the name is empty.
 func NewElector(client *dlock.Client, name string) *Elector {
+	if client == nil || name == "" {
+		panic("gocronlock: NewElector: the client is nil or the name is empty")
+	}
 	return &Elector{election: client.Election(name)}
 }
 
 // Run campaigns until ctx ends, and has this replica lead whenever it is elected, again after it has lost that. Nothing of the scheduler's runs in any replica that doesn't call it. When ctx
-// ends it resigns, as soon as what [Elector.Task] made has returned; so shut the scheduler down before. It returns what [dlock.Election.Run] does: once ctx has ended the error is that of
-// ctx.
+// ends it resigns, as soon as what [Elector.Task] made has returned; so shut the scheduler down before. Neither does it campaign again after a loss before that. It returns what
+// [dlock.Election.Run] does: once ctx has ended the error is that of ctx, and if it returns before, nothing will run here any more, so look at it: [dlock.ErrClosed], or what no waiting helps against.
 func (e *Elector) Run(ctx context.Context) error { return e.election.Run(ctx, e.lead) }
 
 // lead returns when the term is over, and nothing runs any more that belongs to it.
@@ -50,14 +53,19 @@ func (e *Elector) lead(term context.Context) error {
 
 // IsLeader implements [gocron.Elector]: it returns nil if this replica leads, by what its clock says, and [ErrNotLeader] if it doesn't. It asks nobody.
 func (e *Elector) IsLeader(context.Context) error {
-	if !e.election.IsLeader() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.leads() {
 		return ErrNotLeader
 	}
 	return nil
 }
 
-// Task returns a task whose function is told when this replica leads no more: ctx, which comes from the job's, ends then, with a cause that says why. Where it resigned, and has not lost its lock, no other replica leads before the function has
-// returned. If the replica leads no more when it is to begin, it isn't called, and the job's error is ErrNotLeader.
+func (e *Elector) leads() bool { return e.term != nil && e.term.Err() == nil }
+
+// Task returns a task whose function is told when this replica leads no more: ctx, which comes from the job's, ends then, with a cause that says why, and its Err looks at the clock. [dlock.Token] of it is the
+// number of the term. Where this replica resigned, and has not lost its lock, no other leads before the function has
+// returned. If it leads no more when the function is to begin, that isn't called, and the job's error is ErrNotLeader.
 func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(func(ctx context.Context) error {
 		term := e.begin()
@@ -65,10 +73,10 @@ func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
 			return ErrNotLeader
 		}
 		defer e.tasks.Done()
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		defer context.AfterFunc(term, func() { cancel(context.Cause(term)) })()
-		return fn(ctx)
+		ctx, end := context.WithCancelCause(ctx)
+		defer end(nil)
+		defer context.AfterFunc(term, func() { end(context.Cause(term)) })()
+		return fn(taskContext{ctx, term, end})
 	})
 }
 
@@ -76,9 +84,30 @@ func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
 func (e *Elector) begin() context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.term == nil || e.term.Err() != nil {
+	if !e.leads() {
 		return nil
 	}
 	e.tasks.Add(1)
 	return e.term
+}
+
+// A taskContext is the context of a job and of a term: it ends with the first of them, and has the values of both.
+type taskContext struct {
+	context.Context // of the job
+	term            context.Context
+	end             context.CancelCauseFunc
+}
+
+func (c taskContext) Err() error {
+	if c.term.Err() != nil {
+		c.end(context.Cause(c.term))
+	}
+	return c.Context.Err()
+}
+
+func (c taskContext) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.term.Value(key)
 }

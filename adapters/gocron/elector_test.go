@@ -88,6 +88,81 @@ func TestAnElectorLeadsAgainAfterALoss(t *testing.T) {
 	})
 }
 
+// An election goes on by itself after a partition that was longer than the lease, and asks nobody meanwhile.
+func TestAnElectorThatWasCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		wire := newCuttable(store)
+		causes := make(chan error, 1)
+		a := campaign(t, newClient(t, wire), gocron.DurationJob(time.Second), func(ctx context.Context) error {
+			if _, ok := dlock.Token(ctx); !ok {
+				t.Error("the context of a task has no token")
+			}
+			if wire.cut.Load() {
+				<-ctx.Done()
+				select {
+				case causes <- context.Cause(ctx):
+				default:
+				}
+			}
+			return nil
+		})
+		synctest.Wait()
+		b := campaign(t, newClient(t, store), gocron.DurationJob(time.Second), quick)
+		leads := func(c *candidate) bool {
+			began := time.Now()
+			err := c.elector.IsLeader(t.Context())
+			if time.Since(began) != 0 {
+				t.Error("IsLeader has waited")
+			}
+			return err == nil
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if !leads(a) || leads(b) {
+			t.Fatal("the first doesn't lead")
+		}
+		wire.cut.Store(true)
+		for range 2 * dlock.DefaultLease / time.Second {
+			time.Sleep(time.Second)
+			if leads(a) && leads(b) {
+				t.Fatal("both lead")
+			}
+		}
+		if !leads(b) {
+			t.Fatal("nobody leads")
+		}
+		if cause := <-causes; !errors.Is(cause, dlock.ErrLost) {
+			t.Errorf("the context of a task of a leader who was cut off ended with %v", cause)
+		}
+		wire.cut.Store(false)
+		b.resign()
+		time.Sleep(dlock.DefaultLease)
+		if !leads(a) || leads(b) {
+			t.Error("who was cut off leads no more, for ever")
+		}
+	})
+}
+
+func TestAnElectorWithoutItsStore(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	client := newClient(t, redisOn(t, server.Addr), dlock.WithLease(lease))
+	c := campaign(t, client, gocron.DurationJob(10*time.Millisecond), quick)
+	testservers.Until(t, "it leads", func() bool { return c.counts.ran.Load() > 0 })
+	server.Kill()
+	testservers.Until(t, "it leads no more", func() bool { return c.elector.IsLeader(t.Context()) != nil })
+	server.Restart()
+	before := c.counts.ran.Load()
+	testservers.Until(t, "it leads again", func() bool { return c.counts.ran.Load() > before })
+	must(t, client.Close())
+	if err := <-c.done; !errors.Is(err, dlock.ErrClosed) {
+		t.Errorf("the client is closed, and Run returns %v", err)
+	}
+	if err := c.elector.IsLeader(t.Context()); err != gocronlock.ErrNotLeader {
+		t.Errorf("the client is closed, and IsLeader returns %v", err)
+	}
+}
+
 // Who resigns still leads while a task of its runs: the next leader's must not run beside it.
 func TestATaskEndsBeforeTheNextLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

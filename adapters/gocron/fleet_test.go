@@ -36,7 +36,7 @@ func replica(addr string) error {
 	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second), dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	silent := gocronlock.WithLogger(slog.New(slog.DiscardHandler))
 	quickly := gocronlock.NewLocker(client, gocronlock.WithAtLeast(10*time.Minute), silent)
-	slowly := gocronlock.NewLocker(client, silent) // a lock that is to be taken for long also is if the process dies
+	slowly := gocronlock.NewLocker(client, gocronlock.WithAtLeast(0), silent) // so that nothing but the run keeps others out, and a lock that is to be taken for long also is if the process dies
 	s, err := gocron.NewScheduler()
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"reflect"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,7 +27,7 @@ const prefix = "gocron:"
 const patience = 5 * time.Second
 
 var (
-	errPatience = fmt.Errorf("the store has not answered for %v", patience)
+	errPatience = fmt.Errorf("%w: it has not answered for %v", dlock.ErrUnavailable, patience)
 	errNoName   = errors.New("a job that is made of Task needs its name a second time, with gocron.WithName: jobs exclude each other without it")
 )
 
@@ -39,7 +40,7 @@ type Locker struct {
 	unnamed string // what gocron calls a job that is made of Task, and given no name
 
 	mu   sync.Mutex
-	last map[string]*run // of each job, what was locked last
+	last map[string]*run // of each job, what was locked last, until its at-least time is over
 }
 
 // Option configures a [Locker].
@@ -47,28 +48,34 @@ type Option func(*Locker)
 
 // WithAtLeast sets for how long the lock of a job stays taken, from its acquisition, however early the job ends: longer than what the replicas' clocks
 // differ by, and shorter than the period of every job of this Locker. The default is [DefaultAtLeast]. With 0 the lock is free when the job ends, and a job that is
-// quicker than the clocks are apart runs on every replica. A store that can't keep a lock taken, and a time that is negative, have every run skipped, and logged.
+// quicker than the clocks are apart runs on every replica. [NewLocker] panics if it is negative. A store that can't keep a lock taken has every run skipped, and logged.
 func WithAtLeast(d time.Duration) Option { return func(l *Locker) { l.atLeast = d } }
 
 // WithLogger sets where is logged what gocron doesn't tell: runs that were skipped for another reason than that somebody else has the lock, and
-// unlocks that failed, as warnings; other skipped runs at level debug. The default is [slog.Default].
+// unlocks that failed, as warnings; other skipped runs at level debug. The default is [slog.Default]. [NewLocker] panics if it is nil.
 func WithLogger(log *slog.Logger) Option { return func(l *Locker) { l.log = log } }
 
-// NewLocker returns a Locker with the locks of a client. It panics if client is nil.
+// NewLocker returns a Locker with the locks of a client. It panics if client, or an option, is nil.
 func NewLocker(client *dlock.Client, opts ...Option) *Locker {
-	if client == nil {
-		panic("gocronlock: the client is nil")
+	if client == nil || slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
+		panic("gocronlock: NewLocker: the client or an option is nil")
 	}
 	l := &Locker{client: client, atLeast: DefaultAtLeast, log: slog.Default(), last: make(map[string]*run)}
 	l.unnamed = runtime.FuncForPC(reflect.ValueOf(l.task("", nil)).Pointer()).Name()
 	for _, opt := range opts {
 		opt(l)
 	}
+	switch {
+	case l.log == nil:
+		panic("gocronlock: NewLocker: the logger is nil")
+	case l.atLeast < 0:
+		panic(fmt.Sprintf("gocronlock: NewLocker: the at-least time %v is negative", l.atLeast))
+	}
 	return l
 }
 
 // Lock implements [gocron.Locker]. It makes one attempt, which takes 5 s at most: gocron would run the job late, and a second time, if it waited until the lock is free.
-// Errors are those of [dlock.Locker.Acquire].
+// Errors are those of [dlock.Locker.Acquire]. A job whose context names a [dlock.Owner] (see gocron.WithContext) re-enters what that has: its runs don't exclude each other.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	r, err := l.lock(ctx, key)
 	if err != nil {
@@ -82,6 +89,7 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 type run struct {
 	locker *Locker
 	key    string
+	job    context.Context // which is another for each job
 	hold   *dlock.Hold
 	end    context.CancelCauseFunc // of the hold's context
 	until  time.Time               // the end of the at-least time, or a little before
@@ -94,6 +102,7 @@ func (l *Locker) lock(ctx context.Context, key string) (*run, error) {
 	if key == l.unnamed {
 		return nil, errNoName
 	}
+	job := ctx
 	// The attempt is bounded, but not the context of the hold, which comes from this one.
 	ctx, end := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() { end(errPatience) })
@@ -101,14 +110,14 @@ func (l *Locker) lock(ctx context.Context, key string) (*run, error) {
 	hold, err := l.client.Locker(prefix+key).Acquire(ctx, l.options()...)
 	if err == nil && !timer.Stop() {
 		hold.Release(context.WithoutCancel(ctx)) // its context has ended just now, and the run is no worse than one that came later
-		err = errPatience
+		err = fmt.Errorf("gocronlock: lock %q: %w", prefix+key, errPatience)
 	}
 	timer.Stop()
 	if err != nil {
 		end(nil)
 		return nil, err
 	}
-	r := &run{locker: l, key: key, hold: hold, end: end, until: began.Add(l.atLeast)}
+	r := &run{locker: l, key: key, job: job, hold: hold, end: end, until: began.Add(l.atLeast)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last[key] = r
@@ -126,6 +135,8 @@ func (l *Locker) options() []dlock.AcquireOption {
 // tellSkipped logs that a run is skipped.
 func (l *Locker) tellSkipped(ctx context.Context, key string, err error) {
 	switch {
+	case errors.Is(err, dlock.ErrHeld) && l.isAnothers(ctx, key):
+		l.log.Warn("gocronlock: a job is skipped, since another job of this program has the same name, and its lock", "job", key)
 	case errors.Is(err, dlock.ErrHeld) && l.tooSoon(key):
 		l.log.Warn("gocronlock: a job is skipped, since this replica ran it so short a time ago: its at-least time is longer than its period", "job", key, "atleast", l.atLeast)
 	case errors.Is(err, dlock.ErrHeld):
@@ -137,13 +148,24 @@ func (l *Locker) tellSkipped(ctx context.Context, key string, err error) {
 	}
 }
 
+// isAnothers says whether what this Locker has by that name belongs to another job, which hasn't been removed.
+func (l *Locker) isAnothers(job context.Context, key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.last[key]
+	return r != nil && r.isTaken() && r.job != job && r.job.Err() == nil
+}
+
 // tooSoon says whether a job is over that this Locker locked, and only the at-least time isn't.
 func (l *Locker) tooSoon(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.last[key]
-	return r != nil && r.over && time.Now().Before(r.until)
+	return r != nil && r.isTaken() && r.over
 }
+
+// isTaken says whether the lock is taken because of this run, as far as is known here.
+func (r *run) isTaken() bool { return !r.over || time.Now().Before(r.until) }
 
 // Unlock implements [gocron.Lock]. It also does so when ctx has ended, as it has when the job was removed or the scheduler shut down.
 func (r *run) Unlock(ctx context.Context) error {
@@ -153,10 +175,20 @@ func (r *run) Unlock(ctx context.Context) error {
 	l.mu.Lock()
 	r.over = true
 	l.mu.Unlock()
-	if err != nil { // gocron drops it
+	time.AfterFunc(time.Until(r.until), r.forget) // jobs that run once may have a name each
+	if err != nil {                               // gocron drops it
 		l.log.Warn("gocronlock: the lock of a job was lost while it ran, or its unlock wasn't confirmed", "job", r.key, "err", err)
 	}
 	return err
+}
+
+func (r *run) forget() {
+	l := r.locker
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last[r.key] == r {
+		delete(l.last, r.key)
+	}
 }
 
 // Task returns a task whose function is told when its lock is lost: ctx, which comes from the job's, ends then, with a cause that wraps

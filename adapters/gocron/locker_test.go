@@ -3,12 +3,15 @@ package gocronlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-co-op/gocron/v2"
+	"github.com/google/uuid"
 
 	gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
 	"github.com/seed951563bd/distsync/dlock"
@@ -108,20 +111,22 @@ func TestHeldAndDownAreToldApart(t *testing.T) {
 	if !counts.is(dlock.ErrUnavailable) || counts.is(dlock.ErrHeld) || counts.skipped.Load() != 2 {
 		t.Errorf("the store is down, and the run says %s", counts.text())
 	}
-	if !book.says("level=WARN") || !book.says("job=report") {
-		t.Errorf("the store is down; logged: %s", &book)
+	if !book.says("level=WARN") || !book.says("job=report") || strings.Count(book.String(), "\n") != 1 {
+		t.Errorf("the store is down, and one run was skipped; logged: %s", &book)
 	}
 }
 
 func TestAStoreThatHangsDelaysNoRunForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locker := newLocker(t, newClient(t, hanging{membackend.New()}))
+		store := newCuttable(membackend.New())
+		store.cut.Store(true)
+		locker := newLocker(t, newClient(t, store))
 		began := time.Now()
 		_, err := locker.Lock(t.Context(), "report")
 		if took := time.Since(began); took != 5*time.Second {
 			t.Errorf("an attempt took %v", took)
 		}
-		if errors.Is(err, dlock.ErrHeld) || err == nil || !strings.Contains(err.Error(), "has not answered for 5s") {
+		if errors.Is(err, dlock.ErrHeld) || !errors.Is(err, dlock.ErrUnavailable) || !strings.Contains(err.Error(), "has not answered for 5s") || !strings.Contains(err.Error(), `"gocron:report"`) {
 			t.Errorf("an attempt that wasn't answered says %v", err)
 		}
 	})
@@ -245,11 +250,183 @@ func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 	})
 }
 
-func TestWithoutAClient(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("a Locker without a client was made")
+// Functions that are made in a loop have one name, and so have the jobs that are made of them.
+func TestTwoJobsOfOneNameAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logbook
+		locker := gocronlock.NewLocker(newClient(t, membackend.New()), gocronlock.WithLogger(book.logger()))
+		s := newScheduler(t, gocron.WithDistributedLocker(locker))
+		var counts tally
+		start := gocron.WithStartAt(gocron.WithStartDateTime(time.Now().Add(time.Second)))
+		newJob := func() gocron.Job {
+			job, err := s.NewJob(gocron.DurationJob(time.Minute), gocron.NewTask(quick), start, counts.listen())
+			must(t, err)
+			return job
 		}
-	}()
-	gocronlock.NewLocker(nil)
+		first := newJob()
+		newJob()
+		time.Sleep(30 * time.Second)
+		if counts.ran.Load() != 1 || !book.says("another job of this program has the same name") || strings.Count(book.String(), "\n") != 1 {
+			t.Errorf("of two jobs %d ran; logged: %s", counts.ran.Load(), &book)
+		}
+		must(t, s.RemoveJob(first.ID()))
+		time.Sleep(time.Minute)
+		if counts.ran.Load() != 2 || strings.Count(book.String(), "\n") != 1 {
+			t.Errorf("of one job that is left %d runs; logged: %s", counts.ran.Load()-1, &book)
+		}
+	})
+}
+
+// A replica that has a job wait in its queue runs it late, when another's run is long over.
+func TestARunThatWaitsInAQueueIsSkippedWithinTheAtLeastTime(t *testing.T) {
+	for atLeast, want := range map[time.Duration]int32{gocronlock.DefaultAtLeast: 2, 50 * time.Second: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			store := membackend.New()
+			start := gocron.WithStartAt(gocron.WithStartDateTime(time.Now().Add(time.Second)))
+			var counts tally
+			for i := range 2 {
+				s := newScheduler(t, gocron.WithDistributedLocker(newLocker(t, newClient(t, store), gocronlock.WithAtLeast(atLeast))), gocron.WithLimitConcurrentJobs(1, gocron.LimitModeWait))
+				if i == 1 {
+					_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), gocron.NewTask(func() { time.Sleep(20 * time.Second) }), gocron.WithName("other"))
+					must(t, err)
+				}
+				_, err := s.NewJob(gocron.DurationJob(time.Minute), gocron.NewTask(quick), gocron.WithName("report"), start, counts.listen())
+				must(t, err)
+			}
+			time.Sleep(45 * time.Second)
+			if n := counts.ran.Load(); n != want {
+				t.Errorf("with an at-least time of %v a job ran %d times in one period", atLeast, n)
+			}
+		})
+	}
+}
+
+// A run that goes on when the next is due: no other begins, in whatever way gocron would have it.
+func TestALongRunIsNotOverlapped(t *testing.T) {
+	for name, option := range map[string]gocron.JobOption{
+		"no mode":    gocron.WithTags(),
+		"reschedule": gocron.WithSingletonMode(gocron.LimitModeReschedule),
+		"wait":       gocron.WithSingletonMode(gocron.LimitModeWait),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := membackend.New()
+				var running, ran atomic.Int32
+				var all []gocron.Scheduler
+				for range 2 {
+					locker := newLocker(t, newClient(t, store))
+					s := newScheduler(t, gocron.WithDistributedLocker(locker))
+					_, err := s.NewJob(gocron.DurationJob(time.Second), locker.Task("report", func(context.Context) error {
+						if n := running.Add(1); n != 1 {
+							t.Errorf("%d runs at once", n)
+						}
+						time.Sleep(2500 * time.Millisecond)
+						running.Add(-1)
+						ran.Add(1)
+						return nil
+					}), gocron.WithName("report"), option)
+					must(t, err)
+					all = append(all, s)
+				}
+				time.Sleep(time.Minute)
+				for _, s := range all {
+					must(t, s.RemoveJob(s.Jobs()[0].ID()))
+				}
+				time.Sleep(3 * time.Second) // Shutdown of gocron spins while a job runs, and time stands still here meanwhile
+				if n := ran.Load(); n < 15 || n > 24 {
+					t.Errorf("a job of 2.5 seconds ran %d times in a minute", n)
+				}
+			})
+		})
+	}
+}
+
+func TestAPanicGivesTheLockBack(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, membackend.New())
+	locker := newLocker(t, client, gocronlock.WithAtLeast(0))
+	for name, options := range map[string][]gocron.SchedulerOption{"locked by gocron": {gocron.WithDistributedLocker(locker)}, "locked by the task": nil} {
+		s := newScheduler(t, options...)
+		panicked := make(chan any)
+		_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), locker.Task("report", func(context.Context) error { panic("no paper") }), gocron.WithName("report"),
+			gocron.WithEventListeners(gocron.AfterJobRunsWithPanic(func(_ uuid.UUID, _ string, what any) { panicked <- what })))
+		must(t, err)
+		<-panicked
+		testservers.Until(t, "the lock is free after a panic, "+name, func() bool {
+			held, err := client.Locker("gocron:report").IsLocked(t.Context())
+			must(t, err)
+			return !held
+		})
+	}
+}
+
+// At Shutdown jobs are told by their context, and the lock is theirs until they have returned, however long gocron waits for that.
+func TestAShutdownTellsATaskAndUnlocksAfterIt(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, membackend.New())
+	locker := newLocker(t, client, gocronlock.WithAtLeast(0))
+	s := newScheduler(t, gocron.WithDistributedLocker(locker), gocron.WithStopTimeout(time.Millisecond))
+	begun, end := make(chan context.Context), make(chan struct{})
+	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), locker.Task("report", func(ctx context.Context) error {
+		begun <- ctx
+		<-end
+		return nil
+	}), gocron.WithName("report"))
+	must(t, err)
+	ctx := <-begun
+	if err := s.Shutdown(); !errors.Is(err, gocron.ErrStopJobsTimedOut) {
+		t.Errorf("Shutdown says %v", err)
+	}
+	<-ctx.Done()
+	held := func() bool {
+		held, err := client.Locker("gocron:report").IsLocked(t.Context())
+		must(t, err)
+		return held
+	}
+	if !held() {
+		t.Error("the lock is free while the task runs")
+	}
+	close(end)
+	testservers.Until(t, "the lock is free", func() bool { return !held() })
+}
+
+// Each of a hundred letters is a job of its own, and nothing of it is kept.
+func TestJobsThatRunOnceAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locker := newLocker(t, newClient(t, membackend.New()))
+		for i := range 100 {
+			lock, err := locker.Lock(t.Context(), fmt.Sprint("letter ", i))
+			must(t, err)
+			must(t, lock.Unlock(t.Context()))
+		}
+		if n := gocronlock.Known(locker); n != 100 {
+			t.Errorf("of 100 jobs, whose at-least time isn't over, %d are known", n)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := gocronlock.Known(locker); n != 0 {
+			t.Errorf("after the at-least time %d jobs are known", n)
+		}
+	})
+}
+
+func TestWhatCannotBe(t *testing.T) {
+	client := newClient(t, membackend.New())
+	for name, make := range map[string]func(){
+		"a Locker without a client":          func() { gocronlock.NewLocker(nil) },
+		"a Locker with an option nil":        func() { gocronlock.NewLocker(client, nil) },
+		"a Locker with a logger nil":         func() { gocronlock.NewLocker(client, gocronlock.WithLogger(nil)) },
+		"a Locker with a negative time":      func() { gocronlock.NewLocker(client, gocronlock.WithAtLeast(-1)) },
+		"an Elector without a client":        func() { gocronlock.NewElector(nil, "leader") },
+		"an Elector with a name of no bytes": func() { gocronlock.NewElector(client, "") },
+	} {
+		func() {
+			defer func() {
+				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "gocronlock: New") {
+					t.Errorf("%s was made, or: %v", name, said)
+				}
+			}()
+			make()
+		}()
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,12 +21,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func TestMain(m *testing.M) { fleet.Main(m, replica) }
+
+func TestTheProgramOfTheOverview(t *testing.T) { overview.Compiles(t) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -138,16 +142,48 @@ func (b *logbook) String() string {
 	return b.text.String()
 }
 
-// A hanging store doesn't answer who wants a lock.
-type hanging struct{ backend.Backend }
+// A cuttable store doesn't answer while it is cut off.
+type cuttable struct {
+	backend.Backend
+	cut *atomic.Bool
+}
 
-func (h hanging) Open() backend.Session { return hangingSession{h.Backend.Open()} }
+func newCuttable(b backend.Backend) cuttable { return cuttable{b, new(atomic.Bool)} }
 
-type hangingSession struct{ backend.Session }
+func (c cuttable) Open() backend.Session { return cuttableSession{c.Backend.Open(), c.cut} }
 
-func (hangingSession) Acquire(ctx context.Context, _ backend.AcquireRequest) (backend.AcquireResult, error) {
-	<-ctx.Done()
-	return backend.AcquireResult{}, ctx.Err()
+type cuttableSession struct {
+	backend.Session
+	cut *atomic.Bool
+}
+
+// unless makes a step, unless the store is cut off.
+func unless[Request, Result any](s cuttableSession, ctx context.Context, step func(context.Context, Request) (Result, error), req Request) (res Result, err error) {
+	if s.cut.Load() {
+		select {
+		case <-ctx.Done():
+			return res, ctx.Err()
+		case <-time.After(10 * time.Second): // as clients of stores do
+			return res, os.ErrDeadlineExceeded
+		}
+	}
+	return step(ctx, req)
+}
+
+func (s cuttableSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	return unless(s, ctx, s.Session.Acquire, req)
+}
+
+func (s cuttableSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	return unless(s, ctx, s.Session.Renew, req)
+}
+
+func (s cuttableSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	return unless(s, ctx, s.Session.Release, req)
+}
+
+func (s cuttableSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	return unless(s, ctx, s.Session.Look, req)
 }
 
 // soon is a time at which jobs of several schedulers can be made to begin.

@@ -27,10 +27,10 @@ type Locker struct {
 	hold   atomic.Pointer[dlock.Hold]
 }
 
-// New returns a Locker with the lock that a client has by that name. It panics if client is nil.
+// New returns a Locker with the lock that a client has by that name. It panics if client is nil or the name is empty.
 func New(client *dlock.Client, name string) *Locker {
-	if client == nil {
-		panic("gooselock: the client is nil")
+	if client == nil || name == "" {
+		panic("gooselock: New: the client is nil or the name is empty")
 	}
 	return &Locker{client: client, name: name, turn: make(chan struct{}, 1)}
 }
@@ -53,7 +53,7 @@ func (l *Locker) lock(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("lock %q: %w: %w", l.name, dlock.ErrHeld, context.Cause(ctx))
+		return fmt.Errorf("gooselock: lock %q: %w: %w", l.name, dlock.ErrHeld, context.Cause(ctx))
 	}
 	// Whoever ctx names, each lock is a party of its own.
 	hold, err := l.client.Locker(l.name).Acquire(dlock.WithOwner(ctx, dlock.NewOwner()))
@@ -68,7 +68,7 @@ func (l *Locker) lock(ctx context.Context) error {
 func (l *Locker) unlock(ctx context.Context) error {
 	hold := l.hold.Swap(nil)
 	if hold == nil {
-		return fmt.Errorf("unlock %q: %w", l.name, dlock.ErrNotHeld)
+		return fmt.Errorf("gooselock: unlock %q: %w", l.name, dlock.ErrNotHeld)
 	}
 	err := hold.Release(ctx)
 	<-l.turn

@@ -24,12 +24,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func TestMain(m *testing.M) { fleet.Main(m, replica) }
+
+func TestTheProgramOfTheOverview(t *testing.T) { overview.Compiles(t) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -94,7 +97,10 @@ func TestReplicasMigrateOnce(t *testing.T) {
 					defer db.Close()
 					locker := gooselock.New(connect(), "migrations")
 					for range 2 { // of a replica may migrate, too
-						provider, err := newProvider(db, option(locker), func() { ran.Add(1) })
+						provider, err := newProvider(db, option(locker), func() {
+							ran.Add(1)
+							time.Sleep(20 * time.Millisecond) // for another to come in, if it can
+						})
 						must(t, err)
 						all.Go(func() {
 							if _, err := provider.Up(t.Context()); err != nil {
@@ -221,13 +227,82 @@ func TestTheStoreIsDown(t *testing.T) {
 	}
 }
 
-func TestWithoutAClient(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("a Locker without a client was made")
+// By the error of what goose was called for, though the migration went well.
+func TestALossIsToldByUp(t *testing.T) {
+	t.Parallel()
+	for name, option := range map[string]func(*gooselock.Locker) goose.ProviderOption{
+		"Locker":        func(l *gooselock.Locker) goose.ProviderOption { return goose.WithLocker(l) },
+		"SessionLocker": func(l *gooselock.Locker) goose.ProviderOption { return goose.WithSessionLocker(l) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, err := open(filepath.Join(t.TempDir(), "db"))
+			must(t, err)
+			defer db.Close()
+			client := newClient(t, membackend.New())
+			provider, err := newProvider(db, option(gooselock.New(client, "migrations")), func() {
+				_, err := client.Locker("migrations").ForceUnlock(t.Context())
+				must(t, err)
+			})
+			must(t, err)
+			results, err := provider.Up(t.Context())
+			if !errors.Is(err, dlock.ErrLost) || !strings.Contains(err.Error(), `"migrations"`) {
+				t.Errorf("the lock was lost, and Up returns %v, %v", results, err)
+			}
+			if _, err := provider.Up(t.Context()); err != nil {
+				t.Errorf("the next Up returns %v", err)
+			}
+		})
+	}
+}
+
+// A migration that fails, or whose context ends in its middle, gives the lock back.
+func TestAMigrationThatFailsGivesTheLockBack(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+		db, err := open(filepath.Join(t.TempDir(), "db"))
+		must(t, err)
+		defer db.Close()
+		client := connect()
+		ctx, cancel := context.WithCancel(t.Context())
+		provider, err := newProvider(db, goose.WithLocker(gooselock.New(client, "migrations")), cancel)
+		must(t, err)
+		if _, err := provider.Up(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("a migration whose context ended returns %v", err)
 		}
-	}()
-	gooselock.New(nil, "migrations")
+		if held, err := client.Locker("migrations").IsLocked(t.Context()); err != nil || held {
+			t.Errorf("after that the lock is held: %v, %v", held, err)
+		}
+		if _, err := provider.Up(t.Context()); err != nil {
+			t.Errorf("the next Up returns %v", err)
+		}
+		if _, err := provider.Up(t.Context()); err != nil {
+			t.Errorf("an Up with nothing to do returns %v", err)
+		}
+		if _, err := provider.ApplyVersion(t.Context(), 1, true); err == nil {
+			t.Error("a migration was applied twice")
+		}
+		if held, err := client.Locker("migrations").IsLocked(t.Context()); err != nil || held {
+			t.Errorf("in the end the lock is held: %v, %v", held, err)
+		}
+	})
+}
+
+func TestWhatCannotBe(t *testing.T) {
+	client := newClient(t, membackend.New())
+	for name, make := range map[string]func(){
+		"without a client": func() { gooselock.New(nil, "migrations") },
+		"without a name":   func() { gooselock.New(client, "") },
+	} {
+		func() {
+			defer func() {
+				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "gooselock: New: ") {
+					t.Errorf("a Locker was made %s, or: %v", name, said)
+				}
+			}()
+			make()
+		}()
+	}
 }
 
 // replica is a process that migrates by order: "up", or "hang", whose migration never ends. It says "begun", "ran", "done", or what went wrong.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,11 @@ import (
 // DefaultWait is how long [Driver.Lock] waits at most, unless [WithWait] says otherwise: less than migrate does by default, which is 15 s.
 const DefaultWait = 10 * time.Second
 
+// patience bounds the single attempt of [WithWait] 0.
+const patience = 5 * time.Second
+
+var errClosed = errors.New("the driver is closed")
+
 // A Driver is a database.Driver whose lock is that of a [dlock.Client]. All else is done by the driver that it wraps, whose own lock isn't taken: while some replicas still use that, these
 // and those don't exclude each other.
 type Driver struct {
@@ -22,6 +28,8 @@ type Driver struct {
 	client *dlock.Client
 	name   string
 	wait   time.Duration
+	open   context.Context
+	end    context.CancelCauseFunc
 
 	locked atomic.Bool
 	hold   atomic.Pointer[dlock.Hold] // nil but from a Lock to its Unlock
@@ -31,17 +39,21 @@ type Driver struct {
 type Option func(*Driver)
 
 // WithWait sets how long [Driver.Lock] waits while another has the lock, or the store can't say: less than the LockTimeout of the Migrate that uses it, by some seconds. The default is
-// [DefaultWait]. With 0 it is one attempt. Negative, it is an error of each Lock.
+// [DefaultWait]. With 0 it is one attempt, which takes 5 s at most. [New] panics if it is negative.
 func WithWait(d time.Duration) Option { return func(dr *Driver) { dr.wait = d } }
 
-// New returns a driver with the lock that a client has by that name. It panics if the driver or the client is nil.
+// New returns a driver with the lock that a client has by that name. It panics if the driver, the client or an option is nil, or the name is empty.
 func New(driver database.Driver, client *dlock.Client, name string, opts ...Option) *Driver {
-	if driver == nil || client == nil {
-		panic("migratelock: the driver or the client is nil")
+	if driver == nil || client == nil || name == "" || slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
+		panic("migratelock: New: the driver, the client or an option is nil, or the name is empty")
 	}
 	d := &Driver{Driver: driver, client: client, name: name, wait: DefaultWait}
+	d.open, d.end = context.WithCancelCause(context.Background())
 	for _, opt := range opts {
 		opt(d)
+	}
+	if d.wait < 0 {
+		panic(fmt.Sprintf("migratelock: New: the wait %v is negative", d.wait))
 	}
 	return d
 }
@@ -59,9 +71,15 @@ func (d *Driver) Open(url string) (database.Driver, error) {
 // lock has been lost meanwhile. It wraps [dlock.ErrUnavailable], and not ErrLocked, if the store couldn't say.
 func (d *Driver) Lock() error {
 	if !d.locked.CompareAndSwap(false, true) {
-		return database.ErrLocked
+		return fmt.Errorf("migratelock: lock %q: %w by this driver", d.name, database.ErrLocked)
 	}
-	hold, err := d.client.Locker(d.name).Acquire(context.Background(), dlock.Wait(d.wait))
+	ctx := d.open
+	if d.wait == 0 { // what else doesn't end if the store hangs
+		bounded, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		ctx = bounded
+	}
+	hold, err := d.client.Locker(d.name).Acquire(ctx, dlock.Wait(d.wait))
 	if err != nil {
 		d.locked.Store(false)
 		if errors.Is(err, dlock.ErrHeld) {
@@ -70,6 +88,10 @@ func (d *Driver) Lock() error {
 		return err
 	}
 	d.hold.Store(hold)
+	if d.open.Err() != nil {
+		d.Unlock() // or Close has done that
+		return fmt.Errorf("migratelock: lock %q: %w", d.name, errClosed)
+	}
 	return nil
 }
 
@@ -86,8 +108,9 @@ func (d *Driver) Unlock() error {
 	return err
 }
 
-// Close implements database.Driver. It gives back a lock that a Migrate has left, whose LockTimeout was over before.
+// Close implements database.Driver. It gives back a lock that a Migrate has left, whose LockTimeout was over before, and ends a Lock that still waits.
 func (d *Driver) Close() error {
+	d.end(errClosed)
 	err := d.Unlock()
 	if err == database.ErrNotLocked {
 		err = nil

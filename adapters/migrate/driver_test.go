@@ -2,6 +2,7 @@ package migratelock_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -29,12 +30,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/fleet"
+	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func TestMain(m *testing.M) { fleet.Main(m, replica) }
+
+func TestTheProgramOfTheOverview(t *testing.T) { overview.Compiles(t) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -194,19 +198,80 @@ func TestALockThatMigrateHasLeftIsGivenBack(t *testing.T) {
 	})
 }
 
+// A Migrate that waits for less long than its driver leaves a Lock that waits.
+func TestALockThatWaitsEndsWhenTheDriverIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		other := newClient(t, store).Locker("migrations")
+		must(t, other.LockContext(t.Context()))
+		files, err := new(stub.Stub).Open("stub://")
+		must(t, err)
+		d := migratelock.New(files, newClient(t, store), "migrations", migratelock.WithWait(time.Hour))
+		locked := make(chan error, 1)
+		go func() { locked <- d.Lock() }()
+		synctest.Wait()
+		must(t, d.Close())
+		if err := <-locked; err == nil || !strings.Contains(err.Error(), "driver is closed") {
+			t.Errorf("a Lock of a driver that was closed returns %v", err)
+		}
+		must(t, other.UnlockContext(t.Context()))
+		synctest.Wait()
+		if held, err := other.IsLocked(t.Context()); err != nil || held {
+			t.Errorf("the lock came later: %v, %v", held, err)
+		}
+		if err := d.Lock(); err == nil || errors.Is(err, database.ErrLocked) {
+			t.Errorf("a driver that is closed locks: %v", err)
+		}
+	})
+}
+
+// A hanging store doesn't answer who wants a lock.
+type hanging struct{ backend.Backend }
+
+func (h hanging) Open() backend.Session { return hangingSession{h.Backend.Open()} }
+
+type hangingSession struct{ backend.Session }
+
+func (hangingSession) Acquire(ctx context.Context, _ backend.AcquireRequest) (backend.AcquireResult, error) {
+	<-ctx.Done()
+	return backend.AcquireResult{}, ctx.Err()
+}
+
+// migrate would give up, and the lock come later.
+func TestAStoreThatHangsKeepsNoLockWaitingForLong(t *testing.T) {
+	for wait, bound := range map[time.Duration]time.Duration{0: 5 * time.Second, 3 * time.Second: 3 * time.Second, migratelock.DefaultWait: 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			d := migratelock.New(new(stub.Stub), newClient(t, hanging{membackend.New()}), "migrations", migratelock.WithWait(wait))
+			began := time.Now()
+			err := d.Lock()
+			if took := time.Since(began); took != bound || !errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, database.ErrLocked) {
+				t.Errorf("with a wait of %v it took %v: %v", wait, took, err)
+			}
+		})
+	}
+}
+
+// By the unlock, which has an error then, and by what follows from that.
 func TestALossIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		d := migratelock.New(&stub.Stub{}, newClient(t, store), "migrations")
-		must(t, d.Lock())
-		_, err := newClient(t, store).Locker("migrations").ForceUnlock(t.Context())
+		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		time.Sleep(dlock.DefaultLease)
-		if err := d.Lock(); err != database.ErrLocked {
-			t.Errorf("a Lock before the Unlock returns %v", err)
+		d := migratelock.New(files, newClient(t, store), "migrations")
+		m, err := newMigrate(d, func() {
+			_, err := newClient(t, store).Locker("migrations").ForceUnlock(t.Context())
+			must(t, err)
+			time.Sleep(dlock.DefaultLease)
+			if err := d.Lock(); !errors.Is(err, database.ErrLocked) || !strings.Contains(err.Error(), `"migrations"`) {
+				t.Errorf("a Lock before the Unlock returns %v", err)
+			}
+		})
+		must(t, err)
+		if err := m.Up(); !errors.Is(err, dlock.ErrLost) || !strings.Contains(err.Error(), `"migrations"`) {
+			t.Errorf("the lock was lost, and Up returns %v", err)
 		}
-		if err := d.Unlock(); !errors.Is(err, dlock.ErrLost) {
-			t.Errorf("the lock was lost, and the unlock returns %v", err)
+		if err := m.Up(); err != migrate.ErrLocked {
+			t.Errorf("the next Up returns %v", err)
 		}
 		must(t, d.Lock())
 		must(t, d.Unlock())
@@ -214,6 +279,72 @@ func TestALossIsTold(t *testing.T) {
 			t.Errorf("an unlock too many returns %v", err)
 		}
 	})
+}
+
+// Whatever of migrate locks gives the lock back, also if it fails.
+func TestAMigrateThatFailsGivesTheLockBack(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
+		files, err := open(filepath.Join(t.TempDir(), "db"))
+		must(t, err)
+		client := connect()
+		locker := client.Locker("migrations")
+		broken := true
+		driver := migratelock.New(failing{files, func() bool { return broken }}, connect(), "migrations")
+		m, err := newMigrate(driver, nothing)
+		must(t, err)
+		isFree := func(after string) {
+			t.Helper()
+			if held, err := locker.IsLocked(t.Context()); err != nil || held {
+				t.Errorf("after %s the lock is held: %v, %v", after, held, err)
+			}
+		}
+		if err := m.Up(); !errors.Is(err, errBroken) {
+			t.Errorf("a migration that fails: %v", err)
+		}
+		isFree("a migration that failed")
+		if err := m.Up(); !errors.As(err, new(migrate.ErrDirty)) {
+			t.Errorf("a database that is dirty: %v", err)
+		}
+		isFree("an Up of what is dirty")
+		must(t, locker.LockContext(t.Context()))
+		for i, do := range []func() error{func() error { return m.Force(1) }, m.Drop} { // after which there is nothing to force
+			done := make(chan error, 1)
+			go func() { done <- do() }()
+			select {
+			case err := <-done:
+				t.Fatalf("while another has the lock %s returns %v", []string{"Force", "Drop"}[i], err)
+			case <-time.After(10 * time.Millisecond):
+			}
+			must(t, locker.UnlockContext(t.Context()))
+			must(t, <-done)
+			must(t, locker.LockContext(t.Context()))
+		}
+		must(t, locker.UnlockContext(t.Context()))
+		broken = false
+		if _, _, err := m.Version(); err != nil && err != migrate.ErrNilVersion {
+			t.Error(err)
+		}
+		isFree("Force, Drop and Version")
+		source, database := m.Close()
+		must(t, errors.Join(source, database))
+	})
+}
+
+// A failing driver fails in the middle of a migration.
+type failing struct {
+	database.Driver
+	fails func() bool
+}
+
+var errBroken = errors.New("it fails")
+
+func (f failing) Run(migration io.Reader) error {
+	if f.fails() {
+		io.Copy(io.Discard, migration) // or the goroutine of migrate's that reads it never ends
+		return errBroken
+	}
+	return f.Driver.Run(migration)
 }
 
 func TestTheStoreIsDown(t *testing.T) {
@@ -243,15 +374,19 @@ func TestOpen(t *testing.T) {
 	must(t, b.Unlock())
 }
 
-func TestWithoutADriverOrAClient(t *testing.T) {
-	for _, make := range []func(){
-		func() { migratelock.New(nil, newClient(t, membackend.New()), "migrations") },
-		func() { migratelock.New(new(stub.Stub), nil, "migrations") },
+func TestWhatCannotBe(t *testing.T) {
+	client := newClient(t, membackend.New())
+	for name, make := range map[string]func(){
+		"without a driver":     func() { migratelock.New(nil, client, "migrations") },
+		"without a client":     func() { migratelock.New(new(stub.Stub), nil, "migrations") },
+		"without a name":       func() { migratelock.New(new(stub.Stub), client, "") },
+		"with an option nil":   func() { migratelock.New(new(stub.Stub), client, "migrations", nil) },
+		"with a negative wait": func() { migratelock.New(new(stub.Stub), client, "migrations", migratelock.WithWait(-1)) },
 	} {
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Error("a Driver was made of nothing")
+				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "migratelock: New: ") {
+					t.Errorf("a Driver was made %s, or: %v", name, said)
 				}
 			}()
 			make()

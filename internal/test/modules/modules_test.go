@@ -75,52 +75,74 @@ func foreign(t *testing.T, root string) map[string]bool {
 	return others
 }
 
+// clients is what packages need that a program may import, by their folders: the others need nothing but Go.
+var clients = map[string]string{
+	"redisbackend":  "github.com/redis/go-redis/v9",
+	"valkeybackend": "github.com/valkey-io/valkey-go",
+	"etcdbackend":   "go.etcd.io/etcd/client/v3",
+}
+
 // A program that uses dlock and one store needs nothing of an adapter, of the command, of OpenTelemetry or of the tools, and of the
-// clients of stores that of its own only.
+// clients of stores that of its own only. So it is with each package of this module beside dlock.
 func TestWhatAProgramNeeds(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../../..")
 	must(t, err)
 	others := foreign(t, root)
-	clients := map[string]string{
-		"membackend":    "",
-		"redisbackend":  "github.com/redis/go-redis/v9",
-		"valkeybackend": "github.com/valkey-io/valkey-go",
-		"etcdbackend":   "go.etcd.io/etcd/client/v3",
+	folders := public(t, root)
+	for _, known := range []string{"membackend", "redisbackend", "valkeybackend", "etcdbackend", "quorumbackend", "lockdebug"} {
+		if !slices.Contains(folders, known) {
+			t.Errorf("%s isn't found, but %v", known, folders)
+		}
 	}
-	for store, client := range clients {
-		t.Run(store, func(t *testing.T) {
+	for _, folder := range folders {
+		t.Run(folder, func(t *testing.T) {
 			t.Parallel()
-			gets := got(t, root, store)
+			gets := got(t, root, folder)
+			client := clients[folder]
+			for path := range gets {
+				if others[path] || strings.HasPrefix(path, module+"/") || client == "" {
+					t.Errorf("%s needs %s", folder, path)
+				}
+			}
 			if client != "" && !gets[client] {
-				t.Errorf("%s needs no %s, but %v", store, client, slices.Sorted(maps.Keys(gets)))
+				t.Errorf("%s needs no %s, but %v", folder, client, slices.Sorted(maps.Keys(gets)))
 			}
 			for _, other := range clients {
 				if gets[other] && other != client {
-					t.Errorf("%s needs %s", store, other)
-				}
-			}
-			for path := range gets {
-				if others[path] || strings.HasPrefix(path, module+"/") {
-					t.Errorf("%s needs %s", store, path)
+					t.Errorf("%s needs %s", folder, other)
 				}
 			}
 		})
 	}
 }
 
-// got returns the modules that the go.mod of a program names once it is built, or that are built into it.
-func got(t *testing.T, root, store string) map[string]bool {
+// public returns the folders of packages that programs import, and their tests.
+func public(t *testing.T, root string) (folders []string) {
+	t.Helper()
+	for path := range strings.FieldsSeq(command(t, root, "list", "-mod=readonly", "-f", "{{if .GoFiles}}{{if ne .Name \"main\"}}{{.ImportPath}}{{end}}{{end}}", "./...")) {
+		folder := strings.TrimPrefix(path, module+"/")
+		if !strings.HasPrefix(folder, "internal/") && !strings.HasPrefix(folder, "contract") && !strings.HasPrefix(folder, "docs") {
+			folders = append(folders, folder)
+		}
+	}
+	return folders
+}
+
+// got returns the other modules that the go.mod of a program names once it is built, or that are built into it.
+func got(t *testing.T, root, folder string) map[string]bool {
 	t.Helper()
 	dir := t.TempDir()
 	mod := fmt.Sprintf("module example.com/program\n\ngo 1.26.0\n\nrequire %s v0.1.0\n\nreplace %s => %s\n", module, module, root)
 	must(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o600))
-	program := fmt.Sprintf("package main\n\nimport (\n\t_ %q\n\t_ %q\n)\n\nfunc main() {}\n", module+"/dlock", module+"/"+store)
+	program := fmt.Sprintf("package main\n\nimport (\n\t_ %q\n\t_ %q\n)\n\nfunc main() {}\n", module+"/dlock", module+"/"+folder)
 	must(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	built := command(t, dir, "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".")
 	paths := required(t, dir)
 	for path := range strings.FieldsSeq(built) {
 		paths[path] = true
 	}
+	delete(paths, module)
+	delete(paths, "example.com/program")
 	return paths
 }

@@ -1,0 +1,44 @@
+// Package overview tests the program in the comment of a package, which a newcomer copies.
+package overview
+
+import (
+	"go/doc/comment"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Compiles fails unless the package in this folder has a program in its comment, in doc.go, that go vet has nothing against.
+func Compiles(t *testing.T) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "doc.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := first(file.Doc.Text())
+	if formatted, err := format.Source([]byte(program)); err != nil || string(formatted) != program {
+		t.Fatalf("the program in doc.go isn't formatted: %v\n%s", err, formatted)
+	}
+	path := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command("go", "vet", path).CombinedOutput(); err != nil {
+		t.Errorf("the program in doc.go: %v\n%s", err, output)
+	}
+}
+
+// first returns the first block of code that is a program.
+func first(text string) string {
+	for _, block := range new(comment.Parser).Parse(text).Content {
+		if code, ok := block.(*comment.Code); ok && strings.HasPrefix(code.Text, "package main\n") {
+			return code.Text
+		}
+	}
+	return ""
+}
