@@ -4,10 +4,12 @@ module github.com/seed951563bd/distsync/internal/test/etcdserver
 go 1.26.0
 
 tool (
+	github.com/seed951563bd/distsync/internal/test/etcdserver
 	go.etcd.io/etcd/etcdctl/v3
 	go.etcd.io/etcd/etcdutl/v3
-	go.etcd.io/etcd/server/v3
 )
+
+require go.etcd.io/etcd/server/v3 v3.6.15
 
 require (
 	github.com/VividCortex/ewma v1.2.0 // indirect
@@ -60,7 +62,6 @@ require (
 	go.etcd.io/etcd/etcdctl/v3 v3.6.15 // indirect
 	go.etcd.io/etcd/etcdutl/v3 v3.6.15 // indirect
 	go.etcd.io/etcd/pkg/v3 v3.6.15 // indirect
-	go.etcd.io/etcd/server/v3 v3.6.15 // indirect
 	go.etcd.io/raft/v3 v3.6.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.59.0 // indirect

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// etcdModule is the module whose tool is the etcd server, in this repository.
+// etcdModule is the module of the etcd server and its tools, in this repository.
 const etcdModule = "internal/test/etcdserver"
 
 // etcdProgram returns the path of an etcd server: that on the PATH or else one that the go command
@@ -23,7 +23,7 @@ var etcdProgram = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("etcd"); err == nil {
 		return path, nil
 	}
-	return buildEtcd("go.etcd.io/etcd/server/v3")
+	return buildEtcd("etcdserver")
 })
 
 // EtcdTool returns the path of etcdctl or etcdutl, of the same version as the server that is built here. On the PATH
