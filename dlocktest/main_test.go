@@ -72,8 +72,13 @@ func (r *recorder) wants(t *testing.T, errors ...[]string) {
 	}
 }
 
+// A Store whose faults nobody calls is a store as any other. What is left out here takes half of the time, and would find nothing in
+// a Store that it doesn't find in memory, which it is run on.
 func TestContract(t *testing.T) {
 	contract.Run(t, contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
+		if strings.Contains(t.Name(), "/locker_without_hand-over/") || strings.Contains(t.Name(), "/histories/") {
+			t.Skip("run on membackend")
+		}
 		r := new(recorder) // which never ends: what a case leaves behind is its own affair
 		store := dlocktest.New(r)
 		t.Cleanup(func() { r.wants(t) })
