@@ -90,11 +90,13 @@ type Leavable interface {
 // Alerter is an optional interface of a [Session] whose store learns by itself that somebody's lock was taken from him. Without it a
 // client hears of that when it next renews or, of a lock with a fixed lease, not before that ends.
 type Alerter interface {
-	// OnAlert arranges for alert to be called with the name of a lock of which a hold of this session may be lost. It is no more than a
-	// hint: the client looks at each of its holds of that name ([Session].Look), and tells whoever has one that the store doesn't know. So alert may be
-	// called without a reason, each call costs these looks, and one that is missing costs only time.
+	// OnAlert arranges for alert to be called with the name of a lock of which a hold of this session may be
+	// lost. It is no more than a hint: the client looks at each of its holds of that name ([Session].Look),
+	// and tells whoever has one that the store doesn't know. So alert may be called without a reason, each
+	// call costs these looks, and one that is missing costs only time.
 	//
-	// OnAlert is called once, before any step. The function doesn't block, and may be called from any goroutine; after Close it does nothing.
+	// OnAlert is called once, before any step. The function doesn't block, and may be called from any
+	// goroutine; after Close it does nothing.
 	OnAlert(alert func(name string))
 }
 
