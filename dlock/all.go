@@ -203,6 +203,24 @@ func (m *MultiLocker) Do(ctx context.Context, fn func(context.Context) error, op
 	return t.run(ctx, fn)
 }
 
+// TryDo is [MultiLocker.Do] for what is skipped where another has one of the locks, see [Locker.TryDo].
+func (m *MultiLocker) TryDo(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
+	if err := m.usable("trydo"); err != nil {
+		return false, err
+	}
+	if fn == nil {
+		return false, &Error{Op: "trydo", Name: m.name(), Err: errNoFunction}
+	}
+	t, err := m.acquire(ctx, "trydo", true, acquireOptions{bounded: true}, opts)
+	if e, ok := err.(*Error); ok && isHeld(e.Err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, t.run(ctx, fn)
+}
+
 // acquire gets the locks, for a party of its own or for whoever calls.
 func (m *MultiLocker) acquire(ctx context.Context, op string, alone bool, o acquireOptions, opts []AcquireOption) (*together, error) {
 	if err := m.usable(op); err != nil {

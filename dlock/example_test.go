@@ -171,6 +171,25 @@ func ExampleLocker_Do_nested() {
 	// <nil>
 }
 
+func ExampleLocker_TryDo() {
+	client := dlock.New(membackend.New())
+	defer client.Close()
+	ctx := context.Background()
+
+	sweep := func(ctx context.Context) error {
+		ran, err := client.Locker("sweep").TryDo(ctx, func(context.Context) error { return nil })
+		fmt.Println(ran, err)
+		return nil
+	}
+	sweep(ctx)
+	client.Locker("sweep").Do(ctx, func(context.Context) error {
+		return sweep(ctx) // as another: it has no part in the context of this Do
+	})
+	// Output:
+	// true <nil>
+	// false <nil>
+}
+
 // Everything that is done with a context of WithOwner is one party, in whatever goroutine, and is not
 // kept out by what it holds itself. Each lock needs its unlock.
 func ExampleWithOwner() {

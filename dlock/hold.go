@@ -32,9 +32,10 @@ type stay struct {
 // so says ctx: an owner's or, if it comes from another hold of this lock, that one's, which it re-enters.
 // Otherwise the Hold is a party of its own: two that are acquired with one Locker exclude each other, and neither
 // has to do with the Locker's plain calls. With Wait(0) it gives up with [ErrNotAcquired] if another has the lock.
-// The errors are those of LockContext.
+// The errors are those of LockContext. The context of the Hold ends with ctx: what only the wait should end
+// with belongs into a Wait.
 func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
-	got, err := l.enter(ctx, opts)
+	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {
 		return nil, l.wrap("acquire", err)
 	}
@@ -223,27 +224,46 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 // meanwhile, even if fn returned nil (it wraps [ErrLost]: test for that first, since fn's error may
 // be that of its context), or if the release failed. Whether ctx has ended by then makes no difference:
 // the release takes at most 5 s, or what is left of the lease. If the lock was not acquired the error
-// is an *Error whose Op is "do". If fn panics, what the release says is logged.
+// is an *Error whose Op is "do". If fn panics, what the release says is logged. Where it matters whether fn
+// ran, see [Locker.TryDo], or note it in fn: what fn returns may be such an error of another lock.
 func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
 	l.mustBeMade()
 	if fn == nil {
 		return l.wrap("do", errNoFunction)
 	}
-	got, err := l.enter(ctx, opts)
+	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {
 		return l.wrap("do", err)
 	}
 	return got.run(fn)
 }
 
+// TryDo is [Locker.Do] for what is skipped where another has the lock: it acquires as [Locker.TryLock] does, at once or
+// within [Wait], and says whether fn ran. False with a nil error means exactly one thing: another holds the
+// lock. If fn ran, the error is what Do returns then, fn's own among it; otherwise an [*Error] whose Op is "trydo".
+func (l *Locker) TryDo(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
+	l.mustBeMade()
+	if fn == nil {
+		return false, l.wrap("trydo", errNoFunction)
+	}
+	got, err := l.enter(ctx, acquireOptions{bounded: true}, opts)
+	if isHeld(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, l.wrap("trydo", err)
+	}
+	return true, got.run(fn)
+}
+
 // enter acquires the lock for somebody of its own, or for whom ctx names.
-func (l *Locker) enter(ctx context.Context, opts []AcquireOption) (stay, error) {
+func (l *Locker) enter(ctx context.Context, o acquireOptions, opts []AcquireOption) (stay, error) {
 	l.mustBeMade()
 	who := l.caller(ctx)
 	if who.party == party(l.plain) {
 		who = caller{party: NewOwner(), alone: true} // its hold is its own
 	}
-	return l.enterAs(ctx, who, acquireOptions{}, opts)
+	return l.enterAs(ctx, who, o, opts)
 }
 
 // enterAs acquires the lock for that party.

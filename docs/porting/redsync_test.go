@@ -44,10 +44,7 @@ func redsyncTry(ctx context.Context, rs *redsync.Redsync, name string, work job)
 }
 
 func dlockTry(ctx context.Context, client *dlock.Client, name string, work job) error {
-	err := client.Locker(name).Do(ctx, work, dlock.Wait(0))
-	if errors.Is(err, dlock.ErrNotAcquired) {
-		return nil // another is at it
-	}
+	_, err := client.Locker(name).TryDo(ctx, work) // false and nil: another is at it
 	return err
 }
 

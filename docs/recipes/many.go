@@ -2,7 +2,6 @@ package recipes
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/seed951563bd/distsync/dlock"
@@ -42,12 +41,8 @@ func inBatches(ctx context.Context, client *dlock.Client, ids []string, work fun
 // onWhatIsFree works on what nobody else works on, and skips the others.
 func onWhatIsFree(ctx context.Context, client *dlock.Client, ids []string, work func(ctx context.Context, id string) error) error {
 	for _, id := range ids {
-		began := false
-		err := client.Locker("lock:accounts:"+id).Do(ctx, func(ctx context.Context) error {
-			began = true
-			return work(ctx, id)
-		}, dlock.Wait(0))
-		if err != nil && (began || !errors.Is(err, dlock.ErrHeld)) { // work may have met a lock, too
+		_, err := client.Locker("lock:accounts:"+id).TryDo(ctx, func(ctx context.Context) error { return work(ctx, id) })
+		if err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package recipes
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/riverqueue/river"
@@ -36,12 +35,10 @@ type invoiceWorker struct {
 }
 
 func (w *invoiceWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) error {
-	begun := false
-	err := w.locks.Locker("customer:"+job.Args.Customer).Do(ctx, func(ctx context.Context) error {
-		begun = true
+	ran, err := w.locks.Locker("customer:"+job.Args.Customer).TryDo(ctx, func(ctx context.Context) error {
 		return w.send(ctx, job.Args.Customer)
-	}, dlock.Wait(0))
-	if !begun && errors.Is(err, dlock.ErrHeld) {
+	})
+	if !ran && err == nil {
 		return river.JobSnooze(10 * time.Second) // which isn't an attempt
 	}
 	return err // also if the store is down: then River tries again later and later

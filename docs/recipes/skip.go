@@ -2,7 +2,6 @@ package recipes
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
@@ -20,14 +19,8 @@ func sweepWrongToo(ctx context.Context, lock *dlock.Locker, sweep func(context.C
 	return lock.Do(ctx, sweep, dlock.Wait(0), dlock.Lease(10*time.Minute)) // it never takes longer
 }
 
-// sweepUnlessRunning says whether it swept. An error may be the sweep's, or the store's: if that doesn't answer nobody knows whether another is sweeping.
+// sweepUnlessRunning says whether it swept: false and nil if another is sweeping. An error may be the sweep's, or the store's: if that doesn't
+// answer nobody knows whether another is.
 func sweepUnlessRunning(ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error) (swept bool, err error) {
-	err = lock.Do(ctx, func(ctx context.Context) error {
-		swept = true
-		return sweep(ctx)
-	}, dlock.Wait(0))
-	if !swept && errors.Is(err, dlock.ErrHeld) {
-		return false, nil // another is sweeping
-	}
-	return swept, err
+	return lock.TryDo(ctx, sweep)
 }
