@@ -8,7 +8,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-func enqueueWrong(redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts, register func(*asynq.Scheduler) error) (*asynq.Scheduler, error) {
+func enqueueWrong(
+	redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts, register func(*asynq.Scheduler) error,
+) (*asynq.Scheduler, error) {
 	scheduler := asynq.NewScheduler(redis, opts)
 	if err := register(scheduler); err != nil {
 		return nil, err
@@ -16,19 +18,23 @@ func enqueueWrong(redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts, register 
 	return scheduler, scheduler.Start() // in each replica
 }
 
-func enqueueWrongToo(ctx context.Context, election *dlock.Election, redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts, register func(*asynq.Scheduler) error) error {
+func enqueueWrongToo(ctx context.Context, election *dlock.Election,
+	redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts, register func(*asynq.Scheduler) error,
+) error {
 	return election.Run(ctx, func(context.Context) error {
 		scheduler := asynq.NewScheduler(redis, opts)
 		if err := register(scheduler); err != nil {
 			return err
 		}
-		return scheduler.Run() // until there is a signal: whether it still leads it doesn't know
+		return scheduler.Run() // until there is a signal, whoever leads
 	})
 }
 
-func enqueueOnLeader(ctx context.Context, election *dlock.Election, redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts, register func(*asynq.Scheduler) error) error {
+func enqueueOnLeader(ctx context.Context, election *dlock.Election,
+	redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts, register func(*asynq.Scheduler) error,
+) error {
 	return election.Run(ctx, func(ctx context.Context) error {
-		scheduler := asynq.NewScheduler(redis, opts) // a new one each time: what was shut down can't be started again
+		scheduler := asynq.NewScheduler(redis, opts) // a new one each time: it can't be started twice
 		if err := register(scheduler); err != nil {
 			return err
 		}

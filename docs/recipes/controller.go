@@ -6,7 +6,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A controller is one as those of client-go's examples are: Run starts workers, and returns when ctx has ended and the workers have.
+// A controller is as in client-go's examples: Run starts workers, and returns when ctx and the workers have ended.
 type controller interface {
 	Run(ctx context.Context, workers int) error
 }

@@ -15,7 +15,7 @@ type books struct {
 }
 
 func (b *books) payWrong(ctx context.Context, payments []int) error {
-	return b.lock.Do(ctx, func(context.Context) error { // so what follows uses the outer ctx, which knows nothing of the lock
+	return b.lock.Do(ctx, func(context.Context) error { // what follows uses the outer ctx
 		for _, p := range payments {
 			if err := b.debit(ctx, p); err != nil {
 				return err
@@ -60,7 +60,7 @@ func (b *books) pay(ctx context.Context, payments []int) (err error) {
 	return nil
 }
 
-// payOne begins nothing that it can't finish in the time that the lock surely lasts, and finishes what it has begun.
+// payOne begins nothing that it can't finish while the lock surely lasts, and finishes what it has begun.
 func (b *books) payOne(hold *dlock.Hold, payment int) error {
 	if hold.Context().Err() != nil { // lost, or not wanted any more
 		return context.Cause(hold.Context())

@@ -43,7 +43,8 @@ func schedule(client *dlock.Client, report func(context.Context) error, opts ...
 		return nil, err
 	}
 	task := locker.Task("report", report) // its context ends if the lock is lost
-	if _, err := scheduler.NewJob(gocron.CronJob("0 * * * *", false), task, gocron.WithName("report")); err != nil {
+	hourly := gocron.CronJob("0 * * * *", false)
+	if _, err := scheduler.NewJob(hourly, task, gocron.WithName("report")); err != nil {
 		return nil, err
 	}
 	scheduler.Start()

@@ -19,11 +19,12 @@ var errShipped = errors.New("shipped already")
 
 func (s *shop) shipWrong(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	err := s.locks.Locker("lock:orders:"+id).Do(r.Context(), func(ctx context.Context) error { // waits for as long as the client does
+	// This waits for as long as the client does.
+	err := s.locks.Locker("lock:orders:"+id).Do(r.Context(), func(ctx context.Context) error {
 		return s.ship(ctx, id)
 	})
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError) // held, down, shipped before: all the same
+	if err != nil { // held, down, shipped before: all the same
+		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
 
@@ -32,11 +33,11 @@ func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	id, shipped := r.PathValue("id"), false
 	err := s.locks.Locker("lock:orders:"+id).Do(ctx, func(ctx context.Context) error {
-		err := s.ship(ctx, id) // errShipped if it finds, now that it is alone, that this was done before
+		err := s.ship(ctx, id) // errShipped if it finds, with the lock, that this was done before
 		shipped = err == nil
 		return err
 	}, dlock.Wait(500*time.Millisecond)) // for the lock, and for a store that doesn't answer
-	if shipped && !errors.Is(err, dlock.ErrLost) { // what else can be wrong then is that the unlock was not confirmed
+	if shipped && !errors.Is(err, dlock.ErrLost) { // any other error: the unlock was not confirmed
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
@@ -54,7 +55,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, dlock.ErrHeld):
 		w.Header().Set("Retry-After", "1") // what such work takes, about
 		http.Error(w, "another is at it", http.StatusLocked)
-	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrClosed): // the store's trouble, or this process ends
+	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrClosed): // the store is down, or we end
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	default:

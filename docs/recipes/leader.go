@@ -44,7 +44,7 @@ func runWrongToo(ctx context.Context, client *dlock.Client, send func(context.Co
 }
 
 func runOnLeader(ctx context.Context, client *dlock.Client, send func(context.Context) error) error {
-	return client.Election("invoices").Run(ctx, func(ctx context.Context) error { // ctx ends when this replica leads no more
+	return client.Election("invoices").Run(ctx, func(ctx context.Context) error { // while this replica leads
 		for every := time.Tick(time.Minute); ; {
 			select {
 			case <-every:

@@ -12,7 +12,7 @@ func makeReportWrong(ctx context.Context, lock *dlock.Locker, report func(contex
 }
 
 func makeReport(ctx context.Context, lock *dlock.Locker, report func(context.Context) error) error {
-	return lock.Do(ctx, func(ctx context.Context) error { // with the client's lease, renewed until this returns
+	return lock.Do(ctx, func(ctx context.Context) error { // the lock is renewed until this returns
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 		defer cancel()
 		return report(ctx)

@@ -8,9 +8,6 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// errTryAgain is what the service says when it is to be asked again, later.
-var errTryAgain = errors.New("try again")
-
 type limiter chan struct{} // make(limiter, 10)
 
 func (l limiter) callWrong(ctx context.Context, send func(context.Context) error) error {
@@ -18,6 +15,9 @@ func (l limiter) callWrong(ctx context.Context, send func(context.Context) error
 	defer func() { <-l }()
 	return send(ctx)
 }
+
+// errTryAgain is what the service says when it is to be asked again, later.
+var errTryAgain = errors.New("try again")
 
 func callWithPermitWrong(ctx context.Context, slots *dlock.Semaphore, send func(context.Context) error) error {
 	return slots.Do(ctx, 1, func(ctx context.Context) error {
@@ -63,7 +63,7 @@ func (p *partner) callOnce(ctx context.Context, send func(context.Context) error
 		return err
 	}
 	defer permit.Release(ctx)
-	ctx, cancel := context.WithTimeout(permit.Context(), 10*time.Second) // a call that hangs keeps its permit
+	ctx, cancel := context.WithTimeout(permit.Context(), 10*time.Second) // or a call that hangs keeps its permit
 	defer cancel()
 	return send(ctx)
 }

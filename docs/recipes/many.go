@@ -19,7 +19,7 @@ func withAllWrong(ctx context.Context, client *dlock.Client, ids []string, work 
 }
 
 func withAll(ctx context.Context, client *dlock.Client, ids []string, work func(context.Context) error) error {
-	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // the same twice is an error; the order makes no difference
+	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // without duplicates, which All refuses
 	locks := make([]*dlock.Locker, len(ids))
 	for i, id := range ids {
 		locks[i] = client.Locker("lock:accounts:" + id)
@@ -41,7 +41,9 @@ func inBatches(ctx context.Context, client *dlock.Client, ids []string, work fun
 // onWhatIsFree works on what nobody else works on, and skips the others.
 func onWhatIsFree(ctx context.Context, client *dlock.Client, ids []string, work func(ctx context.Context, id string) error) error {
 	for _, id := range ids {
-		_, err := client.Locker("lock:accounts:"+id).TryDo(ctx, func(ctx context.Context) error { return work(ctx, id) })
+		_, err := client.Locker("lock:accounts:"+id).TryDo(ctx, func(ctx context.Context) error {
+			return work(ctx, id)
+		})
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,8 @@ func migrateWrong(ctx context.Context, client *dlock.Client, db database) error 
 	if err != nil || !pending {
 		return err
 	}
-	return client.Locker("lock:migrations").Do(ctx, db.Up, dlock.Lease(time.Minute)) // they take seconds
+	lock := client.Locker("lock:migrations")
+	return lock.Do(ctx, db.Up, dlock.Lease(time.Minute)) // they take seconds
 }
 
 func migrateWrongToo(ctx context.Context, client *dlock.Client, db database) error {
@@ -30,7 +31,8 @@ func migrateWrongToo(ctx context.Context, client *dlock.Client, db database) err
 	return migrate(ctx, db)
 }
 
-// migrateAtStart returns when the database is as this version of the program wants it. After an error the program ends, and is started again.
+// migrateAtStart returns when the database is as this version of the program wants it. After an error the program
+// should end, and be started again.
 func migrateAtStart(ctx context.Context, client *dlock.Client, db database) error {
 	err := client.Locker("lock:migrations").Do(ctx, func(ctx context.Context) error {
 		return migrate(ctx, db)

@@ -26,7 +26,7 @@ func part(text string) string {
 	return url.QueryEscape(text) // which leaves no = either
 }
 
-// rowLock is the lock of a row, which some other rows share: a thousand locks are enough for any number of rows.
+// rowLock is the lock of a row, which some other rows share: there are a thousand, for any number of rows.
 func rowLock(client *dlock.Client, row string) *dlock.Locker {
 	n := crc32.ChecksumIEEE([]byte(row)) % 1000 // not hash/maphash: each process has its own
 	return client.Locker(fmt.Sprintf("lock:rows:%d", n))
@@ -34,5 +34,6 @@ func rowLock(client *dlock.Client, row string) *dlock.Locker {
 
 // renamed is the lock of an order for as long as programs run that know it by its old name.
 func renamed(client *dlock.Client, tenant, order string) *dlock.MultiLocker {
-	return dlock.All(client.Locker(lockNameWrong(tenant, order)), client.Locker(lockName(tenant, order)))
+	before := client.Locker(lockNameWrong(tenant, order))
+	return dlock.All(before, client.Locker(lockName(tenant, order)))
 }

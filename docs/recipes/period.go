@@ -23,7 +23,8 @@ func reportOnce(ctx context.Context, client *dlock.Client, log *slog.Logger, day
 		if err == nil {
 			return nil
 		}
-		log.Info("the report is not made yet", "day", day, "err", err) // another is making it, or it failed, or the store did
+		// Another is making it, or it failed, or the store did.
+		log.Info("the report is not made yet", "day", day, "err", err)
 		select {
 		case <-time.After(time.Minute):
 		case <-ctx.Done():

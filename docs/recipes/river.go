@@ -27,7 +27,7 @@ func (w *waitingWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) e
 	})
 }
 
-// An invoiceWorker sends invoices, for each customer only while nobody else has its lock: an import that River knows nothing of, say.
+// An invoiceWorker sends invoices, for each customer only while nobody else has its lock: an import, say.
 type invoiceWorker struct {
 	river.WorkerDefaults[InvoiceArgs]
 	locks *dlock.Client

@@ -26,7 +26,7 @@ func (s *service) runWrong(ctx context.Context, l net.Listener) error {
 	go s.server.Serve(l)
 	go s.work(ctx, context.WithoutCancel(ctx))
 	<-ctx.Done()
-	return errors.Join(s.locks.Close(), s.store.Close()) // gives nothing back: those who have locks may still be at work
+	return errors.Join(s.locks.Close(), s.store.Close()) // gives nothing back
 }
 
 // run is called with the context of signal.NotifyContext, and ends the program when it returns.
@@ -35,7 +35,7 @@ func (s *service) run(ctx context.Context, l net.Listener) (err error) {
 	defer stop()
 	life, cut := context.WithCancel(context.WithoutCancel(ctx)) // of work that has begun
 	defer cut()
-	s.server.BaseContext = func(net.Listener) context.Context { return life } // Shutdown waits for requests, and never tells them
+	s.server.BaseContext = func(net.Listener) context.Context { return life } // that of each request
 	failed := make(chan error, 1)
 	go func() { failed <- s.server.Serve(l) }()
 	var workers sync.WaitGroup
@@ -46,12 +46,12 @@ func (s *service) run(ctx context.Context, l net.Listener) (err error) {
 	case <-ctx.Done():
 	}
 	stop()                                           // nothing new is taken
-	defer time.AfterFunc(20*time.Second, cut).Stop() // who is at it for so long is told to give up, by his context
+	defer time.AfterFunc(20*time.Second, cut).Stop() // who takes so long is told to give up, by his context
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 25*time.Second)
 	defer cancel()
 	err = errors.Join(err, s.server.Shutdown(end)) // who has begun finishes, and gives his locks back
 	workers.Wait()
-	return errors.Join(err, s.locks.Close(), s.store.Close()) // now that nobody needs them, and in this order
+	return errors.Join(err, s.locks.Close(), s.store.Close()) // nobody needs them now; in this order
 }
 
 // work handles messages until ctx ends; what it has begun lasts for as long as life.

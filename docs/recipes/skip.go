@@ -19,8 +19,8 @@ func sweepWrongToo(ctx context.Context, lock *dlock.Locker, sweep func(context.C
 	return lock.Do(ctx, sweep, dlock.Wait(0), dlock.Lease(10*time.Minute)) // it never takes longer
 }
 
-// sweepUnlessRunning says whether it swept: false and nil if another is sweeping. An error may be the sweep's, or the store's: if that doesn't
-// answer nobody knows whether another is.
+// sweepUnlessRunning says whether it swept: false and nil if another is sweeping. An error is the sweep's, or the
+// store's: if that doesn't answer nobody knows whether another is sweeping.
 func sweepUnlessRunning(ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error) (swept bool, err error) {
 	return lock.TryDo(ctx, sweep)
 }

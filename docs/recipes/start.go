@@ -34,7 +34,7 @@ func (p *poller) stopWrong(ctx context.Context) error {
 // Start waits for the lock, for as long as ctx allows, and has poll called until Stop.
 func (p *poller) Start(ctx context.Context) error {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	waiting := context.AfterFunc(ctx, func() { end(ctx.Err()) }) // ctx is for the wait, not for what comes then
+	waiting := context.AfterFunc(ctx, func() { end(ctx.Err()) }) // ctx is for the wait only
 	hold, err := p.lock.Acquire(life)
 	if !waiting() && err == nil { // ctx has ended all the same
 		err = errors.Join(ctx.Err(), hold.Release(life))
