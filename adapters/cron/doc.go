@@ -38,22 +38,30 @@
 //		return ctx.Err()
 //	}
 //
-// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report". The one that has the lock runs the
-// job, and the lock is renewed for as long as that takes; the others skip this run. If the process dies, the lock ends with its lease (30 s, see
-// [dlock.WithLease]), and the next run is another replica's. So it is, too, if a run takes longer than the period: no other begins meanwhile, on no replica.
-// A run is skipped, too, if the store doesn't answer, within 5 s at most, since nobody knows whether another replica runs it: that is logged as an error, see [WithLogger].
+// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report".
+// The one that gets the lock runs the job, and the lock is renewed for as long as that takes. The others skip this run.
+// If the process dies, the lock ends with its lease (30 s, see [dlock.WithLease]), and the next run is another replica's.
+// While a run takes longer than the period no other begins, on any replica.
+//
+// If the store doesn't answer within 5 s the run is skipped, too, since nobody knows whether another replica runs the job:
+// that is logged as an error, see [WithLogger].
 //
 // # Clocks
 //
-// Clocks of machines differ by some milliseconds, and processes are late. A job that takes less than that would be over before the last replica tries, and
-// run again, once for each replica: that is what happens with a lock that is given back when the job ends. So the lock stays taken until 900 ms after it was acquired,
-// however early the job ends, or the process dies; [WithAtLeast] says for how long else. It must be longer than what the replicas' clocks differ by, and shorter than the job's period. The runs of
-// "@every 5m" are counted from the start of each process, and replicas are apart by any part of the period, whatever their clocks say: for those it should be most of the
-// period. So it should be where a replica may be late, since [cron.DelayIfStillRunning] is around the lock: it would run a job that another has run long before. Neither that nor
-// [cron.SkipIfStillRunning] is needed beside the lock.
+// Clocks of machines differ by some milliseconds, and processes are late. If the lock were given back when the job ends,
+// a job that takes less than that would be over before the last replica tries, and run once for each replica. So the lock
+// stays taken until 900 ms after it was acquired, however early the job ends, or the process dies. [WithAtLeast] sets
+// another time: it must be longer than the replicas' clocks differ, and shorter than the job's period.
+//
+// It should be most of the period in two cases:
+//   - The schedule is as "@every 5m", whose runs are counted from the start of each process. Replicas then are apart by any
+//     part of the period, whatever their clocks say.
+//   - [cron.DelayIfStillRunning] is around the lock. A replica that is late would run a job that another has run long
+//     before. Neither that nor [cron.SkipIfStillRunning] is needed beside the lock.
 //
 // # What a job is told
 //
-// A cron.Job has no context and no error. A [Func] has: its context ends if the lock is lost, and its error is logged. Any other job goes on when its lock is lost (the store was away for longer than the lease, say), which is logged when it ends.
-// If it panics the lock is given back, whether [cron.Recover] is around the lock or within.
+// A cron.Job has no context and no error. A [Func] has: its context ends if the lock is lost, and its error is logged.
+// Any other job goes on when its lock is lost (the store was away for longer than the lease, say), which is logged when it
+// ends. If a job panics the lock is given back, whether [cron.Recover] is around the lock or within.
 package cronlock

@@ -45,30 +45,38 @@
 //		return ctx.Err()
 //	}
 //
-// Every replica does this, with a store that they share. A job that isn't told of a loss may be any gocron.NewTask. When the hour strikes each of them tries once to lock "report". The one that has the
-// lock runs the job, and the lock is renewed for as long as that takes; the others skip this run. If the process dies, the lock ends with its lease (30 s, see [dlock.WithLease]),
-// and the next run is another replica's.
+// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report".
+// The one that gets the lock runs the job, and the lock is renewed for as long as that takes. The others skip this run.
+// If the process dies, the lock ends with its lease (30 s, see [dlock.WithLease]), and the next run is another replica's.
+// A job that needn't hear of a loss may be any gocron.NewTask, without [Locker.Task].
 //
-// The lock is that of the job's name. So give each job a name of its own, the same on all replicas: without gocron.WithName it has the name of its function, which functions
-// that are made in a loop share, and which may be another in the next version of the program. Two jobs of one name exclude each other, which is logged.
+// The lock has the job's name. So give each job a name of its own, the same on all replicas. Without gocron.WithName it
+// has the name of its function, which functions that are made in a loop share, and which may be another in the next
+// version of the program. Two jobs of one name exclude each other, which is logged.
 //
 // # Clocks
 //
-// Clocks of machines differ by some milliseconds, and processes are late. A job that takes less than that would be over before the last replica
-// tries, and run again, once for each replica: that is what happens with a lock that is given back when the job ends. So the lock stays taken until 900 ms after it
-// was acquired, however early the job ends, or the process dies; [WithAtLeast] says for how long else. It must be longer than what the replicas' clocks differ by, and shorter than the
-// job's period. Of jobs that are counted from the start of each process (a [gocron.DurationJob] without a time to start at), replicas are apart by any
-// part of the period, whatever their clocks say: for those it should be most of the period. So it should be where a replica may be late, since it has runs wait for each other (gocron.WithLimitConcurrentJobs,
-// or gocron.WithSingletonMode, with gocron.LimitModeWait): it would run a job that another has run long before. gocron.LimitModeReschedule skips such runs. A Locker may be given to a job of its own with [gocron.WithDistributedJobLocker].
+// Clocks of machines differ by some milliseconds, and processes are late. If the lock were given back when the job ends,
+// a job that takes less than that would be over before the last replica tries, and run once for each replica. So the lock
+// stays taken until 900 ms after it was acquired, however early the job ends, or the process dies. [WithAtLeast] sets
+// another time: it must be longer than the replicas' clocks differ, and shorter than the job's period.
+//
+// It should be most of the period in two cases:
+//   - Runs are counted from the start of each process (a [gocron.DurationJob] without a time to start at). Replicas then
+//     are apart by any part of the period, whatever their clocks say.
+//   - Runs wait for each other (gocron.WithLimitConcurrentJobs, or gocron.WithSingletonMode, with gocron.LimitModeWait).
+//     A replica that is late would run a job that another has run long before. gocron.LimitModeReschedule skips such runs.
+//
+// Jobs that differ in that can each have a Locker of their own, with [gocron.WithDistributedJobLocker].
 //
 // # What a job isn't told
 //
-// A run that has lost its lock (the store was away for longer than the lease, say) goes on, and gocron has no means to tell it. [Locker.Task] has: the context that it
-// passes to the job ends then.
+// A run that has lost its lock (the store was away for longer than the lease, say) goes on, and gocron has no means to
+// tell it. [Locker.Task] has: the context that it passes to the job ends then.
 //
-// Why a run was skipped says the error that gocron passes to listeners of [gocron.AfterLockError]: [dlock.ErrHeld] if another replica has the
-// lock, which is as it should be, and [dlock.ErrUnavailable] if the store didn't answer, which also is logged, as a warning. A run is
-// skipped then, too, since nobody knows whether another replica runs it.
+// Why a run was skipped is in the error that gocron passes to listeners of [gocron.AfterLockError]. [dlock.ErrHeld] means
+// that another replica has the lock, which is as it should be. [dlock.ErrUnavailable] means that the store didn't answer,
+// so that nobody knows whether another replica runs the job: that is also logged, as a warning.
 //
 // # One replica for everything
 //
@@ -80,6 +88,7 @@
 //	...
 //	scheduler.NewJob(gocron.DurationJob(time.Minute), elector.Task(sweep))
 //
-// While the store is away the leader leads until its lease is over, then nobody does, and all campaign again by themselves when the store is back. A leader that was cut off, or paused, for longer than its lease finds that out when it
-// next looks at its clock: see [dlock.Election].
+// While the store is away the leader leads until its lease is over, and then nobody does. All campaign again by themselves
+// when the store is back. A leader that was cut off, or paused, for longer than its lease finds that out when it next looks
+// at its clock: see [dlock.Election].
 package gocronlock

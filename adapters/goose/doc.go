@@ -39,13 +39,15 @@
 //		}
 //	}
 //
-// goose's own locks are the database's, and some databases have none, or lose them behind a proxy that shares connections (PgBouncer). With this every replica
-// may migrate when it starts: one of them has the lock, which is renewed for as long as the migrations take, and the others wait, as long as ctx allows, and then find
-// nothing to do. If the process dies, the lock ends with its lease (30 s, see [dlock.WithLease]), and the next replica goes on with what is left.
-// While the store of locks is away nobody begins: Up waits for that, too, as long as ctx allows. Clocks make no difference. If a migration fails the lock is given back, and the next replica tries.
+// goose's own locks are the database's, and some databases have none, or lose them behind a proxy that shares connections
+// (PgBouncer). With this every replica may migrate when it starts. One of them has the lock, which is renewed for as long
+// as the migrations take. The others wait, as long as ctx allows, and then find nothing to do. If the process dies, the lock
+// ends with its lease (30 s, see [dlock.WithLease]), and the next replica goes on with what is left. If a migration fails
+// the lock is given back, and the next replica tries. While the store of locks is away nobody begins: Up waits for that,
+// too, as long as ctx allows. Clocks make no difference.
 //
-// goose doesn't let migrations know that the lock is lost (the store was away for longer than the lease, say): they go on, and the error that Up returns wraps [dlock.ErrLost]. Where
-// they should stop, do without this package:
+// goose doesn't let migrations know that the lock is lost (the store was away for longer than the lease, say). They go on,
+// and the error that Up returns wraps [dlock.ErrLost]. Where they should stop, do without this package:
 //
 //	err := client.Locker("migrations").Do(ctx, func(ctx context.Context) error {
 //		_, err := provider.Up(ctx) // ctx ends if the lock is lost
