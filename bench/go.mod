@@ -2,8 +2,6 @@ module github.com/seed951563bd/distsync/bench
 
 go 1.26.0
 
-// Not tidied: go mod tidy asks for what the tests of redsync import, and can't get it.
-
 replace github.com/seed951563bd/distsync => ../
 
 require (

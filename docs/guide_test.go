@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,8 +42,8 @@ func check(t *testing.T, errs ...error) {
 
 func TestGuideLocker(t *testing.T) {
 	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
-		ran := 0
-		job := func(context.Context) error { ran++; return nil }
+		runs := 0
+		job := func(context.Context) error { runs++; return nil }
 
 		l := client.Locker("lock:orders:42") // cheap, no I/O: in a handler, one per request
 
@@ -61,11 +62,18 @@ func TestGuideLocker(t *testing.T) {
 			err = l.UnlockContext(ctx)
 		}
 
-		err = l.Do(ctx, job, dlock.Wait(0)) // skip the job if another is at it: ErrNotAcquired
+		err = l.LockContext(ctx, dlock.RenewedLease(5*time.Minute)) // a lease of its own, renewed like any other
+		err = l.UnlockContext(ctx)
 
+		ran, err := l.TryDo(ctx, job) // skip the job if another is at it
+
+		var mu sync.Locker = l.With(dlock.RenewedLease(5 * time.Second)) // options for code that can't give any
+
+		mu.Lock()
+		mu.Unlock()
 		check(t, err)
-		if !ok || ran != 1 {
-			t.Errorf("ok is %v, and the job ran %d times", ok, ran)
+		if !ok || !ran || runs != 1 {
+			t.Errorf("TryLock: %v, TryDo: %v, and the job ran %d times", ok, ran, runs)
 		}
 	})
 }

@@ -13,8 +13,10 @@ import (
 )
 
 func TestReadmeConstructor(t *testing.T) {
-	client := dlock.New(redisbackend.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))) // github.com/redis/go-redis/v9
-	check(t, client.Close())
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"}) // github.com/redis/go-redis/v9
+	client := dlock.New(redisbackend.New(rdb))
+
+	check(t, client.Close(), rdb.Close())
 }
 
 // The table of what there is, a line each.
