@@ -1,7 +1,8 @@
 // Package dlocktest is for tests of code that uses locks of [github.com/seed951563bd/distsync/dlock]: a store in memory, whose faults are
 // called by name.
 //
-// A [Store] is what such code runs on in a test, in place of a Redis. It takes a *dlock.Client, and knows no difference:
+// A [Store] takes the place of a Redis in a test. The code under test is given a *dlock.Client, and can't tell the
+// difference:
 //
 //	func TestShip(t *testing.T) {
 //		store := dlocktest.New(t)
