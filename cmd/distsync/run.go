@@ -83,7 +83,7 @@ command can't be run; 127 if it isn't there.
 With --json each event is a line on standard error: waiting, acquired, started,
 unrenewed (a renewal has failed, and will be repeated), terminated, killed, ended,
 spared (processes of other users are left), lost, released, unreleased, failed.`,
-		Example: `  distsync run nightly --wait 0 -E 0 -- /usr/local/bin/backup
+		Example: `  distsync run nightly --quiet --wait 0 -E 0 -- sh -c 'sleep 5; exec backup'
   distsync run deploy --wait 10m --lease 15s -- sh -c 'make deploy && make check'
   distsync run gpu --permits 4 -- ./train`,
 		Args: func(cmd *cobra.Command, args []string) error {
