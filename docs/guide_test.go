@@ -236,8 +236,9 @@ func TestGuideSeenFromOutside(t *testing.T) {
 		l := client.Locker("lock:orders:42")
 		check(t, l.LockContext(ctx))
 
-		who, err := client.Locker("lock:orders:42").Holder(ctx) // who.Client is "web-7/4711/K5JQ…": host, process, and 80 random bits
-		holds, waits := client.Holds(), client.Waits()          // what this client has and waits for, and client.Losses() what it has lost
+		// who.Client is "web-7/4711/K5JQ…": host, process, and 80 random bits
+		who, err := client.Locker("lock:orders:42").Holder(ctx)
+		holds, waits := client.Holds(), client.Waits() // what this client has and waits for; client.Losses(): what it has lost
 		for lock, err := range client.Locks(ctx, "lock:orders:") {
 			fmt.Println(lock.Name, lock.Holders, err) // what the store has, in pages
 		}
@@ -257,8 +258,9 @@ func TestGuideSeenFromOutside(t *testing.T) {
 		ctx = h.Context()
 
 		if l, ok := errors.AsType[*dlock.Loss](context.Cause(ctx)); ok { // in what Release and UnlockContext return, too
-			log.Print(l.Name, ": ", l) // lock:orders:42: lost after 41s: the lease ran out: not renewed for 29.7s: dial tcp 10.0.0.7:6379: connect: connection refused
-			counted[l.Reason]++        // expired, gone, taken, forced, paused or lease
+			// lock:orders:42: lost after 41s: the lease ran out: not renewed for 29.7s: dial tcp 10.0.0.7:6379: …
+			log.Print(l.Name, ": ", l)
+			counted[l.Reason]++ // expired, gone, taken, forced, paused or lease
 		}
 
 		if len(counted) != 1 {
