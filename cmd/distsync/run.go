@@ -31,6 +31,7 @@ type runner struct {
 	wait        time.Duration // for the lock
 	forever     bool          // wait is not given
 	lease       time.Duration
+	atLeast     time.Duration // that the lock stays taken
 	grace       time.Duration // from TERM to KILL
 	longest     time.Duration // that the command may run; 0: as long as it likes
 	notAcquired int           // the status for that
@@ -65,6 +66,10 @@ When the command has ended, what it has left in its process group is killed befo
 lock is given back. A daemon that is to outlive it, without the lock, needs a session
 of its own: see setsid(1).
 
+With --at-least the lock stays taken for that long after it was acquired, however soon the
+command has ended, and whatever its status: for jobs that every machine's cron starts, by
+clocks that differ.
+
 Where it has waited for a fair lock, the command begins up to a second after its turn has
 come, when the lock is renewed for the first time. All who share permits must say the same LIMIT: the last
 to say another changes it for all.
@@ -83,7 +88,7 @@ command can't be run; 127 if it isn't there.
 With --json each event is a line on standard error: waiting, acquired, started,
 unrenewed (a renewal has failed, and will be repeated), terminated, killed, ended,
 spared (processes of other users are left), lost, released, unreleased, failed.`,
-		Example: `  distsync run nightly --quiet --wait 0 -E 0 -- sh -c 'sleep 5; exec backup'
+		Example: `  distsync run nightly --quiet --wait 0 -E 0 --at-least 5m -- backup
   distsync run deploy --wait 10m --lease 15s -- sh -c 'make deploy && make check'
   distsync run gpu --permits 4 -- ./train`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -113,6 +118,7 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
 	f.StringVar(&r.permits, "permits", "", "instead of a lock, a permit of a semaphore that has LIMIT, as in 3; or N of them, as in 2/5")
 	f.DurationVar(&r.wait, "wait", 0, "how long to wait for the lock; 0: not at all (default: for ever)")
 	f.DurationVar(&r.lease, "lease", dlock.DefaultLease, "how long the lock outlives a distsync that dies; it is renewed each third of that")
+	f.DurationVar(&r.atLeast, "at-least", 0, "how long the lock stays taken at least, however soon the command has ended (default: until then)")
 	f.DurationVar(&r.grace, "grace", 0, "how long the command has from TERM to KILL, at most half the lease (default: a third of it, at most 10s)")
 	f.DurationVar(&r.longest, "timeout", 0, "how long the command may run before it gets TERM, and --grace later KILL (default: for ever)")
 	f.IntVarP(&r.notAcquired, "not-acquired", "E", exitNotAcquired, "the exit status if the lock isn't acquired in time")
@@ -134,8 +140,10 @@ func (r *runner) check(cmd *cobra.Command) error {
 		return exitf(exitUsage, "--kind %s: want one of %s", printable(r.kind), strings.Join(kinds, ", "))
 	case r.permits != "" && cmd.Flags().Changed("kind"):
 		return exitf(exitUsage, "--permits is of a semaphore: leave out --kind")
-	case r.wait < 0 || r.longest < 0 || r.grace < 0:
+	case r.wait < 0 || r.longest < 0 || r.grace < 0 || r.atLeast < 0:
 		return exitf(exitUsage, "a negative time")
+	case r.atLeast > 0 && r.kind == "read":
+		return exitf(exitUsage, "--at-least isn't for --kind read, which keeps no other reader out")
 	case r.lease < shortestLease:
 		return exitf(exitUsage, "--lease %v: at least %v", r.lease, shortestLease)
 	case r.grace > r.lease/2:
@@ -172,6 +180,9 @@ func (r *runner) acquire(ctx context.Context, c *dlock.Client, name string) (*dl
 	var opts []dlock.AcquireOption
 	if !r.forever {
 		opts = append(opts, dlock.Wait(r.wait))
+	}
+	if r.atLeast > 0 {
+		opts = append(opts, dlock.AtLeast(r.atLeast))
 	}
 	n, limit, err := r.counts()
 	switch {

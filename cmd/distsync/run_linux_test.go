@@ -133,6 +133,8 @@ func TestRunStatus(t *testing.T) {
 		{[]string{"i", "--permits", "/2", "--", "true"}, 64},
 		{[]string{"i", "--wait", "-1s", "--", "true"}, 64},
 		{[]string{"i", "--lease", "1ms", "--", "true"}, 64},
+		{[]string{"i", "--at-least", "-1s", "--", "true"}, 64},
+		{[]string{"i", "--at-least", "1s", "--kind", "read", "--", "true"}, 64},
 		{[]string{"i", "--grace", "1m", "--", "true"}, 64},
 		{[]string{"i", "-E", "256", "--", "true"}, 64},
 		{[]string{"i", "--such", "--", "true"}, 64},
@@ -155,6 +157,18 @@ func TestRunStatus(t *testing.T) {
 	}
 	try(t, "redis://"+server.Addr+"/x", "a", "--", "true").start().mustExit(64)
 	try(t, "redis://127.0.0.1:"+strconv.Itoa(testservers.FreePort(t)), "a", "--", "true").start().mustExit(69)
+}
+
+// Machines whose clocks differ by less than --at-least run a quick command once.
+func TestRunAtLeast(t *testing.T) {
+	anywhere(t, func(t *testing.T, url string) {
+		try(t, url, "quick", "--at-least", "1h", "--", "true").start().mustExit(0)
+		try(t, url, "quick", "--at-least", "1h", "--wait", "0", "--", "true").start().mustExit(75)
+		who, err := client(t, url).Locker("quick").Holder(t.Context())
+		if err != nil || !who.Kept {
+			t.Errorf("the holder is %+v, %v; want one that has given it back", who, err)
+		}
+	})
 }
 
 // Each kind of lock keeps others out, and says so.
