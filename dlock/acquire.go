@@ -681,7 +681,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	cl, now := h.claim, c.now()
 	lease, count := cl.reentryLease(a.o, now), h.count+1
 	asked := max(lease, a.o.atLeast, cl.left(now))
-	cl.lengthens(now, a.o.atLeast)
+	cl.lengthens(asked)
 	cl.sending(now, c.stored(asked))
 	c.unlock()
 
