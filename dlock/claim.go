@@ -72,6 +72,7 @@ type claim struct {
 	least   time.Duration // the shortest lease that one of those asks for; 0: there is none
 	lease   time.Duration // what the next renewal or partial release asks for
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
+	cut     instant       // when a release was sent that left a shorter lease than renewals ask for: the answers to those sent before add nothing
 	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
 	more    *more         // what claims of plain locks have no use for: nil there
 }

@@ -60,6 +60,42 @@ func TestARenewalThatComesAfterALongerLease(t *testing.T) {
 	}
 }
 
+// A renewal that was carried out before an unlock set what is left of a fixed lease may be answered after that: it adds nothing, also if the lock is renewed
+// again by then.
+func TestARenewalThatIsAnsweredAfterWhatItGaveIsTakenBack(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprint("renewed again: ", again), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newWitness()
+				c, other := New(store, quiet()), New(store.Backend, quiet())
+				defer c.Close()
+				defer other.Close()
+				ctx, l := WithOwner(t.Context(), NewOwner()), c.Locker("x")
+				must(t, l.LockContext(ctx, Lease(10*time.Second)))
+				must(t, l.LockContext(ctx, RenewedLease(2*time.Second)))
+				store.mu.Lock()
+				store.renew = func(do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+					res, err := do()
+					time.Sleep(time.Second)
+					return res, err
+				}
+				store.mu.Unlock()
+				time.Sleep(3500 * time.Millisecond) // a renewal is carried out, and not answered
+				mustUnlock(t, ctx, l)
+				if again {
+					must(t, l.LockContext(ctx, RenewedLease(2*time.Second)))
+				}
+				time.Sleep(time.Second)
+				left, err := other.Locker("x").TTL(t.Context())
+				must(t, err)
+				if until := time.Until(c.Holds()[0].Until); until > left {
+					t.Errorf("held for %v more, where the store keeps it for %v", until, left)
+				}
+			})
+		})
+	}
+}
+
 // A truth is a store in memory that a moody one stands in front of, and that tells what it really has.
 type truth struct{ *membackend.Backend }
 

@@ -273,7 +273,9 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
 	default:
 		delete(c.troubles, cl)
-		cl.extend(sent, lease)
+		if sent > cl.cut {
+			cl.extend(sent, lease)
+		}
 		c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
 	}
 }
