@@ -167,7 +167,7 @@ func randomLeases(t *testing.T, seed uint64, limits backend.Limits) {
 	for i := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 2+i))
 		all.Go(func() {
-			for range 30 {
+			for range 8 {
 				leaseHistory(t, r, clients[r.IntN(len(clients))])
 			}
 		})
