@@ -469,6 +469,7 @@ type attempt struct {
 	lease  time.Duration
 	sent   instant
 	forced uint64 // how many locks this client had forced before
+	alerts uint64 // how often it had been alerted before
 }
 
 // attempting notes that an attempt goes out now.
@@ -478,7 +479,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 	if a.h == nil {
 		a.h = c.claimForLocked(a)
 	}
-	at := attempt{a.h, c.stored(a.o.asked()), c.now(), c.forced.Load()}
+	at := attempt{a.h, c.stored(a.o.asked()), c.now(), c.forced.Load(), c.alerts.Load()}
 	at.h.claim.sending(at.sent, at.lease)
 	c.attempts++
 	a.attempt, a.sent = c.attempts, at.sent
@@ -490,6 +491,11 @@ func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res 
 	remaining, err := c.answered(a, at.h, at.sent, res, err)
 	if err == nil && c.forced.Load() != at.forced {
 		c.confirm(ctx, at.h.claim, c.forcedLocked)
+	}
+	if err == nil && c.alerts.Load() != at.alerts {
+		c.mu.Lock()
+		defer c.unlock()
+		c.lookLocked(at.h.claim) // it may have been lost before anybody had it
 	}
 	return remaining, err
 }
@@ -681,7 +687,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	cl, now := h.claim, c.now()
 	lease, count := cl.reentryLease(a.o, now), h.count+1
 	asked := max(lease, a.o.atLeast, cl.left(now))
-	cl.lengthens(now, a.o.atLeast)
+	cl.lengthens(asked)
 	cl.sending(now, c.stored(asked))
 	c.unlock()
 

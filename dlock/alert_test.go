@@ -19,6 +19,8 @@ type alerting struct {
 	down  atomic.Bool
 	looks atomic.Int64
 	first func() // is called in each look, before that
+
+	acquired func() // is called in each acquisition, after that
 }
 
 func (b *alerting) Open() backend.Session {
@@ -36,6 +38,14 @@ type alertingSession struct {
 var _ backend.Alerter = (*alertingSession)(nil)
 
 func (s *alertingSession) OnAlert(alert func(string)) { s.b.alert = alert }
+
+func (s *alertingSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	res, err := s.Session.Acquire(ctx, req)
+	if s.b.acquired != nil {
+		s.b.acquired()
+	}
+	return res, err
+}
 
 func (s *alertingSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	s.b.looks.Add(1)
@@ -178,6 +188,29 @@ func TestAlertOfSeveralHolds(t *testing.T) {
 			<-w.Lost()
 			<-r.Lost()
 		})
+	})
+}
+
+// A lock may be lost, and the store alert its client, before that has heard that it has it: the holder is told all the same.
+func TestAlertWhileTheAnswerIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &alerting{Backend: membackend.New()}
+		other, c := New(store, quiet()), New(store, quiet())
+		defer other.Close()
+		defer c.Close()
+		store.acquired = func() {
+			store.acquired = nil
+			if ok, err := other.Locker("x").ForceUnlock(t.Context()); !ok || err != nil {
+				t.Errorf("force: %v, %v", ok, err)
+			}
+			store.alert("x")
+		}
+		h, err := c.Locker("x").Acquire(t.Context(), Lease(time.Hour))
+		must(t, err)
+		synctest.Wait()
+		if l, ok := errors.AsType[*Loss](h.Err()); !ok || l.Reason != LossGone {
+			t.Errorf("the holder is told: %v", h.Err())
+		}
 	})
 }
 

@@ -69,8 +69,10 @@ type claim struct {
 	leaving bool          // its last release is under way
 	dead    bool          // its last release has begun, or it is lost: nothing re-enters, joins or renews it
 	renews  uint32        // how many renewals are under way, or have no answer
+	least   time.Duration // the shortest lease that one of those asks for; 0: there is none
 	lease   time.Duration // what the next renewal or partial release asks for
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
+	cut     instant       // when a release was sent that left a shorter lease than renewals ask for: the answers to those sent before add nothing
 	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
 	more    *more         // what claims of plain locks have no use for: nil there
 }
@@ -156,11 +158,26 @@ func (cl *claim) doubted(lease time.Duration) {
 	}
 }
 
+// renewing notes that a renewal for lease goes out now.
+func (cl *claim) renewing(lease time.Duration) {
+	cl.renews++
+	if cl.least == 0 || lease < cl.least {
+		cl.least = lease
+	}
+}
+
+// renewed notes that a renewal is over: no late one follows.
+func (cl *claim) renewed() {
+	if cl.renews--; cl.renews == 0 {
+		cl.least = 0
+	}
+}
+
 // lengthens notes that the store is to be asked to keep a claim for so long, which may be more than its renewals have asked for so far: one that is
 // carried out after that takes it back.
-func (cl *claim) lengthens(now instant, d time.Duration) {
-	if cl.renews > 0 && d > max(cl.lease, cl.left(now)) {
-		cl.doubted(cl.lease)
+func (cl *claim) lengthens(d time.Duration) {
+	if cl.renews > 0 && d > cl.least {
+		cl.doubted(cl.least)
 	}
 }
 

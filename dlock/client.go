@@ -48,6 +48,7 @@ type Client struct {
 	acquisitions sync.Pool // of those that are over
 	patient      atomic.Pointer[patience]
 	forced       atomic.Uint64 // how many locks this client has forced
+	alerts       atomic.Uint64 // how often the store has said that one may be lost
 
 	// The mutex is never held across I/O or a wait, nor while anything of a caller's is called, its
 	// contexts among it. Functions that need it end in Locked.

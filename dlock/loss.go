@@ -184,11 +184,17 @@ func (c *Client) goneLocked(cl *claim) {
 func (c *Client) alerted(name string) {
 	c.mu.Lock()
 	defer c.unlock()
+	c.alerts.Add(1)
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
 		for _, cl := range c.claimsLocked(c.objectLocked(kind, name), kind) {
-			c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.goneLocked) })
+			c.lookLocked(cl)
 		}
 	}
+}
+
+// lookLocked has the store asked whether it still has a claim.
+func (c *Client) lookLocked(cl *claim) {
+	c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.goneLocked) })
 }
 
 // inquiryPatience is how long it may take the store to say who has a lock that is lost.

@@ -202,6 +202,7 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) err
 	asked := max(cl.remaining(now), cl.left(now))
 	if h.count < h.renewedFrom {
 		cl.watched, h.renewedFrom = false, 0 // what is left has a fixed lease
+		cl.cut = now
 		lease = asked
 	}
 	asked = max(asked, lease)

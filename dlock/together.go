@@ -146,7 +146,7 @@ func (c *Client) keepFromNow(h *hold, d time.Duration) {
 	if !c.checkLocked(h) {
 		return
 	}
-	h.claim.lengthens(c.now(), d)
+	h.claim.lengthens(d)
 	h.claim.keep(c.now() + d)
 	c.hastenLocked(&h.claim.alarm, c.now())
 }

@@ -186,7 +186,7 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 		leases[i] = cl.renewalLease(sent)
 		reqs[i] = cl.renewRequest(c.stored(leases[i]))
 		cl.sending(sent, reqs[i].Lease)
-		cl.renews++
+		cl.renewing(leases[i])
 		latest = max(latest, cl.until())
 	}
 	c.backgroundLocked(func() {
@@ -257,7 +257,7 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 	defer c.unlock()
 	now := c.now()
 	if err == nil || backend.KindOf(err) != backend.Unknown {
-		cl.renews--
+		cl.renewed()
 	}
 	switch {
 	case cl.dead, c.closed:
@@ -273,7 +273,9 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
 	default:
 		delete(c.troubles, cl)
-		cl.extend(sent, lease)
+		if sent > cl.cut {
+			cl.extend(sent, lease)
+		}
 		c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
 	}
 }

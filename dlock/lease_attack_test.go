@@ -1,0 +1,278 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// A renewal from when a lock was still renewed may be carried out after a re-entry has given it a longer fixed lease: the holder relies on no more
+// than that leaves.
+func TestARenewalThatComesAfterALongerLease(t *testing.T) {
+	for kind, side := range map[string]func(*Client) *Locker{
+		"plain":  func(c *Client) *Locker { return c.Locker("x") },
+		"fenced": func(c *Client) *Locker { return c.FencedLocker("x") },
+		"fair":   func(c *Client) *Locker { return c.FairLocker("x") },
+		"write":  func(c *Client) *Locker { return c.RWLocker("x").Writer() },
+	} {
+		for _, answered := range []bool{true, false} {
+			t.Run(fmt.Sprint(kind, ", answered ", answered), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := newWitness()
+					c, other := New(store, quiet()), New(store.Backend, quiet())
+					defer c.Close()
+					defer other.Close()
+					ctx := WithOwner(t.Context(), NewOwner())
+					l := side(c)
+					must(t, l.LockContext(ctx, Lease(3*time.Second)))
+					must(t, l.LockContext(ctx, RenewedLease(3*time.Second)))
+					store.mu.Lock()
+					store.renew = func(do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+						if answered {
+							time.Sleep(time.Second)
+							return do()
+						}
+						time.AfterFunc(time.Second, func() { do() })
+						return backend.RenewResult{}, errSevered
+					}
+					store.mu.Unlock()
+					time.Sleep(1100 * time.Millisecond) // a renewal is under way
+					mustUnlock(t, ctx, l)
+					must(t, l.LockContext(ctx, Lease(time.Hour)))
+					time.Sleep(1500 * time.Millisecond)
+					left, err := side(other).TTL(t.Context())
+					must(t, err)
+					if until := time.Until(c.Holds()[0].Until); until > left {
+						t.Errorf("held for %v more, where the store keeps it for %v", until, left)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A renewal that was carried out before an unlock set what is left of a fixed lease may be answered after that: it adds nothing, also if the lock is renewed
+// again by then.
+func TestARenewalThatIsAnsweredAfterWhatItGaveIsTakenBack(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprint("renewed again: ", again), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newWitness()
+				c, other := New(store, quiet()), New(store.Backend, quiet())
+				defer c.Close()
+				defer other.Close()
+				ctx, l := WithOwner(t.Context(), NewOwner()), c.Locker("x")
+				must(t, l.LockContext(ctx, Lease(10*time.Second)))
+				must(t, l.LockContext(ctx, RenewedLease(2*time.Second)))
+				store.mu.Lock()
+				store.renew = func(do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+					res, err := do()
+					time.Sleep(time.Second)
+					return res, err
+				}
+				store.mu.Unlock()
+				time.Sleep(3500 * time.Millisecond) // a renewal is carried out, and not answered
+				mustUnlock(t, ctx, l)
+				if again {
+					must(t, l.LockContext(ctx, RenewedLease(2*time.Second)))
+				}
+				time.Sleep(time.Second)
+				left, err := other.Locker("x").TTL(t.Context())
+				must(t, err)
+				if until := time.Until(c.Holds()[0].Until); until > left {
+					t.Errorf("held for %v more, where the store keeps it for %v", until, left)
+				}
+			})
+		})
+	}
+}
+
+// A truth is a store in memory that a moody one stands in front of, and that tells what it really has.
+type truth struct{ *membackend.Backend }
+
+// has says for how long the store keeps a claim, at least, or 0.
+func (s truth) has(inspector backend.Inspector, cl *claim, now time.Time) time.Duration {
+	i, err := inspector.Inspect(context.Background(), backend.InspectRequest{Name: cl.object.name})
+	if err != nil {
+		panic(err)
+	}
+	for _, h := range i.Holders {
+		if h.Owner == cl.owner && h.Kind == cl.kind && !h.Kept {
+			return h.Remaining
+		}
+	}
+	return 0
+}
+
+// beliefs fails the test where a client believes in what the store doesn't keep.
+func beliefs(t *testing.T, s truth, view backend.Inspector, clients []*Client) {
+	t.Helper()
+	for n, c := range clients {
+		c.mu.Lock()
+		for _, table := range c.objects {
+			for name, o := range table {
+				holds := o.readers()
+				if o.alone != nil {
+					holds = append(holds, o.alone)
+				}
+				for h := range o.permitted() {
+					holds = append(holds, h)
+				}
+				for _, h := range holds {
+					now := c.now()
+					if !h.valid(now) {
+						continue
+					}
+					if left, kept := h.claim.until()-now, s.has(view, h.claim, time.Now()); left > kept {
+						t.Errorf("client %d believes in %s %q for %v, which the store keeps for %v: hold %+v, claim %+v", n, h.claim.kind, name, left, kept, h, h.claim)
+					}
+				}
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
+// Whoever believes in a lock has it in the store for at least as long, whatever leases he and others asked for, in whatever order
+// holds are re-entered, given back, handed on, shared and lent, and whatever requests get lost or come late on the way; and alerts without a reason cost nobody a lock.
+func TestRandomHistoriesOfLeases(t *testing.T) {
+	for _, limits := range []backend.Limits{{}, {MinLease: 2 * time.Second, LeaseStep: time.Second}} {
+		for seed := range *simulations {
+			t.Run(fmt.Sprint(limits.LeaseStep, " ", seed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { randomLeases(t, uint64(seed), limits) })
+			})
+		}
+	}
+}
+
+func randomLeases(t *testing.T, seed uint64, limits backend.Limits) {
+	mem := truth{membackend.New()}
+	view := mem.Open().(backend.Inspector)
+	store := &moody{Backend: limited{mem, limits}, random: rand.New(rand.NewPCG(seed, 1))}
+	var clients []*Client
+	for range 2 {
+		clients = append(clients, New(store, quiet(), WithLease([]time.Duration{3 * time.Second, time.Minute}[seed%2]), WithHandover(500*time.Millisecond)))
+	}
+	var all sync.WaitGroup
+	over := make(chan struct{})
+	for i := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 2+i))
+		all.Go(func() {
+			for range 8 {
+				leaseHistory(t, r, clients[r.IntN(len(clients))])
+			}
+		})
+	}
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		r := rand.New(rand.NewPCG(seed, 1000))
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(777 * time.Microsecond):
+			}
+			if beliefs(t, mem, view, clients); t.Failed() {
+				return
+			}
+			if r.IntN(5) == 0 {
+				clients[r.IntN(len(clients))].alerted([]string{"x", "q", "rw", "s"}[r.IntN(4)])
+			}
+		}
+	})
+	all.Wait()
+	close(over)
+	watch.Wait()
+	store.recover()
+	time.Sleep(5 * time.Minute)
+	for _, c := range clients {
+		for _, l := range c.Losses() {
+			if l.Reason != LossExpired && l.Reason != LossLease {
+				t.Errorf("lost, though nobody has taken it: %+v", l)
+			}
+		}
+		empty(t, c)
+		c.Close()
+	}
+}
+
+// leaseHistory has one owner lock one or two locks again and again, with leases of all sorts, and unlock them in between.
+func leaseHistory(t *testing.T, r *rand.Rand, c *Client) {
+	ctx := WithOwner(context.Background(), NewOwner())
+	rw := c.RWLocker("rw")
+	sides := [][]*Locker{{c.Locker("x")}, {c.FencedLocker("x")}, {c.FairLocker("q")}, {rw.Writer()}, {rw.Reader()}, {rw.Writer(), rw.Reader()}, {c.Locker("x"), rw.Reader()}}[r.IntN(7)]
+	var held []*Locker
+	for range 2 + r.IntN(8) {
+		l := sides[r.IntN(len(sides))]
+		switch {
+		case len(held) > 0 && r.IntN(3) == 0:
+			i := r.IntN(len(held))
+			err := held[i].UnlockContext(ctx)
+			if err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrUnavailable) {
+				t.Errorf("unlock: %v", err)
+			}
+			held = slices.Delete(held, i, i+1)
+		case r.IntN(12) == 0:
+			somePermits(r, c)
+		case r.IntN(8) == 0:
+			someTogether(r, c)
+		default:
+			bounded, cancel := context.WithTimeout(ctx, time.Duration(1+r.IntN(2000))*time.Millisecond)
+			if err := l.LockContext(bounded, someLease(r, l.kind != backend.Read)...); err == nil {
+				held = append(held, l)
+			}
+			cancel()
+		}
+		time.Sleep(time.Duration(r.IntN([]int{10, 100, 3000}[r.IntN(3)])) * time.Millisecond)
+	}
+	for _, l := range held {
+		l.UnlockContext(ctx)
+	}
+}
+
+func someLease(r *rand.Rand, keeps bool) (opts []AcquireOption) {
+	d := []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond, 10 * time.Second, 40 * time.Second}[r.IntN(5)]
+	switch r.IntN(5) {
+	case 0, 1:
+		opts = append(opts, RenewedLease(d))
+	case 2, 3:
+		opts = append(opts, Lease(d))
+	}
+	if keeps && r.IntN(8) == 0 {
+		opts = append(opts, AtLeast(time.Duration(1+r.IntN(5000))*time.Millisecond))
+	}
+	return opts
+}
+
+func somePermits(r *rand.Rand, c *Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+r.IntN(2000))*time.Millisecond)
+	defer cancel()
+	h, err := c.Semaphore("s", 3).Acquire(ctx, 1+r.IntN(2), someLease(r, true)...)
+	if err != nil {
+		return
+	}
+	time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+	h.Release(context.Background())
+}
+
+// someTogether has several locks at once, each with defaults of its own.
+func someTogether(r *rand.Rand, c *Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+r.IntN(2000))*time.Millisecond)
+	defer cancel()
+	several := All(c.Locker("x").With(someLease(r, true)...), c.FairLocker("q").With(someLease(r, true)...), c.RWLocker("rw").Reader().With(someLease(r, false)...))
+	h, err := several.Acquire(ctx)
+	if err != nil {
+		return
+	}
+	time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+	h.Release(context.Background())
+}
