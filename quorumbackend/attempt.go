@@ -96,9 +96,10 @@ func (a *attempt) askFirst() {
 	for a.yes == 0 && a.refused == nil {
 		var deadline time.Time
 		if len(a.left) > 0 {
-			a.ask(a.left[0])
+			st := a.left[0]
+			a.ask(st)
 			a.left = a.left[1:]
-			deadline = a.sent.Add(max(a.longest, leastPatience)) // one that was down may be all that is left
+			deadline = a.sent.Add(max(a.longest, st.least)) // one that was down may be all that is left
 		}
 		if !a.take(deadline) && (a.over() || a.waiting == 0 && len(a.left) == 0) {
 			return

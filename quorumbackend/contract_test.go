@@ -109,13 +109,18 @@ func over(t *testing.T, makers []maker) backend.Backend {
 	return quorumbackend.New(stores...)
 }
 
+// patientOver returns one that waits for every store, so that a busy machine doesn't leave a lock without the slowest vote.
+func patientOver(t *testing.T, makers []maker) backend.Backend {
+	return quorumbackend.Patient(over(t, makers))
+}
+
 // redises starts servers.
 func redises(t *testing.T) []*testservers.Server {
 	return []*testservers.Server{testservers.Redis(t), testservers.Redis(t), testservers.Redis(t)}
 }
 
 // storeOf is what the suite needs, on servers that it empties. The function is called once for each test.
-func storeOf(t *testing.T, servers []*testservers.Server, makers []maker) contract.Store {
+func storeOf(t *testing.T, servers []*testservers.Server, open func() backend.Backend) contract.Store {
 	var each []contract.Store
 	for _, s := range servers {
 		each = append(each, wiretest.Store(t, []*testservers.Server{s}, nil))
@@ -128,7 +133,7 @@ func storeOf(t *testing.T, servers []*testservers.Server, makers []maker) contra
 		}
 	}
 	return contract.Store{
-		Backend:     func() backend.Backend { return over(t, makers) },
+		Backend:     open,
 		OwnersApart: true,
 		Wipe:        all(func(s contract.Store) { s.Wipe() }),
 		PutForeign: func(name string) {
@@ -159,12 +164,11 @@ func TestContractOnRedis(t *testing.T) {
 	if wiretest.Apart(t) {
 		return
 	}
-	quorumbackend.BePatient()
 	servers := redises(t)
 	makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		only(t, "steps", "model")
-		return storeOf(t, servers, makers)
+		return storeOf(t, servers, func() backend.Backend { return patientOver(t, makers) })
 	}})
 }
 
@@ -173,7 +177,6 @@ func TestContractOnAMix(t *testing.T) {
 	if wiretest.Apart(t) {
 		return
 	}
-	quorumbackend.BePatient()
 	servers := []*testservers.Server{testservers.Redis(t), testservers.Valkey(t)}
 	etcd := testservers.Etcd(t)
 	makers := []maker{onRedis(servers[0].Addr), onValkey(servers[1].Addr), onEtcd(etcd.Addr)}
@@ -181,7 +184,7 @@ func TestContractOnAMix(t *testing.T) {
 		only(t, "steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/names", "steps/concurrency/counts", "steps/concurrency/ex",
 			"steps/limits", "steps/notifier/re", "steps/notifier/force", "steps/notifier/names", "steps/batch", "steps/close", "steps/read/sh", "steps/read/ex",
 			"steps/write", "steps/as_write/acquire", "model")
-		store := storeOf(t, servers, makers)
+		store := storeOf(t, servers, func() backend.Backend { return patientOver(t, makers) })
 		emptyEtcd(t, etcd.Addr)
 		store.PutForeign, store.ForeignIntact, store.BreakSubscriptions, store.Wipe = nil, nil, nil, nil // there is more to that in etcd
 		return store
@@ -202,7 +205,7 @@ func emptyEtcd(t *testing.T, addr string) {
 }
 
 // The suite's steps with one of three servers that isn't as it should be, all the time: that which is asked first for most locks.
-func testWithOne(t *testing.T, parts []string, harm func(t *testing.T, server *testservers.Server, p *faults.Proxy)) {
+func testWithOne(t *testing.T, parts []string, open func(*testing.T, []maker) backend.Backend, harm func(t *testing.T, server *testservers.Server, p *faults.Proxy)) {
 	if wiretest.Apart(t) {
 		return
 	}
@@ -219,7 +222,7 @@ func testWithOne(t *testing.T, parts []string, harm func(t *testing.T, server *t
 	}
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		only(t, parts...)
-		store := storeOf(t, servers, makers)
+		store := storeOf(t, servers, func() backend.Backend { return open(t, makers) })
 		t.Cleanup(func() { p.Unblock(faults.Both); p.Cut() })
 		harm(t, servers[ill], p)
 		return store
@@ -233,7 +236,7 @@ var mostSteps = []string{"steps/acquire", "steps/release", "steps/renew", "steps
 	"steps/read", "steps/write", "steps/as_write/acquire", "steps/as_write/release"}
 
 func TestContractWithAStoreDown(t *testing.T) {
-	testWithOne(t, mostSteps, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
+	testWithOne(t, mostSteps, over, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
 		p.Refuse(true)
 		p.Cut()
 	})
@@ -243,18 +246,18 @@ func TestContractWithAStoreDown(t *testing.T) {
 func TestContractWithAStoreThatHangs(t *testing.T) {
 	parts := []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/batch/mixed", "steps/notifier/release",
 		"steps/close/release", "steps/write/excl"}
-	testWithOne(t, parts, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.Block(faults.Both) })
+	testWithOne(t, parts, over, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.Block(faults.Both) })
 }
 
 // A session that doesn't know yet how slow it is may be done before it has answered, and takes back late what came late: so no lock changes hands here.
 func TestContractWithASlowStore(t *testing.T) {
-	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew", "steps/force/held", "steps/look"},
+	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew", "steps/force/held", "steps/look"}, over,
 		func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.SetDelay(15 * time.Millisecond) })
 }
 
 // What is asked of it while it hangs is carried out when it is back.
 func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
-	testWithOne(t, mostSteps, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
+	testWithOne(t, mostSteps, over, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
 		every(t, 50*time.Millisecond, func(i int) {
 			if i%2 == 0 {
 				p.Block(faults.Both)
@@ -267,14 +270,14 @@ func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
 
 // Of two who want a lock at the same time each may have the vote of one store, and whoever gets that of the one that forgets can be without a
 // majority in the next moment: so here nobody competes, and no writer waits. A session that is closed wakes nobody where there is nothing to release.
-// And of a thousand locks that twenty take at once one may have done without the slowest vote.
+// Where a write was forgotten the read under it outlives a forced release: see TestForcedWriteThatAStoreHasForgotten. And every vote is waited for: a lock that was taken without the slowest is lost with the next one that is forgotten, as it should be.
 func TestContractWithAStoreThatForgets(t *testing.T) {
 	parts := slices.DeleteFunc(slices.Clone(mostSteps), func(part string) bool {
-		return strings.Contains(part, "concurrency") || part == "steps/read" || part == "steps/close/notifier" || part == "steps/batch/many"
+		return strings.Contains(part, "concurrency") || part == "steps/read" || part == "steps/write" || part == "steps/close/notifier"
 	})
 	parts = append(parts, "steps/read/shared", "steps/read/excludes", "steps/read/lease", "steps/read/each", "steps/read/all", "steps/read/renew",
-		"steps/read/force", "steps/read/owners", "steps/read/batch")
-	testWithOne(t, parts, func(t *testing.T, server *testservers.Server, _ *faults.Proxy) {
+		"steps/read/force", "steps/read/owners", "steps/read/batch", "steps/write/ex", "steps/write/own", "steps/write/down", "steps/write/no")
+	testWithOne(t, parts, patientOver, func(t *testing.T, server *testservers.Server, _ *faults.Proxy) {
 		every(t, 20*time.Millisecond, func(int) { testservers.Do(server.Addr, "FLUSHALL") })
 	})
 }

@@ -51,6 +51,7 @@
 //
 //   - A forced unlock isn't one step in several stores. Whoever is just getting the lock may be refused, though in the end nobody has it. And
 //     the note of a writer who waits, which keeps new readers out, is in the store that is asked first, and is lost with it until he asks again.
+//     Where a store has forgotten a write, what its owner reads under it stays there after a forced unlock of the write, until his next renewal.
 //
 // # The debate
 //

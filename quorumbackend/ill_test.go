@@ -26,6 +26,7 @@ type ill struct {
 	*membackend.Backend
 	mu    sync.Mutex
 	fails error         // of each step, which isn't carried out
+	loses int           // so many acquisitions are forgotten as soon as they are made
 	keeps error         // of each release, which isn't carried out
 	hangs chan struct{} // what steps wait for, if it isn't nil; they are carried out then, though nobody waits for them any more
 	asked []string      // the steps, with their owners
@@ -128,7 +129,20 @@ func carry[Req, Res any](ctx context.Context, s *illSession, what string, do fun
 }
 
 func (s *illSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	return carry(ctx, s, "acquire "+req.Owner, s.inner.Acquire, req)
+	return carry(ctx, s, "acquire "+req.Owner, s.acquire, req)
+}
+
+func (s *illSession) acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	s.ill.mu.Lock()
+	lost := s.ill.loses > 0
+	if lost {
+		s.ill.loses--
+	}
+	s.ill.mu.Unlock()
+	if lost {
+		return backend.AcquireResult{Acquired: true, Count: 1}, nil
+	}
+	return s.inner.Acquire(ctx, req)
 }
 
 func (s *illSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
@@ -611,6 +625,12 @@ func TestListenersAreWoken(t *testing.T) {
 				a.Fatal(res, err)
 			}
 		},
+		"it goes on forgetting": func(stores []*ill, a tester, _ *int, listen func()) {
+			stores[0].loses = 4 // the lock, and what it is to wake them by
+			a.acquires(alice, true)
+			listen()
+			a.releases(alice, backend.Freed)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -633,6 +653,33 @@ func TestListenersAreWoken(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What its owner reads under a write is left where that was forgotten before it was forced, until his next renewal: a store can't tell it from a read alone.
+func TestForcedWriteThatAStoreHasForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a, other := open(t, b), open(t, b)
+		for _, k := range []backend.Kind{backend.Write, backend.Read} {
+			if res, err := a.s.Acquire(t.Context(), backend.AcquireRequest{Kind: k, Name: "n", Owner: alice, Lease: lease}); err != nil || !res.Acquired {
+				t.Fatal(res, err)
+			}
+			if k == backend.Write {
+				stores[0].Wipe()
+			}
+		}
+		res, err := other.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: backend.Write, Name: "n"})
+		if err != nil || !res.Released {
+			t.Fatal(res, err)
+		}
+		a.wantHeld(stores, 1)
+		renewed, err := a.s.Renew(t.Context(), backend.RenewRequest{Kind: backend.Read, Name: "n", Owner: alice, Lease: lease})
+		if err != nil || renewed.Held {
+			t.Fatal(renewed, err)
+		}
+		synctest.Wait()
+		a.wantHeld(stores, 0)
+	})
 }
 
 // One that hangs doesn't keep others from being renewed.

@@ -18,8 +18,9 @@ const (
 
 // quorum implements [backend.Backend].
 type quorum struct {
-	stores []backend.Backend
-	limits backend.Limits
+	stores   []backend.Backend
+	limits   backend.Limits
+	patience time.Duration // at least, with a store where another may do as well; only tests change it
 }
 
 // New returns a backend that keeps each lock in several independent stores at once: who has it in a majority of
@@ -37,7 +38,7 @@ func New(stores ...backend.Backend) backend.Backend {
 			panic(fmt.Sprintf("quorumbackend: New: store %d is nil", i+1))
 		}
 	}
-	return &quorum{append([]backend.Backend(nil), stores...), limitsOf(stores)}
+	return &quorum{append([]backend.Backend(nil), stores...), limitsOf(stores), leastPatience}
 }
 
 // limitsOf returns what all of the stores can do.
@@ -88,7 +89,7 @@ func (q *quorum) Open() backend.Session {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i, b := range q.stores {
-		st := newStore(i, b.Open(), s.began)
+		st := newStore(i, b.Open(), q.patience, s.began)
 		s.stores = append(s.stores, st)
 		s.prompt = s.prompt && st.prompt
 	}

@@ -427,6 +427,9 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	return had, last, nil
 }
 
+// mostTolls is how often a bell is rung at a store that forgets it.
+const mostTolls = 10
+
 // ring wakes those who listen at stores that had nothing to release, since they have lost it, or were down when it was acquired: who
 // acquires and releases there does. Where that is held, by another, it is he who wakes them. It is waited for, as whoever comes next is kept
 // out meanwhile.
@@ -456,16 +459,7 @@ func (s *session) ringAt(at *store, k key, lease time.Duration) {
 		defer close(rung)
 		ctx, cancel := context.WithTimeout(s.ctx, payPatience)
 		defer cancel()
-		res, err := at.session.Acquire(ctx, backend.AcquireRequest{Kind: k.kind, Name: k.name, Owner: bell.attempt, Lease: lease})
-		late := err != nil && backend.KindOf(err) == backend.Unknown
-		if res.Acquired && err == nil {
-			_, err = at.session.Release(ctx, backend.ReleaseRequest{Kind: k.kind, Name: k.name, Owner: bell.attempt, Lease: lease})
-			late = err != nil
-		}
-		if late {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.oweLocked(bell, at, true)
+		for more := mostTolls; more > 0 && s.toll(ctx, at, bell); more-- {
 		}
 	})
 	timer := time.NewTimer(releasePatience * at.patience())
@@ -474,6 +468,23 @@ func (s *session) ringAt(at *store, k key, lease time.Duration) {
 	case <-rung:
 	case <-timer.C:
 	}
+}
+
+// toll acquires a bell and releases it, and says whether that was in vain: the store has forgotten it in between.
+func (s *session) toll(ctx context.Context, at *store, bell *hold) (again bool) {
+	res, err := at.session.Acquire(ctx, backend.AcquireRequest{Kind: bell.kind, Name: bell.name, Owner: bell.attempt, Lease: bell.lease})
+	late := err != nil && backend.KindOf(err) == backend.Unknown
+	if res.Acquired && err == nil {
+		var released backend.ReleaseResult
+		released, err = at.session.Release(ctx, backend.ReleaseRequest{Kind: bell.kind, Name: bell.name, Owner: bell.attempt, Lease: bell.lease})
+		late, again = err != nil, err == nil && released.Outcome == backend.NotHeld
+	}
+	if late {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.oweLocked(bell, at, true)
+	}
+	return again
 }
 
 // stored returns the lease for a release that leaves nothing.

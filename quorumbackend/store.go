@@ -13,6 +13,7 @@ import (
 
 const (
 	roundTrips      = 4                      // and as many of its round trips
+	leastPatience   = 20 * time.Millisecond  // with a store where another may do as well
 	unknownTrip     = 25 * time.Millisecond  // of a store that hasn't answered yet
 	downFor         = time.Second            // a store that didn't answer is left for last
 	releasePatience = 9                      // times as much more for a release
@@ -20,15 +21,13 @@ const (
 	grace           = time.Second            // after which what nobody waits for is given up
 )
 
-// leastPatience is that with a store where another may do as well. Only tests change it.
-var leastPatience = 20 * time.Millisecond
-
 // A store is one of those that vote, as a session sees it.
 type store struct {
 	number  int
 	session backend.Session
 	batch   backend.BatchRenewer // nil if it has none
 	prompt  bool                 // its steps never wait
+	least   time.Duration        // patience with it
 	began   time.Time
 	trip    atomic.Int64  // how long it takes to answer, smoothed; 0 if it never has
 	silence time.Duration // of one that didn't answer the last debt; guarded by the session's mutex, as is resume
@@ -36,8 +35,8 @@ type store struct {
 	down    atomic.Int64  // until when it is left for last, counted from began
 }
 
-func newStore(number int, session backend.Session, began time.Time) *store {
-	st := &store{number: number, session: session, began: began}
+func newStore(number int, session backend.Session, least time.Duration, began time.Time) *store {
+	st := &store{number: number, session: session, least: least, began: began}
 	st.batch, _ = session.(backend.BatchRenewer)
 	_, st.prompt = session.(backend.Prompt)
 	return st
@@ -49,7 +48,7 @@ func (st *store) patience() time.Duration {
 	if trip == 0 {
 		trip = unknownTrip
 	}
-	return max(leastPatience, roundTrips*trip)
+	return max(st.least, roundTrips*trip)
 }
 
 // answered notes that the store has answered, and in what time.
