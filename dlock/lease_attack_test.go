@@ -185,7 +185,7 @@ func randomLeases(t *testing.T, seed uint64, limits backend.Limits) {
 				return
 			}
 			if r.IntN(5) == 0 {
-				clients[r.IntN(len(clients))].alerted([]string{"x", "q", "rw", "s"}[r.IntN(4)])
+				clients[r.IntN(len(clients))].alerted([]string{"x", "x1", "q", "rw", "s"}[r.IntN(5)])
 			}
 		}
 	})
@@ -208,22 +208,23 @@ func randomLeases(t *testing.T, seed uint64, limits backend.Limits) {
 // leaseHistory has one owner lock one or two locks again and again, with leases of all sorts, and unlock them in between.
 func leaseHistory(t *testing.T, r *rand.Rand, c *Client) {
 	ctx := WithOwner(context.Background(), NewOwner())
+	x := []string{"x", "x1", "x2", "x3"}[r.IntN(4)] // some contend, and some do a lot
 	rw := c.RWLocker("rw")
-	sides := [][]*Locker{{c.Locker("x")}, {c.FencedLocker("x")}, {c.FairLocker("q")}, {rw.Writer()}, {rw.Reader()}, {rw.Writer(), rw.Reader()}, {c.Locker("x"), rw.Reader()}}[r.IntN(7)]
+	sides := [][]*Locker{{c.Locker(x)}, {c.Locker(x)}, {c.FencedLocker(x)}, {c.FairLocker("q")}, {rw.Writer()}, {rw.Reader()}, {rw.Writer(), rw.Reader()}, {c.Locker(x), rw.Reader()}}[r.IntN(8)]
 	var held []*Locker
-	for range 2 + r.IntN(8) {
+	for range 2 + r.IntN(16) {
 		l := sides[r.IntN(len(sides))]
 		switch {
-		case len(held) > 0 && r.IntN(3) == 0:
+		case len(held) > 0 && r.IntN(2) == 0:
 			i := r.IntN(len(held))
 			err := held[i].UnlockContext(ctx)
 			if err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrUnavailable) {
 				t.Errorf("unlock: %v", err)
 			}
 			held = slices.Delete(held, i, i+1)
-		case r.IntN(12) == 0:
+		case r.IntN(20) == 0:
 			somePermits(r, c)
-		case r.IntN(8) == 0:
+		case r.IntN(20) == 0:
 			someTogether(r, c)
 		default:
 			bounded, cancel := context.WithTimeout(ctx, time.Duration(1+r.IntN(2000))*time.Millisecond)
@@ -232,7 +233,7 @@ func leaseHistory(t *testing.T, r *rand.Rand, c *Client) {
 			}
 			cancel()
 		}
-		time.Sleep(time.Duration(r.IntN([]int{10, 100, 3000}[r.IntN(3)])) * time.Millisecond)
+		time.Sleep(time.Duration(r.IntN([]int{10, 800, 800, 3000}[r.IntN(4)])) * time.Millisecond)
 	}
 	for _, l := range held {
 		l.UnlockContext(ctx)
@@ -240,7 +241,7 @@ func leaseHistory(t *testing.T, r *rand.Rand, c *Client) {
 }
 
 func someLease(r *rand.Rand, keeps bool) (opts []AcquireOption) {
-	d := []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond, 10 * time.Second, 40 * time.Second}[r.IntN(5)]
+	d := []time.Duration{700 * time.Millisecond, time.Second, 2500 * time.Millisecond, 3 * time.Second, 40 * time.Second}[r.IntN(5)]
 	switch r.IntN(5) {
 	case 0, 1:
 		opts = append(opts, RenewedLease(d))
