@@ -45,7 +45,8 @@ type memory interface {
 // from that before, fifteen. What merely stays taken, after a dlock.AtLeast or a dlock.Client.Once, is nobody's fault. Nothing
 // is said of a test that has failed already. A test that leaves something on purpose, as a process does that crashes, calls [Store.Wipe] at its end.
 //
-// In a bubble of testing/synctest call New inside, with the bubble's t. Leases, waits and that patience are virtual there.
+// In a bubble of testing/synctest call New inside, with the bubble's t: then leases, waits and that patience are virtual. With the t of
+// the test around it the check would run outside of the bubble, and panic.
 func New(t testing.TB) *Store {
 	mem := membackend.New()
 	s := &Store{
@@ -75,7 +76,8 @@ func (s *Store) Limits() backend.Limits { return s.mem.Limits() }
 // Lose takes the lock of that name, of whatever kind, from everybody who has it: all who read, or all permits. Who waits gets it next. Those
 // who had it are told at once, and not only when they next renew: the context of a Do or Hold ends, with a dlock.Loss as its cause whose reason is
 // LossGone, or LossTaken if somebody has the lock by then. At once is not before Lose returns: wait for the context or, in a bubble, call
-// synctest.Wait. It is an error of the test if nobody has the lock.
+// synctest.Wait. To be told costs a client a step,
+// to which faults happen, too. It is an error of the test if nobody has the lock.
 func (s *Store) Lose(name string) {
 	s.t.Helper()
 	i := s.inspect(name)
