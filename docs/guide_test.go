@@ -1,3 +1,5 @@
+//lint:file-ignore SA4006,SA2001 what the guide shows stands here as it is printed there, where each line is by itself
+
 package docs_test
 
 import (
