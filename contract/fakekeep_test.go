@@ -28,6 +28,7 @@ var keepFaults = []storeFault{
 	{"who waits is given what is kept", "keep/line", true},
 	{"heirs keep nothing", "keep/turn", true},
 	{"keeping leaves the place", "keep/place", true},
+	{"what is kept keeps a late place", "keep/late look", false},
 	{"keeping a write ends its owner's read", "keep/write", true},
 	{"keeping leaves the note", "keep/note", true},
 	{"kept permits are given back", "keep/permits", true},
@@ -121,6 +122,10 @@ func (s *keepFake) Release(ctx context.Context, req backend.ReleaseRequest) (res
 	case "keeping leaves the place":
 		if req.Kind == backend.Fair && before.Count == 0 && !before.Kept {
 			return res, nil
+		}
+	case "what is kept keeps a late place":
+		if req.Kind == backend.Fair && before.Kept {
+			return backend.ReleaseResult{Outcome: backend.Kept}, nil
 		}
 	case "keeping leaves the note":
 		if req.Kind == backend.Write && before.Count == 0 && !before.Kept {
