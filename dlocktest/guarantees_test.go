@@ -305,16 +305,16 @@ func TestForceUnlockAndTheHoldersProcess(t *testing.T) {
 		guarantee(t, func(t *testing.T, store *dlocktest.Store, _, b *dlock.Client) {
 			a := clientOf(t, store, "with a hand-over of its own", dlock.WithHandover(handover))
 			holder := acquire(t, a.Locker("x"))
+			if _, err := b.Locker("x").ForceUnlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			next := acquire(t, b.Locker("x"))
 			entered := make(chan bool)
 			go func() {
 				ok, err := a.Locker("x").TryLock(t.Context(), dlock.Wait(time.Second))
 				entered <- ok && err == nil
 			}()
-			synctest.Wait()
-			if _, err := b.Locker("x").ForceUnlock(t.Context()); err != nil {
-				t.Error(err)
-			}
-			next := acquire(t, b.Locker("x"))
+			synctest.Wait() // it waits, beside a holder that has heard nothing yet
 			holder.Release(t.Context())
 			if got := <-entered; got != enters {
 				t.Errorf("with a hand-over of %v another goroutine of that process entered: %v; want %v", handover, got, enters)
