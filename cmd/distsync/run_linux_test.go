@@ -191,7 +191,7 @@ func TestRunKinds(t *testing.T) {
 			if kind == "1/1" {
 				flag = "--permits"
 			}
-			r := try(t, url, kind, flag, kind, "--lease", "3s", "--", "sh", "-c", "read x; env | grep -E '^DISTSYNC_(NAME|HOLDER|TOKEN)='")
+			r := try(t, url, kind, flag, kind, "--", "sh", "-c", "read x; env | grep -E '^DISTSYNC_(NAME|HOLDER|TOKEN)='")
 			stdin, err := r.cmd.StdinPipe()
 			if err != nil {
 				t.Fatal(err)
