@@ -76,8 +76,7 @@ func (s *Store) Limits() backend.Limits { return s.mem.Limits() }
 // Lose takes the lock of that name, of whatever kind, from everybody who has it: all who read, or all permits. Who waits gets it next. Those
 // who had it are told at once, and not only when they next renew: the context of a Do or Hold ends, with a dlock.Loss as its cause whose reason is
 // LossGone, or LossTaken if somebody has the lock by then. At once is not before Lose returns: wait for the context or, in a bubble, call
-// synctest.Wait. To be told costs a client a step,
-// to which faults happen, too. It is an error of the test if nobody has the lock.
+// synctest.Wait. To be told costs a client a step, to which faults happen, too. It is an error of the test if nobody has the lock.
 func (s *Store) Lose(name string) {
 	s.t.Helper()
 	i := s.inspect(name)

@@ -21,8 +21,8 @@ func countAroundAPause(t *testing.T, next func(*counter, context.Context) (int, 
 		t.Fatal(err)
 	}
 	way := lineTo(store)
-	ann := &counter{processOn(t, store).FencedLocker("lock:invoices"), folder, writeNumber}
-	sam := &counter{processOn(t, way).FencedLocker("lock:invoices"), folder, func(file string, n int) error {
+	ann := &counter{replicaOn(t, store).FencedLocker("lock:invoices"), folder, writeNumber}
+	sam := &counter{replicaOn(t, way).FencedLocker("lock:invoices"), folder, func(file string, n int) error {
 		way.down.Store(true)
 		time.Sleep(time.Minute)
 		way.down.Store(false)
@@ -71,7 +71,7 @@ func TestACounterWithTokens(t *testing.T) {
 
 // Who comes so late that another has counted before he looks doesn't count.
 func TestACounterThatIsStaleWhenItLooks(t *testing.T) {
-	c := &counter{processOn(t, membackend.New()).FencedLocker("lock:invoices"), t.TempDir(), writeNumber}
+	c := &counter{replicaOn(t, membackend.New()).FencedLocker("lock:invoices"), t.TempDir(), writeNumber}
 	if err := writeNumber(filepath.Join(c.folder, "count-99999999999999999999"), 7); err != nil {
 		t.Fatal(err)
 	}

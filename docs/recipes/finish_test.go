@@ -17,8 +17,8 @@ import (
 func payCutOff(t *testing.T, pay func(*books, context.Context, []int) error) (debited, credited, beside int, err error) {
 	store := membackend.New()
 	way := lineTo(store)
-	lock := processOn(t, way).Locker("lock:books")
-	next := processOn(t, store).Locker("lock:books")
+	lock := replicaOn(t, way).Locker("lock:books")
+	next := replicaOn(t, store).Locker("lock:books")
 	var others atomic.Bool
 	write := func(n *int) func(context.Context, int) error {
 		return func(ctx context.Context, _ int) error {
@@ -80,7 +80,7 @@ func TestPayingUntilTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var debited, credited int
-				b := &books{lock: processOn(t, membackend.New()).Locker("lock:books")}
+				b := &books{lock: replicaOn(t, membackend.New()).Locker("lock:books")}
 				ctx, cancel := context.WithCancel(t.Context())
 				b.debit = func(ctx context.Context, _ int) error { debited++; tell(ctx, b, cancel); return ctx.Err() }
 				b.credit = func(ctx context.Context, _ int) error { credited++; return ctx.Err() }

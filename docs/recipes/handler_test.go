@@ -36,7 +36,7 @@ func shopOn(locks *dlock.Client) *shop {
 func TestAHandlerThatWaitsForAsLongAsItsClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		s, elsewhere := shopOn(processOn(t, store)), processOn(t, store).Locker("lock:orders:42")
+		s, elsewhere := shopOn(replicaOn(t, store)), replicaOn(t, store).Locker("lock:orders:42")
 		elsewhere.Lock()
 		var answered atomic.Int32
 		var all sync.WaitGroup
@@ -56,7 +56,7 @@ func TestAHandlerToWhichAllErrorsAreOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		way := lineTo(store)
-		s, elsewhere := shopOn(processOn(t, way)), processOn(t, store).Locker("lock:orders:42")
+		s, elsewhere := shopOn(replicaOn(t, way)), replicaOn(t, store).Locker("lock:orders:42")
 		elsewhere.Lock()
 		for _, down := range []bool{false, true} {
 			way.down.Store(down)
@@ -110,8 +110,8 @@ func TestAHandlerThatSaysWhy(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := membackend.New()
 				way := lineTo(store)
-				s := shopOn(processOn(t, way))
-				c.before(s, way, processOn(t, store).Locker("lock:orders:42"))
+				s := shopOn(replicaOn(t, way))
+				c.before(s, way, replicaOn(t, store).Locker("lock:orders:42"))
 				began := time.Now()
 				w := ask(t.Context(), s.shipOrder)
 				if after := w.Header().Get("Retry-After"); w.Code != c.status || after != c.after {
@@ -128,7 +128,7 @@ func TestAHandlerThatSaysWhy(t *testing.T) {
 func TestAHandlerKeepsNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		s, elsewhere := shopOn(processOn(t, store)), processOn(t, store).Locker("lock:orders:42")
+		s, elsewhere := shopOn(replicaOn(t, store)), replicaOn(t, store).Locker("lock:orders:42")
 		elsewhere.Lock()
 		began := time.Now()
 		var all sync.WaitGroup
@@ -149,7 +149,7 @@ func TestAHandlerKeepsNobodyWaiting(t *testing.T) {
 
 func TestAClientThatHasGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := shopOn(processOn(t, membackend.New()))
+		s := shopOn(replicaOn(t, membackend.New()))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if w := ask(ctx, s.shipOrder); w.Code != unanswered || w.Body.Len() > 0 {

@@ -20,21 +20,21 @@ func aLeaderIsCutOff(t *testing.T, lead leading) (sending *gauge, by [3]int) {
 	sending = new(gauge)
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		var cables [3]*cable
+		var cables [3]*line
 		var once sync.Once
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 		defer cancel()
 		var all sync.WaitGroup
 		for i := range cables {
-			cables[i] = &cable{Backend: store}
+			cables[i] = &line{Backend: store}
 			client := replicaOn(t, cables[i])
 			all.Go(func() {
 				lead(ctx, client, func(ctx context.Context) error {
 					sending.around(func() {
 						by[i]++
 						once.Do(func() {
-							cables[i].cut.Store(true)
-							time.AfterFunc(10*time.Minute, func() { cables[i].cut.Store(false) })
+							cables[i].down.Store(true)
+							time.AfterFunc(10*time.Minute, func() { cables[i].down.Store(false) })
 						})
 						select {
 						case <-time.After(5 * time.Minute):

@@ -18,7 +18,7 @@ func nextAfter(t *testing.T, dies bool, do func(context.Context, *dlock.Locker, 
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		way := lineTo(store)
-		lock, next := processOn(t, way).Locker("lock:report"), processOn(t, store).Locker("lock:report")
+		lock, next := replicaOn(t, way).Locker("lock:report"), replicaOn(t, store).Locker("lock:report")
 		began, done := time.Now(), make(chan struct{})
 		go func() {
 			defer close(done)
@@ -60,7 +60,7 @@ func TestATimeoutInARenewedLease(t *testing.T) {
 func lostInAnOutage(t *testing.T, share float64, begin func(*line), end func(*line)) (lost int) {
 	synctest.Test(t, func(t *testing.T) {
 		way := lineTo(membackend.New())
-		client := processOn(t, way)
+		client := replicaOn(t, way)
 		var holds []*dlock.Hold
 		for i := range 60 {
 			h, err := client.Locker(fmt.Sprint("lock:", i)).Acquire(t.Context())
@@ -114,14 +114,14 @@ func TestADeadHolder(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := membackend.New()
 			way := lineTo(store)
-			h, err := processOn(t, way).Locker("lock:report").Acquire(t.Context())
+			h, err := replicaOn(t, way).Locker("lock:report").Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(dlock.DefaultLease + time.Duration(second)*time.Second)
 			way.silent.Store(true)
 			died := time.Now()
-			next := processOn(t, store).Locker("lock:report")
+			next := replicaOn(t, store).Locker("lock:report")
 			next.Lock()
 			if waited := time.Since(died); waited < dlock.DefaultLease*2/3-time.Second || waited > dlock.DefaultLease+time.Millisecond {
 				t.Errorf("dead %d s after a lease: another waited for %v", second, waited)

@@ -64,7 +64,7 @@ func TestALimitForAllReplicas(t *testing.T) {
 		var service slow
 		store := membackend.New()
 		fromReplicas(t, func() func(context.Context) error {
-			p := partnerOf(processOn(t, store))
+			p := partnerOf(replicaOn(t, store))
 			return func(ctx context.Context) error {
 				for {
 					if err := p.call(ctx, service.call); !errors.Is(err, dlock.ErrNotAcquired) {
@@ -107,7 +107,7 @@ func whileTenFail(t *testing.T, call func(ctx context.Context, send func(context
 
 func TestPermitsThatAreHeldAcrossRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := processOn(t, membackend.New()).Semaphore("slots:partner", 10)
+		slots := replicaOn(t, membackend.New()).Semaphore("slots:partner", 10)
 		took := whileTenFail(t, func(ctx context.Context, send func(context.Context) error) error {
 			return callWithPermitWrong(ctx, slots, send)
 		})
@@ -119,7 +119,7 @@ func TestPermitsThatAreHeldAcrossRetries(t *testing.T) {
 
 func TestPermitsAreGivenBackBetweenRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		if took := whileTenFail(t, partnerOf(processOn(t, membackend.New())).call); took > time.Second {
+		if took := whileTenFail(t, partnerOf(replicaOn(t, membackend.New())).call); took > time.Second {
 			t.Errorf("a call that nothing is wrong with took %v", took)
 		}
 	})
@@ -127,7 +127,7 @@ func TestPermitsAreGivenBackBetweenRetries(t *testing.T) {
 
 func TestTooManyWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := partnerOf(processOn(t, membackend.New()))
+		p := partnerOf(replicaOn(t, membackend.New()))
 		var served, timeout, busy atomic.Int32
 		var all sync.WaitGroup
 		for range 200 {

@@ -22,7 +22,7 @@ func cross(t *testing.T, with func(context.Context, *dlock.Client, []string, fun
 	defer cancel()
 	var all sync.WaitGroup
 	for i, ids := range [][]string{{"ann", "bob"}, {"bob", "ann"}} {
-		client := processOn(t, &line{Backend: store, takes: time.Millisecond})
+		client := replicaOn(t, &line{Backend: store, takes: time.Millisecond})
 		all.Go(func() {
 			errs[i] = with(ctx, client, ids, func(ctx context.Context) error { return sleep(ctx, time.Second) })
 		})
@@ -53,7 +53,7 @@ func TestLocksTogether(t *testing.T) {
 
 func TestTransferToOneself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		err := withAll(t.Context(), processOn(t, membackend.New()), []string{"ann", "ann"}, func(context.Context) error { return nil })
+		err := withAll(t.Context(), replicaOn(t, membackend.New()), []string{"ann", "ann"}, func(context.Context) error { return nil })
 		if err != nil {
 			t.Error(err)
 		}
@@ -69,7 +69,7 @@ func accounts(n int) (ids []string) {
 
 func TestManyInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, ids := processOn(t, membackend.New()), accounts(1050)
+		client, ids := replicaOn(t, membackend.New()), accounts(1050)
 		var done []string
 		most := 0
 		err := inBatches(t.Context(), client, ids, func(ctx context.Context, batch []string) error {
@@ -86,9 +86,9 @@ func TestManyInBatches(t *testing.T) {
 func TestWhatIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		elsewhere := processOn(t, store).Locker("lock:accounts:1")
+		elsewhere := replicaOn(t, store).Locker("lock:accounts:1")
 		elsewhere.Lock()
-		client := processOn(t, store)
+		client := replicaOn(t, store)
 		var done []string
 		err := onWhatIsFree(t.Context(), client, accounts(3), func(_ context.Context, id string) error {
 			done = append(done, id)
@@ -110,7 +110,7 @@ func TestWhatIsFree(t *testing.T) {
 // Ten thousand locks are held for a while, and renewed.
 func TestTenThousandLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := processOn(t, membackend.New())
+		client := replicaOn(t, membackend.New())
 		err := withAll(t.Context(), client, accounts(10_000), func(ctx context.Context) error { return sleep(ctx, 30*time.Second) })
 		if err != nil {
 			t.Error(err)

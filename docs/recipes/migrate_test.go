@@ -83,8 +83,8 @@ func TestALeaseThatIsShorterThanTheMigration(t *testing.T) {
 
 func TestWhoLocksWithoutALimitNeverStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cable := &cable{Backend: membackend.New()}
-		cable.cut.Store(true)
+		cable := &line{Backend: membackend.New()}
+		cable.down.Store(true)
 		client, started := replicaOn(t, cable), make(chan struct{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // nobody looks at it
 		defer cancel()
@@ -94,7 +94,7 @@ func TestWhoLocksWithoutALimitNeverStarts(t *testing.T) {
 			t.Error("it has started without the store")
 		case <-time.After(3 * time.Hour):
 		}
-		cable.cut.Store(false)
+		cable.down.Store(false)
 		<-started
 	})
 }
@@ -154,13 +154,13 @@ func (db *failing) HasPending(context.Context) (bool, error) { return true, nil 
 func TestTheNextMigratesIfAReplicaDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		dying := &cable{Backend: store}
+		dying := &line{Backend: store}
 		first, second := replicaOn(t, dying), replicaOn(t, store)
 		db := &table{takes: 5 * time.Minute}
 		died := make(chan error, 1)
 		go func() { died <- migrateAtStart(t.Context(), first, db) }()
 		time.Sleep(time.Minute)
-		dying.cut.Store(true)
+		dying.down.Store(true)
 		must(t, migrateAtStart(t.Context(), second, db))
 		if n := db.runs.left.Load(); n != 2 || !db.migrated.Load() || db.runs.most.Load() != 1 {
 			t.Errorf("one of two replicas was cut off while it migrated: the other has run the migration %d times", n-1)

@@ -12,7 +12,7 @@ import (
 
 func TestNamesThatCollide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := processOn(t, membackend.New())
+		client := replicaOn(t, membackend.New())
 		one := client.Locker(lockNameWrong("acme:eu", "7"))
 		one.Lock()
 		defer one.Unlock()
@@ -62,9 +62,9 @@ func TestRowsShareLocks(t *testing.T) {
 func TestALockIsRenamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		old := dlock.All(processOn(t, store).Locker(lockNameWrong("acme", "7")))
-		both := renamed(processOn(t, store), "acme", "7")
-		next := dlock.All(processOn(t, store).Locker(lockName("acme", "7")))
+		old := dlock.All(replicaOn(t, store).Locker(lockNameWrong("acme", "7")))
+		both := renamed(replicaOn(t, store), "acme", "7")
+		next := dlock.All(replicaOn(t, store).Locker(lockName("acme", "7")))
 		for _, pair := range [][2]*dlock.MultiLocker{{old, both}, {both, old}, {next, both}, {both, next}} {
 			pair[0].Lock()
 			if ok, err := pair[1].TryLock(t.Context()); ok || err != nil {

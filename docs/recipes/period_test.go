@@ -104,14 +104,14 @@ func TestOnceIsOnce(t *testing.T) {
 func TestOnceIsDoneByAnotherIfAReplicaDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		dying := &cable{Backend: store}
+		dying := &line{Backend: store}
 		first, second := replicaOn(t, dying), replicaOn(t, store)
 		var p printer
 		grave := make(chan struct{})
 		var all sync.WaitGroup
 		all.Go(func() {
 			reportOnceSilently(t.Context(), first, "2026-11-22", func(context.Context) error {
-				dying.cut.Store(true) // the machine fails
+				dying.down.Store(true) // the machine fails
 				<-grave
 				return errNoPaper
 			})
@@ -122,7 +122,7 @@ func TestOnceIsDoneByAnotherIfAReplicaDies(t *testing.T) {
 			t.Errorf("one of two replicas died, and the other made %d reports", n)
 		}
 		close(grave)
-		dying.cut.Store(false) // it comes back, as if it had never been away
+		dying.down.Store(false) // it comes back, as if it had never been away
 		all.Wait()
 		if n := p.made.Load(); n != 1 {
 			t.Errorf("one of two replicas died and came back, and they made %d reports", n)

@@ -1,8 +1,6 @@
 package recipes
 
 import (
-	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -18,48 +16,11 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// replicaOn returns the client of a replica.
+// replicaOn returns the client of a replica, or of another process, on a store.
 func replicaOn(t *testing.T, store backend.Backend, opts ...dlock.Option) *dlock.Client {
 	c := dlock.New(store, append(opts, dlock.WithLogger(slog.New(slog.DiscardHandler)))...)
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-// A cable is what connects a replica with the store. It can be cut.
-type cable struct {
-	backend.Backend
-	cut atomic.Bool
-}
-
-var errCut = errors.New("no route to host")
-
-func (c *cable) Open() backend.Session { return &cableSession{c.Backend.Open(), c} }
-
-// A cable session is one by which nobody is told of releases: who waits looks again and again.
-type cableSession struct {
-	backend.Session
-	cable *cable
-}
-
-func (s *cableSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	if s.cable.cut.Load() {
-		return backend.AcquireResult{}, errCut
-	}
-	return s.Session.Acquire(ctx, req)
-}
-
-func (s *cableSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	if s.cable.cut.Load() {
-		return backend.RenewResult{}, errCut
-	}
-	return s.Session.Renew(ctx, req)
-}
-
-func (s *cableSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	if s.cable.cut.Load() {
-		return backend.ReleaseResult{}, errCut
-	}
-	return s.Session.Release(ctx, req)
 }
 
 // A gauge counts who is inside at the same time.

@@ -108,8 +108,8 @@ func TestAWorkerThatSnoozes(t *testing.T) {
 
 func TestAWorkerWithoutTheStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cable := &cable{Backend: membackend.New()}
-		cable.cut.Store(true)
+		cable := &line{Backend: membackend.New()}
+		cable.down.Store(true)
 		w := &invoiceWorker{locks: replicaOn(t, cable), send: func(context.Context, string) error { t.Error("it was sent"); return nil }}
 		err := w.Work(t.Context(), &river.Job[InvoiceArgs]{JobRow: &rivertype.JobRow{}, Args: InvoiceArgs{Customer: "7"}})
 		var snooze *river.JobSnoozeError

@@ -85,9 +85,9 @@ func (s *serving) Close() error {
 
 func begin(t *testing.T, work func(context.Context) error) *serving {
 	store := membackend.New()
-	s := &serving{queue: make(chan string, 2), net: newPipes(), next: processOn(t, store)}
+	s := &serving{queue: make(chan string, 2), net: newPipes(), next: replicaOn(t, store)}
 	s.Backend = store
-	locks := processOn(t, s)
+	locks := replicaOn(t, s)
 	s.service = &service{
 		server: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if err := locks.Locker("lock:request").Do(r.Context(), work); err != nil {

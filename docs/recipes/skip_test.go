@@ -15,8 +15,8 @@ import (
 
 func TestAStoreThatIsDownIsTakenForASweepElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cable := &cable{Backend: membackend.New()}
-		cable.cut.Store(true)
+		cable := &line{Backend: membackend.New()}
+		cable.down.Store(true)
 		lock := replicaOn(t, cable).Locker("lock:sweep")
 		var swept gauge
 		for range 24 {
@@ -104,14 +104,14 @@ func TestASweepIsSkippedWhileAnotherRuns(t *testing.T) {
 
 func TestASweepThatIsNotMadeSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cable := &cable{Backend: membackend.New()}
+		cable := &line{Backend: membackend.New()}
 		client := replicaOn(t, cable)
 		never := func(context.Context) error { t.Error("it swept"); return nil }
-		cable.cut.Store(true)
+		cable.down.Store(true)
 		if swept, err := sweepUnlessRunning(t.Context(), client.Locker("lock:sweep"), never); swept || !errors.Is(err, dlock.ErrUnavailable) {
 			t.Errorf("the store is down: %v, %v", swept, err)
 		}
-		cable.cut.Store(false)
+		cable.down.Store(false)
 		// A sweep that fails since something else is held has not been skipped.
 		swept, err := sweepUnlessRunning(t.Context(), client.Locker("lock:sweep"), func(ctx context.Context) error {
 			other := client.Locker("lock:disk")

@@ -21,7 +21,7 @@ type watchedPoller struct {
 }
 
 func pollerOn(t *testing.T, store *membackend.Backend) *watchedPoller {
-	w := &watchedPoller{client: processOn(t, store), failures: make(chan error, 1)}
+	w := &watchedPoller{client: replicaOn(t, store), failures: make(chan error, 1)}
 	w.poller = &poller{
 		lock: w.client.Locker("lock:poller"),
 		poll: func(ctx context.Context) error {

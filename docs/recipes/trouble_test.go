@@ -3,22 +3,12 @@ package recipes
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/membackend"
 )
-
-// processOn returns a client of a store, which stands for a process.
-func processOn(t *testing.T, store backend.Backend) *dlock.Client {
-	c := dlock.New(store, dlock.WithLogger(slog.New(slog.DiscardHandler)))
-	t.Cleanup(func() { c.Close() })
-	return c
-}
 
 // A line is one process's way to the store, which can break.
 type line struct {
