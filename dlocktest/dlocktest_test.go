@@ -75,8 +75,8 @@ func TestLose(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(t *testing.T) {
 				store := dlocktest.New(t)
-				const lease = time.Hour // no busy machine takes so long
-				a, b := clientOf(t, store, "a", dlock.WithLease(lease)), clientOf(t, store, "b", dlock.WithLease(lease))
+				const long = time.Hour // no busy machine takes so long
+				a, b := clientOf(t, store, "a", dlock.WithLease(long)), clientOf(t, store, "b", dlock.WithLease(long))
 				held, err := acquire(a, t.Context())
 				must(t, err)
 				store.Held(t, "x")
@@ -95,7 +95,7 @@ func TestLose(t *testing.T) {
 				store.Lose("x")
 				<-held.Context().Done()
 				h := <-got
-				if took := time.Since(began); took > lease/4 { // a renewal comes later
+				if took := time.Since(began); took > long/4 { // a renewal comes later
 					t.Errorf("it took %v", took)
 				}
 				l, ok := errors.AsType[*dlock.Loss](context.Cause(held.Context()))

@@ -27,7 +27,7 @@ func guarantee(t *testing.T, test func(t *testing.T, store *dlocktest.Store, a, 
 
 const lease = dlock.DefaultLease
 
-// Quoted in README: a function that must stop when its lock is lost does.
+// Quoted in docs/guide.md: a function that must stop when its lock is lost does.
 func TestImportStopsWhenItsLockIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // leases and waits take no time in here
 		store := dlocktest.New(t) // at the end, nothing may be held, and nobody wait
