@@ -40,6 +40,9 @@
 // itself, where the store does that. Who has a lock, and which locks there are, is asked of a session that is
 // an [backend.Inspector] or a [backend.Lister].
 //
+// In real time leases go on while a machine does something else. A case that goes wrong while the machine stood still for a moment is
+// run again, twice at most, and the first time is only printed; but not those that look whether two have a lock at once, nor "model" and "histories".
+//
 // Tests run one after the other, since each checks at its end that no goroutine is left behind.
 package contract
 
@@ -48,6 +51,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,6 +184,9 @@ type env struct {
 	store Store
 	kind  backend.Kind // that the case is run for: [backend.Exclusive], but where it says otherwise
 
+	pulse   *pulse
+	excused *atomic.Bool // set when the machine was the excuse for what went wrong; nil: it is none
+
 	attempts int // see env.inTime
 	clients  []*faultyBackend
 
@@ -188,13 +195,13 @@ type env struct {
 
 func runCases(t *testing.T, h Harness, cases []testCase) {
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { runCase(t, h, c) })
+		c.runIn(t, h)
 	}
 }
 
 // runCase runs one case and what every case is checked for: that it ends, and that it leaves no
-// goroutine behind.
-func runCase(t *testing.T, h Harness, c testCase) {
+// goroutine behind. It sets excused, if that isn't nil, where the machine may be at fault for what was wrong.
+func runCase(t *testing.T, h Harness, c testCase, excused *atomic.Bool) {
 	watchdog := time.AfterFunc(2*caseLimit, func() {
 		panic(fmt.Sprintf("%s hangs\nrule: %s", t.Name(), c.rule))
 	})
@@ -205,7 +212,12 @@ func runCase(t *testing.T, h Harness, c testCase) {
 	}
 	allowed := append(slices.Clone(h.Lingering), goleak.IgnoreCurrent())
 	t.Cleanup(func() { checkLeaks(t, c.rule, allowed) }) // the first cleanup is the last to run
-	c.run(newEnv(t, h, c.rule))
+	e := newEnv(t, h, c.rule)
+	if excused != nil {
+		e.pulse, e.excused = startPulse(), excused
+		t.Cleanup(e.pulse.end)
+	}
+	c.run(e)
 }
 
 // inBubble is synctest.Test, but for two things: a skip inside is a skip outside, and the panic about

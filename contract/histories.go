@@ -57,7 +57,7 @@ func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	seed := history.Seed(t)
 	for i := range runs {
 		hl := &historyLab{scenario: s, seed: seed + uint64(i), opts: opts}
-		runCase(t, h, testCase{rule: historyRule, run: locker(hl.run)})
+		runCase(t, h, testCase{rule: historyRule, run: locker(hl.run)}, nil)
 		if t.Failed() || t.Skipped() {
 			return
 		}

@@ -56,7 +56,7 @@ func runModel(t *testing.T, h Harness) {
 				rt.Fatalf("%v\nrule: %s", err, modelRule)
 			}
 		})
-	}})
+	}}, nil)
 }
 
 // modelTimes are the times that sequences are made with.

@@ -211,9 +211,10 @@ func (w outcome) compare(got answer, last uint64) string {
 	return ""
 }
 
-// left returns what a step may say to be left of something.
+// left returns what a step may say to be left of something. What should be over, and isn't since the store is late to end it, has some
+// time left, too.
 func (t moment) left(x ending) *[2]time.Duration {
-	return &[2]time.Duration{x.earliest.Sub(t.after) - t.slack, x.latest.Sub(t.before) + t.slack}
+	return &[2]time.Duration{x.earliest.Sub(t.after) - t.slack, max(x.latest.Sub(t.before), 0) + t.slack}
 }
 
 // apply returns what the object may answer to a step, as modelRun.do words it, and what it is afterwards.

@@ -92,3 +92,21 @@ func TestFarStore(t *testing.T) {
 	}}
 	runCases(t, h, waitCases)
 }
+
+// A store that counts in seconds and is half of one late to end a lease says of it what it says of one with half a second left.
+func TestModelOfALateStore(t *testing.T) {
+	end := time.Now()
+	now := moment{before: end.Add(544 * time.Millisecond), after: end.Add(545 * time.Millisecond), slack: time.Second}
+	held := object{permits: [len(modelOwners)]ending{1: {end, end}}, told: 4}
+	look := modelStep{op: opLook, kind: backend.Permits, owner: "a", name: "sem", limit: 4}
+	got := answer{text: permitsSeen(true, 0, 2), remaining: 500 * time.Millisecond}
+	for _, want := range held.apply(look, now) {
+		if want.text == got.text {
+			if complaint := want.compare(got, 0); complaint != "" {
+				t.Errorf("%v left: want %s", got.remaining, complaint)
+			}
+			return
+		}
+	}
+	t.Error("the model has no such answer")
+}

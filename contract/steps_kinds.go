@@ -35,7 +35,7 @@ func runKind(t *testing.T, h Harness, k backend.Kind, cases []testCase) {
 			if *h.lacking { // which the first case has found
 				t.Skipf("the store of this harness has no %v locks", k)
 			}
-			t.Run(c.name, func(t *testing.T) { runCase(t, h, c) })
+			c.runIn(t, h)
 		}
 	})
 }

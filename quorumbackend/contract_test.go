@@ -148,7 +148,7 @@ func storeOf(t *testing.T, servers []*testservers.Server, open func() backend.Ba
 	}
 }
 
-// only skips all parts of the suite but these.
+// only skips all parts of the suite but these, and says nothing of the others: what a failed run prints is cut short, and should be what failed.
 func only(t *testing.T, parts ...string) {
 	t.Helper()
 	_, name, _ := strings.Cut(t.Name(), "/")
@@ -157,7 +157,7 @@ func only(t *testing.T, parts ...string) {
 			return
 		}
 	}
-	t.Skip("run on other stores")
+	t.SkipNow()
 }
 
 func TestContractOnRedis(t *testing.T) {

@@ -147,7 +147,7 @@ func TestKindOfLock(t *testing.T) {
 func TestScriptsForgotten(t *testing.T) {
 	anywhere(t, func(t *testing.T, addr string) {
 		ctx := t.Context()
-		client := connect(t, addr)
+		client := connect(t, addr, func(o *redis.Options) { o.ReadTimeout = testservers.Patience }) // miniredis interprets thousands of scripts slowly
 		s := open(t, client)
 		for _, step := range steps {
 			client.ScriptFlush(ctx)

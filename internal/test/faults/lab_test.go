@@ -58,24 +58,38 @@ func (l *lab) warm() {
 	defer closeClient()
 	s := b.Open()
 	defer s.Close()
-	const name, owner, lease = "warm", "warm:1", 2 * time.Second
-	ctx := l.Context()
 	for _, k := range l.warmed() {
-		permits := 0
-		if k == backend.Permits {
-			permits = 1
-		}
-		for range 2 {
-			_, err = s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits, Limit: permits})
-			must(l.T, err)
-		}
-		_, err = s.Renew(ctx, backend.RenewRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits})
-		must(l.T, err)
-		for range 2 {
-			_, err = s.Release(ctx, backend.ReleaseRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits})
-			must(l.T, err)
+		testservers.Until(l.T, "a server that has begun to answer", func() bool {
+			err := askAll(l.Context(), s, k)
+			if err != nil && backend.KindOf(err) == backend.Refused {
+				l.Fatal(err)
+			}
+			return err == nil // a busy machine may be slower than a backend waits
+		})
+	}
+}
+
+// askAll sends each of the requests about a lock.
+func askAll(ctx context.Context, s backend.Session, k backend.Kind) error {
+	const name, owner, lease = "warm", "warm:1", 2 * time.Second
+	permits := 0
+	if k == backend.Permits {
+		permits = 1
+	}
+	for range 2 {
+		if _, err := s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits, Limit: permits}); err != nil {
+			return err
 		}
 	}
+	if _, err := s.Renew(ctx, backend.RenewRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits}); err != nil {
+		return err
+	}
+	for range 2 {
+		if _, err := s.Release(ctx, backend.ReleaseRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // known says whether the store has locks of these kinds.

@@ -1,0 +1,93 @@
+package contract
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// realTime is a harness of a store in whose cases time is real.
+var realTime = Harness{NewStore: func(*testing.T) Store {
+	b := membackend.New()
+	return Store{Backend: func() backend.Backend { return b }}
+}}
+
+// standStill has the machine of a case stand still, as far as its pulse can tell.
+func (e *env) standStill() {
+	if e.pulse != nil {
+		e.pulse.mu.Lock()
+		e.pulse.worst = time.Second
+		e.pulse.mu.Unlock()
+	}
+}
+
+func TestPulse(t *testing.T) {
+	p := startPulse()
+	defer p.end()
+	time.Sleep(5 * beat)
+	p.mu.Lock()
+	if p.due.IsZero() || time.Since(p.due) > time.Minute {
+		t.Errorf("the next beat is due at %v", p.due)
+	}
+	p.due = time.Now().Add(-time.Hour)
+	p.mu.Unlock()
+	if late := p.latest(); late < time.Hour {
+		t.Errorf("a beat that has not come for an hour is %v late", late)
+	}
+}
+
+// What went wrong while the machine stood still is excused if it goes well the next time.
+func TestExcuse(t *testing.T) {
+	for name, fail := range map[string]func(e *env){
+		"Error":  func(e *env) { e.Error("wrong") },
+		"Errorf": func(e *env) { e.Errorf("wrong") },
+		"Fatal":  func(e *env) { e.Fatal("wrong") },
+		"Fatalf": func(e *env) { e.Fatalf("wrong") },
+	} {
+		runs := 0
+		runCases(t, realTime, []testCase{{name: name, run: func(e *env) {
+			if runs++; runs < mostRuns {
+				e.standStill()
+				fail(e)
+			}
+		}}})
+		if runs != mostRuns {
+			t.Errorf("%s: run %d times; want %d", name, runs, mostRuns)
+		}
+	}
+}
+
+// Nothing else is excused, and not for ever.
+func TestNoExcuse(t *testing.T) {
+	const inProcess = "CONTRACT_NO_EXCUSE"
+	still := func(e *env) { e.standStill(); e.Fatal("wrong") }
+	if os.Getenv(inProcess) != "" {
+		runCases(t, realTime, []testCase{
+			{name: "again and again", run: still},
+			{name: "in time", run: func(e *env) { e.Fatal("wrong") }},
+			{name: "concurrency/exclusion", run: still},
+		})
+		return
+	}
+	pick(slices.Concat(stepCases, kindCases, lockerCases, kindLockerCases), neverExcused...) // there are such cases
+	cmd := exec.Command(os.Args[0], "-test.run=^TestNoExcuse$", "-test.v")
+	cmd.Env = append(os.Environ(), inProcess+"=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Errorf("it passes:\n%s", out)
+	}
+	for _, want := range []string{
+		"--- SKIP: TestNoExcuse/again_and_again ", "--- SKIP: TestNoExcuse/again_and_again#01 ", "--- FAIL: TestNoExcuse/again_and_again#02 ",
+		"--- FAIL: TestNoExcuse/in_time", "--- FAIL: TestNoExcuse/concurrency/exclusion ",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
