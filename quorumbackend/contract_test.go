@@ -206,11 +206,14 @@ func emptyEtcd(t *testing.T, addr string) {
 
 // The suite's steps with one of three servers that isn't as it should be, all the time: that which is asked first for most locks.
 func testWithOne(t *testing.T, parts []string, open func(*testing.T, []maker) backend.Backend, harm func(t *testing.T, server *testservers.Server, p *faults.Proxy)) {
+	testWith(t, quorumbackend.Home("lock", 3), parts, open, harm)
+}
+
+func testWith(t *testing.T, ill int, parts []string, open func(*testing.T, []maker) backend.Backend, harm func(t *testing.T, server *testservers.Server, p *faults.Proxy)) {
 	if wiretest.Apart(t) {
 		return
 	}
 	servers := redises(t)
-	ill := quorumbackend.Home("lock", len(servers))
 	p := wiretest.NewProxy(t, servers[ill].Addr, faults.RESP)
 	var makers []maker
 	for i, s := range servers {
@@ -255,16 +258,24 @@ func TestContractWithASlowStore(t *testing.T) {
 		func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.SetDelay(15 * time.Millisecond) })
 }
 
-// What is asked of it while it hangs is carried out when it is back.
+// What is asked of a store while it hangs is carried out when it is back, and only then taken back. Until that has happened it says no to
+// others, so where it is asked first a lock changes hands only among those who wait for it.
 func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
-	testWithOne(t, mostSteps, over, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
-		every(t, 50*time.Millisecond, func(i int) {
-			if i%2 == 0 {
-				p.Block(faults.Both)
-			} else {
-				p.Unblock(faults.Both)
-			}
-		})
+	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew/held", "steps/renew/another",
+		"locker/a_second_Lock", "locker/a_counter", "locker/waiters_cancelled"}, over, comesAndGoes)
+}
+
+func TestContractWithALaterStoreThatComesAndGoes(t *testing.T) {
+	testWith(t, (quorumbackend.Home("lock", 3)+1)%3, mostSteps, over, comesAndGoes)
+}
+
+func comesAndGoes(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
+	every(t, 50*time.Millisecond, func(i int) {
+		if i%2 == 0 {
+			p.Block(faults.Both)
+		} else {
+			p.Unblock(faults.Both)
+		}
 	})
 }
 
