@@ -20,9 +20,9 @@ type pulse struct {
 const (
 	beat = 10 * time.Millisecond
 
-	// stoodStill is how late a beat is of a machine that can't be expected to do anything in time. What a test with leases of a second
-	// allows for is more, but a store's process may have waited for longer than this one did.
-	stoodStill = 50 * time.Millisecond
+	// stoodStill is how late a beat is of a machine that can't be expected to do anything in time. Cases allow for more, but the processes of
+	// a store may have waited for ten times as long as this one did.
+	stoodStill = 20 * time.Millisecond
 )
 
 func startPulse() *pulse {
