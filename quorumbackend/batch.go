@@ -152,10 +152,17 @@ func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 		if x.h != nil && backend.KindOf(err) == backend.Unknown {
 			b.s.doubt(x.h, st, x.req.Owner, x.req.Lease)
 		}
-	case x.h != nil && b.s.renewed(x.h, st, x.req.Owner, res.Held, x.req.Lease):
-		x.yes++
-	default:
+	case x.h == nil:
 		x.no++
+	default:
+		switch has, stays := b.s.renewed(x.h, st, x.req.Owner, res.Held, x.req.Lease); {
+		case !has:
+			x.no++
+		case !stays:
+			x.fails = append(x.fails, failure{st, errShortened})
+		default:
+			x.yes++
+		}
 	}
 	b.mu.Unlock()
 	b.settle(i, false)

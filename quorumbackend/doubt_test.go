@@ -1,6 +1,8 @@
 package quorumbackend_test
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +65,81 @@ func TestLateVoteOfAStruckStore(t *testing.T) {
 		time.Sleep(lease * 2 / 3)
 		a.wantHeld(stores, 0)
 	})
+}
+
+// inVain takes a step that two of three stores hang in, and are left with. It returns what has them carry it out.
+func (x tester) inVain(stores []*ill, step func(context.Context) error) (late func()) {
+	x.Helper()
+	ctx, cancel := context.WithTimeout(x.Context(), time.Second)
+	defer cancel()
+	stores[1].hang()
+	stores[2].hang()
+	x.fails(step(ctx), backend.Unknown)
+	one, two := stores[1].leave(), stores[2].leave()
+	return func() { one(); two() }
+}
+
+// An unlock of one of two holds has no answer from a majority, and may yet shorten the lease: the other is still to be released, and isn't lost.
+func TestPartialReleaseWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a := open(t, b)
+		a.acquires(alice, true)
+		a.acquires(alice, true)
+		late := a.inVain(stores, func(ctx context.Context) error {
+			_, err := a.s.Release(ctx, backend.ReleaseRequest{Name: "n", Owner: alice, Lease: lease - time.Second})
+			return err
+		})
+		a.releases(alice, backend.Freed)
+		a.wantHeld(stores, 0)
+		late()
+		synctest.Wait()
+		a.wantHeld(stores, 0)
+	})
+}
+
+// Stores that have a hold, and may yet carry out an older renewal of it with a shorter lease, don't promise a longer one; but nor is it lost.
+func TestRenewalBehindAShorterOne(t *testing.T) {
+	for name, renew := range map[string]func(tester, context.Context, time.Duration) (bool, error){
+		"one":   tester.renewOne,
+		"batch": tester.renewBatch,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores, b := illStores()
+				a := open(t, b)
+				a.acquires(alice, true)
+				const shorter = lease - time.Second
+				late := a.inVain(stores, func(ctx context.Context) error {
+					_, err := renew(a, ctx, shorter)
+					return err
+				})
+				time.Sleep(2 * time.Second) // nothing is believed to be down
+				held, err := renew(a, t.Context(), lease)
+				if a.fails(err, backend.Unknown); held || !strings.Contains(err.Error(), "a shorter lease may yet arrive") {
+					t.Errorf("a longer lease: held %v, %v", held, err)
+				}
+				if held, err := renew(a, t.Context(), shorter); !held || err != nil {
+					t.Errorf("the same lease: held %v, %v", held, err)
+				}
+				a.wantHeld(stores, 3)
+				late()
+				a.releases(alice, backend.Freed)
+				a.wantHeld(stores, 0)
+			})
+		})
+	}
+}
+
+func (x tester) renewOne(ctx context.Context, lease time.Duration) (bool, error) {
+	res, err := x.s.Renew(ctx, backend.RenewRequest{Name: "n", Owner: alice, Lease: lease})
+	return res.Held, err
+}
+
+func (x tester) renewBatch(ctx context.Context, lease time.Duration) (held bool, err error) {
+	reqs := []backend.RenewRequest{{Name: "n", Owner: alice, Lease: lease}}
+	x.s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(_ int, res backend.RenewResult, e error) { held, err = res.Held, e })
+	return held, err
 }
 
 // Another kind of lock has taken the name of a read under a write that ran out: a release of it is refused as such, and so is what follows.

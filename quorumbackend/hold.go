@@ -176,19 +176,19 @@ func (h *hold) doubtLocked(st *store, lease time.Duration) {
 	}
 }
 
-// renewedLocked notes what a store has said to a renewal, and says whether that is a vote for it.
-func (h *hold) renewedLocked(st *store, held bool, lease time.Duration) bool {
+// renewedLocked notes what a store has said to a renewal, and says whether it has the hold, and stands by the lease.
+func (h *hold) renewedLocked(st *store, held bool, lease time.Duration) (has, stays bool) {
 	if h.votes == nil {
-		return false
+		return false, false
 	}
 	v := &h.votes[st.number]
 	switch {
 	case v.state != granted && v.state != doubtful:
-		return false
+		return false, false
 	case !held:
 		v.state = struck
-		return false
+		return false, false
 	}
 	v.state, v.late = granted, false
-	return v.doubt == 0 || lease <= v.doubt
+	return true, v.doubt == 0 || lease <= v.doubt
 }

@@ -137,6 +137,9 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return backend.RenewResult{Held: held}, err
 }
 
+// errShortened is of a store that has prolonged a hold, and may yet make it shorter: it hasn't answered a request with a shorter lease.
+var errShortened = &backend.Error{Kind: backend.Unknown, Err: errors.New("held, but an earlier request with a shorter lease may yet arrive")}
+
 // renew has a majority prolong a hold. If that says that it has none it is over.
 func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held bool, err error) {
 	s.mu.Lock()
@@ -168,10 +171,13 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 			}
 			continue
 		}
-		if s.renewed(h, rep.from, req.Owner, rep.res.Held, lease) {
-			yes++
-		} else {
+		switch has, stays := s.renewed(h, rep.from, req.Owner, rep.res.Held, lease); {
+		case !has:
 			no++
+		case !stays:
+			r.failures = append(r.failures, failure{rep.from, errShortened})
+		default:
+			yes++
 		}
 	}
 	for _, st := range voters {
@@ -192,11 +198,14 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 	return false, r.failure()
 }
 
-// renewed notes an answer to a renewal of what was known by that name, and says whether it is a vote for it.
-func (s *session) renewed(h *hold, st *store, attempt string, held bool, lease time.Duration) bool {
+// renewed notes an answer to a renewal of what was known by that name, and says whether the store has it, and stands by the lease.
+func (s *session) renewed(h *hold, st *store, attempt string, held bool, lease time.Duration) (has, stays bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return h.attempt == attempt && !h.dying && h.renewedLocked(st, held, lease)
+	if h.attempt != attempt || h.dying {
+		return false, false
+	}
+	return h.renewedLocked(st, held, lease)
 }
 
 func (s *session) doubt(h *hold, st *store, attempt string, lease time.Duration) {
@@ -281,12 +290,14 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		return backend.ReleaseResult{Outcome: backend.Left}, nil
 	case count > 1:
 		held, err := s.renew(ctx, h, req.Lease)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if h.count > 1 && (held || err != nil && backend.KindOf(err) == backend.Unknown) {
+			h.count-- // if it isn't known what the stores have done, this was: they don't count
+		}
 		if err != nil || !held {
 			return none, err
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		h.count--
 		return backend.ReleaseResult{Outcome: backend.Left}, nil
 	case count > 0:
 		return s.free(ctx, h, req)
