@@ -59,6 +59,16 @@ type attempt struct {
 	yes     set
 	no      []reply[backend.AcquireResult]
 	refused *store // first to say no
+	without int    // so many don't have the Write that a Read is under
+}
+
+// isRefused says whether somebody else has the lock. Where a store has given a Read under its owner's Write one no of another isn't enough: the
+// holder would be told that it has lost the Write.
+func (a *attempt) isRefused() bool {
+	if a.h.borrowed && a.yes != 0 {
+		return len(a.no)+a.without > len(a.s.stores)-a.s.need
+	}
+	return a.refused != nil
 }
 
 // attempt tries to get a lock that the owner doesn't have.
@@ -67,15 +77,20 @@ func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireReque
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
 	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
-	var barred set
-	if w := s.lenderLocked(h); w != nil {
+	var without, barred set // stores that aren't asked
+	w := s.lenderLocked(h)
+	if w != nil {
 		barred = w.barred
+		for _, st := range s.inLocked(w, unasked, doubtful, denied, struck, freed) {
+			without.add(st) // what they say may be about somebody else
+		}
 	}
 	s.mu.Unlock()
 
 	a := &attempt{h: h, left: s.order(req.Name)}
-	if barred != 0 {
-		a.left = slices.DeleteFunc(slices.Clone(a.left), barred.has)
+	if w != nil {
+		a.left = slices.DeleteFunc(slices.Clone(a.left), (without | barred).has)
+		a.without = without.size()
 	}
 	a.round = newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.AcquireResult, error) {
 		return st.session.Acquire(ctx, req)
@@ -212,7 +227,7 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 	if burnt && !over {
 		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease}, h.noted)
 	}
-	if a.refused == nil {
+	if !a.isRefused() {
 		a.failures = append(a.failures, s.owed(req.Owner)...)
 		return backend.AcquireResult{}, a.failure()
 	}

@@ -142,6 +142,45 @@ func (x tester) renewBatch(ctx context.Context, lease time.Duration) (held bool,
 	return held, err
 }
 
+// The store that is asked first for a lock hasn't got its write, and another has it there: whoever writes reads all the same, in the stores
+// that let it write, and isn't told that it has lost the write where one of these is slow.
+func TestReadUnderAWriteThatOneStoreHasnt(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			stores, b := illStores()
+			a := open(t, b)
+			acquire := func(s backend.Session, k backend.Kind, owner string) (bool, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				res, err := s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: "n", Owner: owner, Lease: lease})
+				return res.Acquired, err
+			}
+			stores[0].hang()
+			if ok, err := acquire(a.s, backend.Write, alice); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			defer stores[0].leave()()
+			alone := stores[0].Backend.Open()
+			defer alone.Close()
+			if ok, err := acquire(alone, backend.Write, bob); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			time.Sleep(2 * time.Second) // nothing is believed to be down
+			if slow {
+				stores[1].hang()
+				defer stores[1].wake()
+			}
+			ok, err := acquire(a.s, backend.Read, alice)
+			switch {
+			case slow && (ok || backend.KindOf(err) != backend.Unknown):
+				t.Errorf("a read with one vote, and one that isn't known: acquired %v, %v", ok, err)
+			case !slow && (!ok || err != nil):
+				t.Errorf("a read under the write: acquired %v, %v", ok, err)
+			}
+		})
+	}
+}
+
 // Another kind of lock has taken the name of a read under a write that ran out: a release of it is refused as such, and so is what follows.
 func TestConflictUnderALostWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
