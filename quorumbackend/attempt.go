@@ -66,7 +66,7 @@ type attempt struct {
 // holder would be told that it has lost the Write.
 func (a *attempt) isRefused() bool {
 	if a.h.borrowed && a.yes != 0 {
-		return len(a.no)+a.without > len(a.s.stores)-a.s.need
+		return len(a.no) > 0 && len(a.no)+a.without > len(a.s.stores)-a.s.need
 	}
 	return a.refused != nil
 }
@@ -77,20 +77,17 @@ func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireReque
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
 	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
-	var without, barred set // stores that aren't asked
+	var with, barred set // who have the Write that a Read is under
 	w := s.lenderLocked(h)
 	if w != nil {
-		barred = w.barred
-		for _, st := range s.inLocked(w, unasked, doubtful, denied, struck, freed) {
-			without.add(st) // what they say may be about somebody else
-		}
+		with, barred = s.haveLocked(w), w.barred
 	}
 	s.mu.Unlock()
 
 	a := &attempt{h: h, left: s.order(req.Name)}
 	if w != nil {
-		a.left = slices.DeleteFunc(slices.Clone(a.left), (without | barred).has)
-		a.without = without.size()
+		a.left = slices.DeleteFunc(slices.Clone(a.left), func(st *store) bool { return !with.has(st) || barred.has(st) })
+		a.without = len(s.stores) - with.size()
 	}
 	a.round = newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.AcquireResult, error) {
 		return st.session.Acquire(ctx, req)
@@ -104,6 +101,19 @@ func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireReque
 		return backend.AcquireResult{Acquired: true, Count: 1}, nil
 	}
 	return s.fail(ctx, a, req)
+}
+
+// haveLocked returns the stores that have a hold. What others say may be about somebody else, so those that only may have it are among them if there is
+// no majority without.
+func (s *session) haveLocked(h *hold) (have set) {
+	stores := s.inLocked(h, granted)
+	if len(stores) < s.need {
+		stores = s.inLocked(h, granted, doubtful)
+	}
+	for _, st := range stores {
+		have.add(st)
+	}
+	return have
 }
 
 // askFirst asks one store after the other until one says yes or no. So of those who want the lock at the same time one gets the votes of all.

@@ -181,6 +181,40 @@ func TestReadUnderAWriteThatOneStoreHasnt(t *testing.T) {
 	}
 }
 
+// Of the stores that have given a write one has lost it and one is silent, so a third that may have it, too, is asked for a read under it.
+func TestReadUnderAWriteInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a := open(t, b)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		stores[0].hang()
+		write := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease}
+		if res, err := a.s.Acquire(ctx, write); err != nil || !res.Acquired {
+			t.Fatal(res, err)
+		}
+		direct := stores[1].Backend.Open()
+		defer direct.Close()
+		if res, err := direct.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Write, Name: "n"}); err != nil || !res.Released {
+			t.Fatal(res, err)
+		}
+		stores[2].hang()
+		_, err := a.s.Renew(ctx, backend.RenewRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease})
+		a.fails(err, backend.Unknown)
+		read := write
+		read.Kind = backend.Read
+		stores[2].wake()
+		time.Sleep(2 * time.Second) // nothing is believed to be down
+		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if res, err := a.s.Acquire(brief, read); res.Acquired || backend.KindOf(err) != backend.Unknown {
+			t.Errorf("a read with one vote, and one that isn't known: %+v, %v", res, err)
+		}
+		stores[0].wake()
+		synctest.Wait()
+	})
+}
+
 // Another kind of lock has taken the name of a read under a write that ran out: a release of it is refused as such, and so is what follows.
 func TestConflictUnderALostWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
