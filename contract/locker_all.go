@@ -75,7 +75,7 @@ func allOrNone(l *lab) {
 		}
 		return ""
 	}
-	for wait := 10 * time.Millisecond; wait < patience; wait *= 2 { // until the machine is fast enough to have an answer by then, and to have given back what it tried before
+	for wait := 10 * time.Millisecond; wait < caseLimit/4; wait *= 2 { // until the machine is fast enough to have an answer by then, and to have given back what it tried before
 		err = all.LockContext(l.ctx, dlock.Wait(wait))
 		if !errors.Is(err, dlock.ErrUnavailable) && named() == "b" {
 			break
