@@ -307,10 +307,16 @@ func (g *grip) release() error {
 	return come(g.lab.T, "the end of Do", g.done)
 }
 
-// let gives the lock back, which must work.
+// let gives the lock back, which must work; but who has just been given a fair lock has it for a second, in which a server on a busy machine may
+// not answer, and then it ends by itself.
 func (g *grip) let() {
 	g.lab.Helper()
-	must(g.lab.T, g.release())
+	err := g.release()
+	if g.kind == backend.Fair && errors.Is(err, dlock.ErrUnavailable) {
+		g.lab.Logf("given back without an answer: %v", err)
+		return
+	}
+	must(g.lab.T, err)
 }
 
 // believes says whether the holder is told nothing.
