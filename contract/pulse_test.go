@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -28,18 +29,31 @@ func (e *env) standStill() {
 }
 
 func TestPulse(t *testing.T) {
-	p := startPulse()
-	defer p.end()
-	time.Sleep(5 * beat)
-	p.mu.Lock()
-	if p.due.IsZero() || time.Since(p.due) > time.Minute {
-		t.Errorf("the next beat is due at %v", p.due)
-	}
-	p.due = time.Now().Add(-time.Hour)
-	p.mu.Unlock()
-	if late := p.latest(); late < time.Hour {
-		t.Errorf("a beat that has not come for an hour is %v late", late)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := startPulse()
+		defer p.end()
+		time.Sleep(5 * beat)
+		synctest.Wait()
+		p.mu.Lock()
+		if next := time.Until(p.due); next != beat {
+			t.Errorf("the next beat is due in %v; want %v", next, beat)
+		}
+		p.mu.Unlock()
+		if late := p.latest(); late > 0 {
+			t.Errorf("a machine that is never late is %v late", late)
+		}
+		p.mu.Lock()
+		p.due = time.Now().Add(-time.Hour)
+		p.mu.Unlock()
+		if late := p.latest(); late != time.Hour {
+			t.Errorf("a beat that has not come for an hour is %v late", late)
+		}
+		time.Sleep(2 * beat)
+		synctest.Wait()
+		if late := p.latest(); late < time.Hour {
+			t.Errorf("after a beat that was an hour late the worst is %v", late)
+		}
+	})
 }
 
 // What went wrong while the machine stood still is excused if it goes well the next time.
