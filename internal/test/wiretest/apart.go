@@ -21,8 +21,38 @@ func SideBySide() {
 // inProcess is set in the environment of a process that Apart has started.
 const inProcess = "DISTSYNC_TEST_APART"
 
-// uneventful are the lines that say that a test has begun, or has passed.
-var uneventful = regexp.MustCompile(`(?m)^ *(=== (RUN|PAUSE|CONT|NAME) |--- (PASS|SKIP): ).*\n`)
+var (
+	// turn is the line of whose logs follow.
+	turn = regexp.MustCompile(`^=== (?:RUN|PAUSE|CONT|NAME) +(\S+)`)
+
+	// result is the line that says how a test has ended.
+	result = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP|FAIL): (\S+) `)
+)
+
+// eventful returns what tests with -test.v have printed without the lines that say who has begun, and without all that is of those that have
+// passed or were skipped: logs are cut short, and what matters may come last.
+func eventful(out []byte) []byte {
+	well := make(map[string]bool)
+	for _, test := range result.FindAllSubmatch(out, -1) {
+		well[string(test[2])] = string(test[1]) != "FAIL"
+	}
+	var left []byte
+	whose := ""
+	for line := range bytes.Lines(out) {
+		if begun := turn.FindSubmatch(line); begun != nil {
+			whose = string(begun[1])
+			continue
+		}
+		test := result.FindSubmatch(line)
+		if test != nil {
+			whose = "" // what follows is of no test
+		}
+		if !well[whose] && (test == nil || string(test[1]) == "FAIL") {
+			left = append(left, line...)
+		}
+	}
+	return left
+}
 
 // Apart runs the test that calls it in a process of its own, and says that it has: in two if it names a subtest, that and
 // all others. Most cases of the contract suite wait for leases, one
@@ -61,6 +91,6 @@ func runApart(t *testing.T, which ...string) {
 	case bytes.Contains(out, []byte("\n--- SKIP: ")):
 		t.Skipf("%s", out)
 	case err != nil || !bytes.Contains(out, []byte("\n--- PASS: ")):
-		t.Errorf("%v\n%s", err, uneventful.ReplaceAll(out, nil)) // logs are cut short: nothing of it should be what went well
+		t.Errorf("%v\n%s", err, eventful(out))
 	}
 }
