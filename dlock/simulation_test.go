@@ -210,7 +210,7 @@ func (h *history) holds() (valid map[validHold]bool, waits bool) {
 	for i, c := range h.clients {
 		c.mu.Lock()
 		for _, o := range c.objects[readWrites] {
-			waits = waits || o.queue != nil
+			waits = waits || waitsForStore(o)
 			holds := o.readers()
 			if o.alone != nil {
 				holds = append(holds, o.alone)
@@ -226,6 +226,18 @@ func (h *history) holds() (valid map[validHold]bool, waits bool) {
 	return valid, waits
 }
 
+// waitsForStore says whether anybody waits for more than that his own Locker is unlocked: who has it may have lost it long ago, and stay.
+func waitsForStore(o *object) bool {
+	for q := range o.queues() {
+		for a := q.first; a != nil; a = a.next {
+			if !a.parked() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 const someSemaphore = 4 // permits
 
 // checkOthers looks whether other locks have one holder at most, and permits no more than there are.
@@ -237,7 +249,7 @@ func (h *history) checkOthers() {
 		h.checkAlarms(c)
 		for _, f := range []family{locks, semaphores} {
 			for _, o := range c.objects[f] {
-				waits[o.key()] = waits[o.key()] || o.queue != nil || o.line != nil
+				waits[o.key()] = waits[o.key()] || waitsForStore(o)
 			}
 		}
 		for name, o := range c.objects[locks] {
