@@ -136,7 +136,7 @@ func TestManyHoldsAreRenewedInFewBatchesWithoutAGoroutineEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, lease = 10_000, 30 * time.Second
 		b := &counting{Backend: membackend.New()}
-		c := New(b, WithLease(lease))
+		c := New(b, WithLease(lease), quiet())
 		defer c.Close()
 		before := runtime.NumGoroutine()
 		for i := range n {
