@@ -109,6 +109,7 @@ var plainFaults = []storeFault{
 	{"batch has no duplicates", "batch/duplicates", false},
 	{"batch fails beside another", "batch/concurrent", false},
 	{"batch doesn't answer when over", "batch/context over", false},
+	{"batch doesn't wait for answers", "batch/returns last", false},
 	{"acquires have one owner", "together/acquire", false},
 	{"acquires have one lease", "together/acquire", false},
 	{"acquires end at a refusal", "together/acquire", false},

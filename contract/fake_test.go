@@ -609,6 +609,19 @@ func (s *fake) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answ
 	var others int
 	st.with(func() { others = st.batches; st.batches++ })
 	defer st.with(func() { st.batches-- })
+	if st.fault == "batch doesn't wait for answers" {
+		told := answer
+		var all sync.WaitGroup
+		answer = func(i int, res backend.RenewResult, err error) { all.Go(func() { told(i, res, err) }) }
+		defer func() {
+			done := make(chan struct{})
+			go func() { all.Wait(); close(done) }()
+			select {
+			case <-done:
+			case <-ctx.Done():
+			}
+		}()
+	}
 	seen := make(map[string]int)
 	for i, req := range reqs {
 		switch st.fault {

@@ -575,6 +575,30 @@ var batchCases = []testCase{
 				e.Fatalf("RenewBatch: error %q is of kind Retry, but the hold was renewed", errs[0])
 			}
 		}},
+	{"batch/returns last", "RenewBatch returns after the last call of answer has, though its context is over meanwhile",
+		func(e *env) {
+			e.needBatchRenewer()
+			a, lease := e.party("a"), e.longLease()
+			a.acquires("lock", lease)
+			a.acquires("other", lease)
+			ctx, cancel := context.WithCancel(e.ctx)
+			defer cancel()
+			reqs := []backend.RenewRequest{
+				{Kind: e.kind, Name: "lock", Owner: "a", Lease: 2 * lease},
+				{Kind: e.kind, Name: "other", Owner: "a", Lease: 2 * lease},
+			}
+			var answering, answered atomic.Int32
+			a.s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(int, backend.RenewResult, error) {
+				if answering.Add(1) == 1 {
+					cancel()
+					e.sleep(20 * time.Millisecond) // time enough for who doesn't wait for this, and for the other
+				}
+				answered.Add(1)
+			})
+			if begun, n := answering.Load(), answered.Load(); begun != 2 || n != 2 {
+				e.Fatalf("RenewBatch has returned with %d calls of answer under way, and %d over; want 2 that are over", begun-n, n)
+			}
+		}},
 }
 
 var closeCases = []testCase{

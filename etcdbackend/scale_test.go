@@ -139,6 +139,7 @@ func TestTenThousandHeldLocks(t *testing.T) {
 	all.Wait()
 	t.Logf("acquired in %v", time.Since(begin))
 
+	_, opened := sent.get() // on a slow machine leases that were granted ahead have begun anew already
 	sent.reset()
 	const rounds = 3
 	var most atomic.Int64
@@ -168,8 +169,9 @@ func TestTenThousandHeldLocks(t *testing.T) {
 	if want := fmt.Sprint(map[string]int{rpcTxn: reads}); unary != want {
 		t.Errorf("the renewals sent %v, want %v", unary, want)
 	}
-	if want := fmt.Sprint(map[string]int{rpcAlive: 1}); streams != want {
-		t.Errorf("the renewals opened the streams %v, want %v", streams, want)
+	one, none := fmt.Sprint(map[string]int{rpcAlive: 1}), fmt.Sprint(map[string]int{})
+	if !(opened == none && streams == one || opened == one && streams == none) {
+		t.Errorf("the renewals opened the streams %v, after %v; want one in all", streams, opened)
 	}
 	if extra := most.Load() - int64(idle); extra > 20 {
 		t.Errorf("the renewals took %d goroutines", extra)

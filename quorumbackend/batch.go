@@ -92,6 +92,7 @@ func (b *batch) ask(ctx context.Context) {
 	for i := range b.renewals {
 		b.settle(i, true)
 	}
+	<-b.answered // a store's answer may be on its way to whoever asked
 }
 
 // asks says whether there is anything to ask a store.
