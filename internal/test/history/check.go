@@ -44,7 +44,7 @@ type Rules struct {
 // hundred calls for each name. That there is none may take long to tell, so where something else is
 // wrong it is only for the picture.
 const (
-	patience     = 10 * time.Second
+	patience     = time.Minute
 	forAnExample = time.Second
 )
 
