@@ -559,6 +559,8 @@ func (c *Client) unusableLocked(a *acquisition) error {
 		return errLate
 	case rules[a.kind].numbered && a.h.claim.token() == 0:
 		return errNoToken
+	case c.overtakenLocked(a):
+		return errAgain
 	case v != nil && v.hold != nil && v.hold.state != released && !rules[a.kind].shared:
 		if rules[a.kind].placed {
 			c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store wouldn't have granted what is held

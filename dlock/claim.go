@@ -69,6 +69,7 @@ type claim struct {
 	leaving bool          // its last release is under way
 	dead    bool          // its last release has begun, or it is lost: nothing re-enters, joins or renews it
 	renews  uint32        // how many renewals are under way, or have no answer
+	after   uint32        // the number of the last attempt that this client had sent when the store granted it; it may overflow
 	least   time.Duration // the shortest lease that one of those asks for; 0: there is none
 	lease   time.Duration // what the next renewal or partial release asks for
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
@@ -270,6 +271,7 @@ func (c *Client) grantLocked(h *hold, sent instant) *hold {
 	cl := h.claim
 	cl.began = sent
 	cl.alarm.task = cl
+	cl.after = uint32(c.attempts)
 	c.supersedeLocked(cl)
 	o := c.openLocked(cl.object)
 	cl.object = o
@@ -289,24 +291,53 @@ func (c *Client) grantLocked(h *hold, sent instant) *hold {
 // supersedeLocked ends what this client had of a lock, if it can't be that the store has granted that claim
 // beside it.
 func (c *Client) supersedeLocked(cl *claim) {
-	o := c.objectLocked(cl.kind, cl.object.name)
-	if o == nil || rules[cl.kind].many {
-		return
-	}
-	if o.alone != nil && o.alone != cl.retain() {
-		c.loseLocked(o.alone, takenBy(cl.owner))
-	}
-	if mine := o.passing(); mine != nil && o.alone == nil {
+	for _, mine := range c.objectLocked(cl.kind, cl.object.name).rivals(cl) {
 		c.loseClaimLocked(mine, takenBy(cl.owner))
 	}
-	if !rules[cl.kind].shared {
-		for _, h := range o.readers() {
-			c.loseLocked(h, takenBy(cl.owner))
-		}
-		if o.reading != nil && o.reading.young != nil {
-			c.loseClaimLocked(o.reading.young, takenBy(cl.owner)) // its last reader is just leaving
+}
+
+// rivals returns what this client has, or believes it has, and a store that grants that claim hasn't granted beside it.
+func (o *object) rivals(cl *claim) (all []*claim) {
+	if o == nil || rules[cl.kind].many {
+		return nil
+	}
+	if o.alone == nil || o.alone != cl.retain() {
+		if mine := o.passing(); mine != nil {
+			all = append(all, mine)
 		}
 	}
+	if rules[cl.kind].shared {
+		return all
+	}
+	for _, h := range o.readers() {
+		all = append(all, h.claim)
+	}
+	if o.reading != nil && o.reading.young != nil {
+		all = append(all, o.reading.young) // its last reader is just leaving
+	}
+	return all
+}
+
+// overtakenLocked says whether this client has got the lock with an attempt whose answer was faster than the one to that acquisition's. Who of
+// the two has lost it isn't known, as the store may have granted it to either first. It will say so: the acquisition is repeated, and what this client
+// has is looked at.
+func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
+	now := c.now()
+	for _, mine := range c.objectLocked(a.kind, a.name).rivals(a.h.claim) {
+		if int32(mine.after-uint32(a.attempt)) >= 0 && !mine.dead && now < mine.until() {
+			c.lookLocked(mine)
+			overtaken = true
+		}
+	}
+	return overtaken
+}
+
+// begunLocked says whether this client has got what an acquisition wants with an attempt that it sent after that instant.
+func (c *Client) begunLocked(a *acquisition, since instant) bool {
+	now := c.now()
+	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
+		return mine.began > since && !mine.dead && now < mine.until()
+	})
 }
 
 // installLocked makes h what this client has for itself, or one of those who have permits.

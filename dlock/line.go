@@ -243,7 +243,7 @@ func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease ti
 	case a.barred() && a.trying: // the answer says what becomes of it
 	case a.barred():
 		c.abandonLocked(a)
-	case lease <= 0 || c.now() >= since+promised(lease) || since < c.struckAt: // what was forced may be that
+	case lease <= 0 || c.now() >= since+promised(lease) || since < c.struckAt || c.begunLocked(a, since): // what was forced may be that
 		c.lookAtLineLocked(q)
 	default:
 		c.admitLocked(a, since, lease)

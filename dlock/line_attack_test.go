@@ -149,6 +149,36 @@ func TestAGrantToABarredCallThatIsJustAsking(t *testing.T) {
 	})
 }
 
+// What somebody else has forced since it was granted, and another goroutine of this client has got then, isn't his who hears of that late.
+func TestAGrantFromBeforeAnAcquisition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newAround()
+		cs := fairClients(t, store, 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		struck := wait(t.Context(), cs[1].FairLocker("x"))
+		store.set(false, true)
+		store.refuses.Store(true) // nor does it look
+		mustUnlock(t, t.Context(), holder)
+		if ok, err := cs[0].FairLocker("x").ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		time.Sleep(time.Millisecond)
+		hold, err := cs[1].FairLocker("x").Acquire(t.Context(), Wait(0))
+		must(t, err)
+		store.deliver()
+		store.set(false, false)
+		store.refuses.Store(false)
+		time.Sleep(5 * time.Second)
+		if struck.isIn(t) || hold.Context().Err() != nil {
+			t.Errorf("it was taken from its holder: %v", context.Cause(hold.Context()))
+		}
+		must(t, hold.Release(t.Context()))
+		struck.mustBeIn(t)
+		mustUnlock(t, struck.ctx, struck.l)
+	})
+}
+
 // What was granted before this client forced the lock, and is heard of later, isn't anybody's.
 func TestAGrantFromBeforeAForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

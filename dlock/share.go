@@ -464,7 +464,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	}
 	first := inner.more.holds == 0
 	if first { // else somebody has it since then
-		inner.began = sent
+		inner.began, inner.after = sent, uint32(c.attempts)
 	}
 	inner.alarm.task = inner
 	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a)

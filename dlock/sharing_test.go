@@ -513,3 +513,89 @@ func TestALossThatAnotherReaderFinds(t *testing.T) {
 		empty(t, c)
 	})
 }
+
+// The answer to one call comes after another call of the same client has got the lock. The store granted it to both, as somebody forced it in
+// between: who has lost it only the store knows.
+func TestAnswerOvertakenByAnother(t *testing.T) {
+	plain := func(c *Client) *Locker { return c.Locker("x") }
+	fenced := func(c *Client) *Locker { return c.FencedLocker("x") }
+	read := func(c *Client) *Locker { return c.RWLocker("x").Reader() }
+	write := func(c *Client) *Locker { return c.RWLocker("x").Writer() }
+	for name, sides := range map[string]struct{ late, fast func(*Client) *Locker }{
+		"plain":              {plain, plain},
+		"fenced":             {fenced, fenced},
+		"a read":             {read, write},
+		"a write":            {write, read},
+		"a write, the other": {write, write},
+	} {
+		for order, lateFirst := range map[string]bool{"the slow one first": true, "the slow one last": false} {
+			t.Run(name+"/"+order, func(t *testing.T) {
+				onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+					carryOut, tell := make(chan struct{}), make(chan struct{})
+					var once sync.Once
+					b.acquire = func(_ backend.AcquireRequest, do func() (backend.AcquireResult, error)) (res backend.AcquireResult, err error) {
+						first := false
+						once.Do(func() { first = true })
+						if !first {
+							return do()
+						}
+						<-carryOut
+						res, err = do()
+						<-tell
+						return res, err
+					}
+					force := func() {
+						for _, side := range []func(*Client) *Locker{sides.late, sides.fast} {
+							side(other).ForceUnlock(t.Context())
+						}
+					}
+
+					type outcome struct {
+						ok  bool
+						err error
+					}
+					slow := make(chan outcome)
+					late := sides.late(c)
+					go func() {
+						ok, err := late.TryLock(WithOwner(context.Background(), NewOwner()))
+						slow <- outcome{ok, err}
+					}()
+					synctest.Wait()
+					if lateFirst {
+						close(carryOut)
+						synctest.Wait()
+						force()
+					}
+					hold, err := sides.fast(c).Acquire(t.Context(), Wait(0))
+					must(t, err)
+					if !lateFirst {
+						force()
+						close(carryOut)
+						synctest.Wait()
+					}
+					close(tell)
+					got := <-slow
+					synctest.Wait()
+
+					switch {
+					case got.err != nil:
+						t.Errorf("the slow call: %v", got.err)
+					case lateFirst && (got.ok || hold.Context().Err() != nil):
+						t.Errorf("who was granted it last has lost it: %v; the other has it: %v", context.Cause(hold.Context()), got.ok)
+					case !lateFirst && hold.Context().Err() == nil:
+						t.Error("who was granted it first, and lost it, isn't told")
+					}
+					if err := hold.Release(t.Context()); lateFirst {
+						must(t, err)
+					} else if !errors.Is(err, ErrLost) {
+						t.Errorf("Release = %v, want ErrLost", err)
+					}
+					time.Sleep(time.Second) // what was taken back is
+					if free, err := sides.fast(other).TryLock(t.Context()); err != nil || !free && !got.ok {
+						t.Errorf("nobody has it, and another gets it: %v, %v", free, err)
+					}
+				})
+			})
+		}
+	}
+}
