@@ -13,13 +13,15 @@ import (
 
 // An answered is what a step of a batch has come to.
 type answered[Res any] struct {
-	res Res
-	err error
+	res   Res
+	err   error
+	there bool // in time
 }
 
 // inBatch takes steps together, and returns what each has come to. The caller leaves as from a single step: those that have no answer by
-// then have an unknown outcome. heard is called at each answer.
-func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req, heard func(Res, error)) []answered[Res] {
+// then have an unknown outcome. heard is called at each answer, and told returns the context that a step is told with.
+func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req,
+	told func(i int) context.Context, heard func(Res, error)) []answered[Res] {
 	all := make([]answered[Res], len(reqs))
 	if !c.begin() {
 		for i := range all {
@@ -40,7 +42,7 @@ func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batch
 		mu.Lock()
 		gone := left
 		if !gone {
-			all[i] = answered[Res]{res, err}
+			all[i] = answered[Res]{res, err, true}
 		}
 		mu.Unlock()
 		if gone {
@@ -48,7 +50,7 @@ func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batch
 		}
 		heard(res, err)
 		if c.tracesSteps {
-			c.stepDone(ctx, reqs[i], began, err)
+			c.stepDone(told(i), reqs[i], began, err)
 		}
 	}
 	if c.leavable != nil {
@@ -67,8 +69,13 @@ func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batch
 	case <-ctx.Done():
 	}
 	mu.Lock()
-	defer mu.Unlock()
 	left = true
+	mu.Unlock()
+	for i, a := range all {
+		if !a.there && c.tracesSteps {
+			c.stepDone(told(i), reqs[i], began, a.err)
+		}
+	}
 	return all
 }
 
@@ -131,7 +138,7 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 		reqs[i] = c.attemptRequest(j.a, j.at.h.claim, j.at.lease)
 	}
 	heard := func(res backend.AcquireResult, err error) { r.heard(err == nil && res.Acquired) }
-	for i, got := range inBatch(r, c, backend.Batcher.AcquireBatch, reqs, heard) {
+	for i, got := range inBatch(r, c, backend.Batcher.AcquireBatch, reqs, func(i int) context.Context { return sent[i].ctx }, heard) {
 		j := sent[i]
 		_, err := c.attempted(j.ctx, j.a, j.at, got.res, got.err)
 		h, err := c.tried(j.a, err)
@@ -165,14 +172,20 @@ type leaver struct {
 	over  bool
 }
 
-// releaseBatch gives back those of the holds together for which that is possible, and then the others.
+// releaseBatch gives back those of the holds together for which that is possible, and the others each by itself.
 func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	bounded, cancel := c.releaseContext(ctx, longest(ctx, parts), true)
 	defer cancel()
 	all, others := c.leaveTogether(parts)
-	defer c.releaseApart(ctx, others, quiet) // also if a Trace panics
 	if len(all) == 0 {
+		c.releaseApart(ctx, others, quiet)
 		return
+	}
+	if len(others) > 0 { // at the same time: the store may hang for the one or the others
+		var apart sync.WaitGroup
+		defer apart.Wait()
+		given := ctx
+		apart.Go(func() { c.releaseApart(given, others, quiet) })
 	}
 	ctx = bounded
 	reqs := make([]backend.ReleaseRequest, len(all))
@@ -182,7 +195,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	}
 	var slow sync.WaitGroup
 	defer slow.Wait()
-	for i, got := range inBatch(ctx, c, backend.Batcher.ReleaseBatch, reqs, func(backend.ReleaseResult, error) {}) {
+	for i, got := range inBatch(ctx, c, backend.Batcher.ReleaseBatch, reqs, func(int) context.Context { return ctx }, func(backend.ReleaseResult, error) {}) {
 		l := all[i]
 		finish := func() {
 			err := c.depart(ctx, l.d, func() (backend.ReleaseResult, error) { return got.res, got.err })

@@ -2,7 +2,6 @@ package dlock
 
 import (
 	"context"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -20,12 +19,12 @@ type hold struct {
 
 	// The rest is guarded by Client.mu.
 	state       holdState
-	offered     bool      // to a waiter that has not taken it yet: nobody's to unlock
-	told        bool      // its end is to be told: see Trace
-	count       int32     // at most what the store counts; of a reader, how many calls
-	renewedFrom int32     // the count from which on it is renewed; 0: never
-	later       uint32    // for how long its claim had been there when it began, in microseconds
-	watchers    *watchers // who wants to know when it is over
+	offered     bool          // to a waiter that has not taken it yet: nobody's to unlock
+	told        bool          // its end is to be told: see Trace
+	count       int32         // at most what the store counts; of a reader, how many calls
+	renewedFrom int32         // the count from which on it is renewed; 0: never
+	later       time.Duration // for how long its claim had been there when it began
+	watchers    *watchers     // who wants to know when it is over
 }
 
 // watchers are who is told when a hold is over before it was released.
@@ -252,11 +251,11 @@ func (h *hold) rest(p party, kind backend.Kind, cl *claim) {
 }
 
 // since returns when a party got what it has.
-func (h *hold) since() instant { return h.claim.began + time.Duration(h.later)*time.Microsecond }
+func (h *hold) since() instant { return h.claim.began + h.later }
 
 // beginsLater notes that a hold on a claim that is there already begins now.
 func (h *hold) beginsLater(now instant) *hold {
-	h.later = uint32(min(max(now-h.claim.began, 0)/time.Microsecond, math.MaxUint32))
+	h.later = max(now-h.claim.began, 0)
 	return h
 }
 

@@ -87,7 +87,7 @@ func (c *Client) Waits() []WaitInfo {
 				for a := q.first; a != nil; a = a.next {
 					place++
 					w := WaitInfo{Name: a.name, Kind: a.kind, By: called(a.party, a.kind), Since: c.epoch.Add(a.began), Place: place, Permits: a.o.permits}
-					if a.budget > 0 {
+					if a.budget > 0 && a.began+a.budget > 0 { // else it never gives up
 						w.Until = c.epoch.Add(a.began + a.budget)
 					}
 					all = append(all, w)

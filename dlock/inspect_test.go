@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -170,4 +171,57 @@ func TestLocksAreThoseOfClients(t *testing.T) {
 	if fmt.Sprint(names) != "[lock permits]" {
 		t.Errorf("Locks lists %q", names)
 	}
+}
+
+// A wait as long as can be never ends.
+func TestWaitsForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		c := New(mem, quiet())
+		defer c.Close()
+		l := c.Locker("a")
+		l.Lock()
+		time.Sleep(time.Second)
+		done := make(chan error)
+		go func() { done <- c.Locker("a").LockContext(t.Context(), Wait(math.MaxInt64)) }()
+		time.Sleep(time.Second)
+		for _, w := range c.Waits() {
+			if !w.Until.IsZero() && w.Until.Before(time.Now()) {
+				t.Errorf("a call that waits for 292 years gives up at %v", w.Until)
+			}
+		}
+		l.Unlock()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A lock may be handed on hours after the store has granted it.
+func TestSinceOfAnOldClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet(), WithHandover(24*time.Hour))
+		defer c.Close()
+		l := c.Locker("a")
+		l.Lock()
+		time.Sleep(3 * time.Hour)
+		done := make(chan *Hold)
+		go func() {
+			h, err := c.Locker("a").Acquire(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			done <- h
+		}()
+		time.Sleep(time.Second)
+		began := time.Now()
+		l.Unlock()
+		h := <-done
+		for _, i := range c.Holds() {
+			if !i.Since.Equal(began) {
+				t.Errorf("it was handed on %v before the Since of Holds says", began.Sub(i.Since))
+			}
+		}
+		h.Release(t.Context())
+	})
 }

@@ -355,3 +355,35 @@ func TestOnceOnEveryReplica(t *testing.T) {
 		}
 	})
 }
+
+// rounded is a store that rounds leases up, as etcd does.
+type rounded struct{ backend.Backend }
+
+func (b rounded) Limits() backend.Limits {
+	l := b.Backend.Limits()
+	l.LeaseStep = time.Second
+	return l
+}
+
+// A lock is lost, and taken back, just as fn returns, and Once keeps it.
+func TestOnceLostAsItReturns(t *testing.T) {
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			r := &relay{Backend: rounded{membackend.New()}, simple: true}
+			c := New(r, quiet(), WithLease(1500*time.Millisecond))
+			defer c.Close()
+			r.set(func(ctx context.Context, op, name string, do func()) error {
+				if op == "renew" {
+					return &backend.Error{Kind: backend.Retry, Err: errors.New("down")}
+				}
+				do()
+				return nil
+			})
+			c.Once(t.Context(), "job", "now", time.Hour, func(ctx context.Context) error {
+				<-ctx.Done()
+				return nil
+			})
+			time.Sleep(time.Minute)
+		})
+	}
+}

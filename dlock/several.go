@@ -3,6 +3,7 @@ package dlock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"runtime"
 	"strings"
 	"sync"
@@ -159,12 +160,15 @@ func (s *several) release(ctx context.Context) error {
 
 // state returns how the first of the holds that is over has ended, or nil.
 func (s *several) state(given bool) error {
+	var first error
 	for _, p := range s.given {
-		if err := p.locker.stateOf(p.h, given); err != nil {
+		err := p.locker.stateOf(p.h, given)
+		if errors.Is(err, ErrLost) {
 			return err
 		}
+		first = cmp.Or(first, err)
 	}
-	return nil
+	return first
 }
 
 // until returns until when all are surely held.

@@ -83,7 +83,10 @@ func (c *Client) releaseAgain(t *takeBack) {
 	ctx, cancel := context.WithTimeout(c.ctx, t.patience.next(firstPatience, longestRelease))
 	defer cancel()
 	sent := c.now()
-	res, err := step(ctx, c, backend.Session.Release, c.lastRelease(t.claim, c.stored(t.claim.lease), false))
+	c.mu.Lock()
+	req := c.lastRelease(t.claim, c.stored(t.claim.lease), false) // whoever had it may yet say how long it is to stay taken
+	c.mu.Unlock()
+	res, err := step(ctx, c, backend.Session.Release, req)
 
 	c.mu.Lock()
 	defer c.unlock()

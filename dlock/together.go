@@ -281,7 +281,14 @@ type round struct {
 	mu     sync.Mutex
 	left   int // without an answer
 	failed bool
-	timer  *time.Timer // cuts it short; nil before the first answer
+	timer  *time.Timer // cuts it short; nil before the first answer, if nothing is there yet
+	end    time.Time   // at the latest
+}
+
+// bound has the round end in time, from now on.
+func (r *round) bound() {
+	r.end = time.Now().Add(r.patience)
+	r.timer = time.AfterFunc(r.patience, func() { r.cut(errWaited) })
 }
 
 // round makes an attempt at all parts that aren't there yet, and returns one that wasn't granted, or nil.
@@ -300,6 +307,9 @@ func (t *together) round(ctx context.Context) *part {
 	r.left = len(missing)
 	r.Context, r.cut = context.WithCancelCause(ctx)
 	defer r.over()
+	if n := len(missing); 0 < n && n < len(t.parts) {
+		r.bound() // some are kept already
+	}
 	var tasks []func()
 	for c, parts := range byClient(missing) {
 		tasks = append(tasks, c.tasks(r, parts)...)
@@ -411,11 +421,11 @@ func (r *round) heard(granted bool) {
 		}
 		return
 	case r.timer == nil:
-		r.timer = time.AfterFunc(r.patience, func() { r.cut(errWaited) })
+		r.bound()
 	}
 	if !granted && !r.failed {
 		r.failed = true
-		r.timer.Reset(min(r.patience, max(shortestRound, 4*time.Since(r.began))))
+		r.timer.Reset(min(time.Until(r.end), max(shortestRound, 4*time.Since(r.began))))
 	}
 }
 
@@ -435,8 +445,8 @@ func (p *part) settle(ctx context.Context) {
 	c := p.locker.client
 	p.refused = p.err == errHeld || p.refused && p.err != nil
 	switch {
-	case cut && c.over(ctx) == nil:
-		p.err = unavailable(errUnanswered)
+	case cut:
+		p.err = p.cutShort(c.over(ctx))
 	case p.h == nil:
 	case c.whyOver(p.h) == nil:
 	case p.h == p.within:
@@ -446,7 +456,22 @@ func (p *part) settle(ctx context.Context) {
 	}
 }
 
-// giveBack gives back all that is there, at once: if ctx is over, without waiting for it.
+// cutShort returns the error of an attempt that was cut short, by the end of its round or by that of the call, and why the latter has ended.
+func (p *part) cutShort(why error) error {
+	switch {
+	case why == nil:
+		return unavailable(errUnanswered)
+	case why == errWaited, errors.Is(p.err, why), !errors.Is(p.err, ErrNotAcquired):
+		return p.err
+	}
+	var a acquisition // the call has ended just after the round
+	if a.answered = errors.Is(p.err, ErrHeld); !a.answered {
+		a.failure = errUnanswered
+	}
+	return a.giveUp(why)
+}
+
+// giveBack gives back all that is there, at once: if ctx is over, or the client closed, without waiting for it.
 func (t *together) giveBack(ctx context.Context) {
 	var held []*part
 	for _, p := range t.parts {
@@ -455,7 +480,7 @@ func (t *together) giveBack(ctx context.Context) {
 			p.h = nil
 		}
 	}
-	if ctx.Err() == nil {
+	if t.parts[0].locker.client.over(ctx) == nil { // where there are several clients, ctx ends with each
 		releaseParts(ctx, held, true)
 		return
 	}
@@ -498,7 +523,8 @@ func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	atOnce(tasks)
 }
 
-// releaseTogether is releaseParts for those of one client. What is handed on to somebody who waits comes after the rest: he may want that, too.
+// releaseTogether is releaseParts for those of one client. What is handed on to somebody who waits comes after the rest, or soon: he may want
+// that, too.
 func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool) {
 	var first, then []*part
 	for _, p := range slices.Backward(parts) { // so that who waits for the first finds the others free
@@ -508,7 +534,18 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 			first = append(first, p)
 		}
 	}
-	defer c.releaseApart(ctx, then, quiet) // also if a Trace panics
+	if c.prompt {
+		defer c.releaseApart(ctx, then, quiet) // also if a Trace panics
+	} else if len(then) > 0 {
+		var last sync.WaitGroup
+		defer last.Wait()
+		soon, now := context.WithTimeout(ctx, shortestRound) // the store may hang for the others
+		defer now()
+		last.Go(func() {
+			<-soon.Done()
+			c.releaseApart(ctx, then, quiet)
+		})
+	}
 	if c.batcher != nil && !c.prompt && len(first) > 1 {
 		c.releaseBatch(ctx, first, quiet)
 	} else {

@@ -181,7 +181,7 @@ func (c *Client) begins(ctx context.Context, a *acquisition) context.Context {
 
 // acquired tells how a call that acquires has ended.
 func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err error) {
-	outcome := outcomeOf(err)
+	outcome := outcomeOf(ctx, err)
 	if c.counts.outcomes[outcome].Add(1); outcome == Acquired {
 		c.counts.acquired[a.via].Add(1)
 	}
@@ -231,11 +231,11 @@ func (c *Client) forsakenLocked(h *hold) ReleaseDone {
 }
 
 // outcomeOf returns what an error of a call that acquires says.
-func outcomeOf(err error) Outcome {
+func outcomeOf(ctx context.Context, err error) Outcome {
 	switch {
 	case err == nil:
 		return Acquired
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrNotAcquired):
+	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) && !errors.Is(err, ErrNotAcquired):
 		return Canceled
 	case errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnavailable):
 		return NotAcquired
@@ -325,7 +325,7 @@ func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	switch {
 	case errors.Is(e.Err, ErrLost):
 		e.Outcome = AlreadyLost
-		return true
+		return h.watchers != nil && h.watchers.loss != nil // else Close has told of it
 	case !h.told, h.state != released && (e.Err == nil || e.Err == errPanicked):
 		e.Outcome = StillHeld
 		return !c.closed

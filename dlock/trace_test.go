@@ -619,3 +619,126 @@ func TestTraceOfReadingUnderAWrite(t *testing.T) {
 	must(t, rw.Writer().UnlockContext(ctx))
 	l.balance(t)
 }
+
+// A timeout of the store's own is no end of the caller's context.
+func TestTraceOutcomeOfAStoresTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &relay{Backend: membackend.New()}
+		var got []Outcome
+		c := New(r, quiet(), WithTrace(&Trace{AcquireDone: func(_ context.Context, e AcquireDone) { got = append(got, e.Outcome) }}))
+		defer c.Close()
+		r.set(func(ctx context.Context, op, name string, do func()) error {
+			if op == "acquire" {
+				return &backend.Error{Kind: backend.Retry, Err: context.DeadlineExceeded} // of a node, or of a dial
+			}
+			do()
+			return nil
+		})
+		ok, err := c.Locker("a").TryLock(context.Background())
+		if ok || !errors.Is(err, ErrUnavailable) {
+			t.Error(ok, err)
+		}
+		if len(got) != 1 || got[0] != Failed {
+			t.Errorf("the outcomes are %v, want error: no context has ended; Stats: %+v", got, c.Stats())
+		}
+	})
+}
+
+// A step that is left is told, also one of a batch.
+func TestTraceStepsLeftInABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &relay{Backend: membackend.New()}
+		var acquires atomic.Int64
+		c := New(r, quiet(), WithTrace(&Trace{StepDone: func(_ context.Context, e StepDone) {
+			if e.Op == "acquire" {
+				acquires.Add(1)
+			}
+		}}))
+		defer c.Close()
+		over := make(chan struct{})
+		r.set(func(ctx context.Context, op, name string, do func()) error {
+			if op == "acquire" {
+				<-over // whatever ctx says
+				return &backend.Error{Kind: backend.Unknown, Err: errors.New("timeout")}
+			}
+			do()
+			return nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := All(c.Locker("a"), c.Locker("b")).TryLock(ctx)
+		if err == nil {
+			t.Error("it has what the store didn't answer")
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		together := acquires.Load()
+		c.Locker("a").TryLock(ctx)
+		if n := acquires.Load() - together; n != 1 {
+			t.Errorf("single: %d told", n)
+		}
+		r.set(nil)
+		close(over)
+		synctest.Wait()
+		if together != 2 {
+			t.Errorf("%d of two steps of a batch that were left are told; at last %d", together, acquires.Load()-1)
+		}
+	})
+}
+
+// Steps are told with the context that AcquireStart returned, also those of a batch.
+func TestTraceStepsOfABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		var without atomic.Int64
+		c := New(&relay{Backend: membackend.New()}, quiet(), WithTrace(&Trace{
+			AcquireStart: func(ctx context.Context, e AcquireStart) context.Context {
+				return context.WithValue(ctx, key{}, e.Name)
+			},
+			StepDone: func(ctx context.Context, e StepDone) {
+				if e.Op == "acquire" && ctx.Value(key{}) != e.Name {
+					without.Add(1)
+				}
+			},
+		}))
+		defer c.Close()
+		l := c.Locker("x")
+		l.Lock()
+		l.Unlock()
+		if n := without.Load(); n > 0 {
+			t.Errorf("single: %d", n)
+		}
+		m := All(c.Locker("a"), c.Locker("b"))
+		m.Lock()
+		m.Unlock()
+		if n := without.Load(); n > 0 {
+			t.Errorf("%d steps of a batch are told with a context that isn't that of their AcquireStart", n)
+		}
+	})
+}
+
+// AlreadyLost is what Lost has told of, and not Close.
+func TestTraceAlreadyLostAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		lost, already := 0, 0
+		var ends []ReleaseOutcome
+		c := New(mem, quiet(), WithTrace(&Trace{
+			Lost:        func(*Loss) { lost++ },
+			ReleaseDone: func(_ context.Context, e ReleaseDone) { ends = append(ends, e.Outcome) },
+		}))
+		l := c.Locker("a")
+		l.Lock()
+		c.Close()
+		time.Sleep(2 * DefaultLease)
+		err := l.UnlockContext(t.Context())
+		for _, o := range ends {
+			if o == AlreadyLost {
+				already++
+			}
+		}
+		if already > lost {
+			t.Errorf("the unlock (%v) is told as one that Lost has told of, and it hasn't: %v", err, ends)
+		}
+	})
+}

@@ -616,6 +616,9 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 		c.unlock()
 		return c.take(ctx, a)
 	}
+	if q := a.in; q != nil && a.attempt == 0 && (a.failure == errNotUnlocked || q.refused > a.seen) {
+		a.failure = nil // what it knew when it began is old
+	}
 	if q := a.in; q != nil && a.failure == nil {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
