@@ -41,8 +41,8 @@ type memory interface {
 // New returns an empty store for the test t. Clients are made with it as with any other: dlock.New(store).
 //
 // When the test and its cleanups that were registered later are over, all faults end, and t fails if somebody still has a lock then, or
-// waits for one: the error says who. What is being given back in the background has time for that: three seconds or, if a fault has kept it
-// from that before, fifteen. What merely stays taken, after a dlock.AtLeast or a dlock.Client.Once, is nobody's fault. Nothing
+// waits for one: the error says who. Who waits only for a Locker that was locked, lost and not unlocked isn't seen: he asks no store. What is
+// being given back in the background has time for that: three seconds or, if a fault has kept it from that before, fifteen. What merely stays taken, after a dlock.AtLeast or a dlock.Client.Once, is nobody's fault. Nothing
 // is said of a test that has failed already. A test that leaves something on purpose, as a process does that crashes, calls [Store.Wipe] at its end.
 //
 // In a bubble of testing/synctest call New inside, with the bubble's t: then leases, waits and that patience are virtual. With the t of
