@@ -689,7 +689,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	cl, now := h.claim, c.now()
 	lease, count := cl.reentryLease(a.o, now), h.count+1
 	asked := max(lease, a.o.atLeast, cl.left(now))
-	cl.lengthens(asked)
+	cl.asking(asked)
 	cl.sending(now, c.stored(asked))
 	c.unlock()
 
@@ -697,6 +697,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 
 	c.mu.Lock()
 	defer c.unlock()
+	cl.asked()
 	if err == nil && res.Acquired && res.Count >= int(count) && c.checkLocked(h) {
 		h.count, h.offered = count, false
 		if !cl.watched && !a.o.fixed {

@@ -70,6 +70,8 @@ type claim struct {
 	renews  uint32        // how many renewals are under way, or have no answer
 	after   uint32        // the number of the last attempt that this client had sent when the store granted it; it may overflow
 	least   time.Duration // the shortest lease that one of those asks for; 0: there is none
+	steps   uint32        // how many re-entries and releases of some are under way
+	most    time.Duration // the longest lease that one of those asks for; 0: there is none
 	lease   time.Duration // what the next renewal or partial release asks for
 	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
 	cut     instant       // when a release was sent that left a shorter lease than renewals ask for: the answers to those sent before add nothing
@@ -178,6 +180,21 @@ func (cl *claim) renewed() {
 func (cl *claim) lengthens(d time.Duration) {
 	if cl.renews > 0 && d > cl.least {
 		cl.doubted(cl.least)
+	}
+}
+
+// asking notes that a step goes out which asks the store to keep a claim for so long. No renewal takes that back: those before are in doubt, and
+// until there is an answer others ask for no less.
+func (cl *claim) asking(lease time.Duration) {
+	cl.lengthens(lease)
+	cl.steps++
+	cl.most = max(cl.most, lease)
+}
+
+// asked notes that such a step is over.
+func (cl *claim) asked() {
+	if cl.steps--; cl.steps == 0 {
+		cl.most = 0
 	}
 }
 

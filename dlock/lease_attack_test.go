@@ -277,3 +277,36 @@ func someTogether(r *rand.Rand, c *Client) {
 	time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
 	h.Release(context.Background())
 }
+
+// A renewal of what was granted to the first in line goes out, and is carried out, while a longer re-entry has no answer.
+func TestARenewalWhileAReentryIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newAround()
+		cs := fairClients(t, store, 2)
+		holder := cs[0].FairLocker("x")
+		mustTry(t, holder)
+		ctx := WithOwner(t.Context(), NewOwner())
+		first := wait(ctx, cs[1].FairLocker("x"), Lease(3*time.Second))
+		mustUnlock(t, t.Context(), holder)
+		first.mustBeIn(t)
+		store.hook(func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			res, err := do()
+			if req.Reentry {
+				time.Sleep(500 * time.Millisecond) // the store gives the lock for a second, and a third of that is over
+			}
+			return res, err
+		})
+		if ok, err := first.l.TryLock(ctx); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		store.hook(nil)
+		time.Sleep(5 * time.Second)
+		if ok, err := cs[0].FairLocker("x").TryLock(t.Context()); ok || err != nil {
+			held, _ := first.l.IsHeld(ctx)
+			t.Errorf("another has got it: %v, %v; held: %v", ok, err, held)
+		}
+		mustUnlock(t, ctx, first.l)
+		mustUnlock(t, ctx, first.l)
+		mustTry(t, cs[0].FairLocker("x"))
+	})
+}

@@ -206,6 +206,7 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) err
 		lease = asked
 	}
 	asked = max(asked, lease)
+	cl.asking(asked)
 	cl.sending(now, c.stored(asked))
 	c.unlock()
 
@@ -213,6 +214,7 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) err
 
 	c.mu.Lock()
 	defer c.unlock()
+	cl.asked()
 	switch {
 	case h.state == forsaken:
 		return nil

@@ -394,6 +394,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 		return nil
 	}
 	lease := cl.reentryLease(a.o, now)
+	cl.asking(lease)
 	cl.sending(now, c.stored(lease))
 	c.unlock()
 
@@ -401,6 +402,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 
 	c.mu.Lock()
 	defer c.unlock()
+	cl.asked()
 	switch {
 	case err == nil && !res.Held:
 		c.loseLocked(h, gone)

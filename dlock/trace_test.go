@@ -702,15 +702,12 @@ func TestTraceStepsOfABatch(t *testing.T) {
 			},
 		}))
 		defer c.Close()
-		l := c.Locker("x")
-		l.Lock()
-		l.Unlock()
+		nothing := func(context.Context) error { return nil }
+		must(t, c.Locker("x").Do(t.Context(), nothing))
 		if n := without.Load(); n > 0 {
 			t.Errorf("single: %d", n)
 		}
-		m := All(c.Locker("a"), c.Locker("b"))
-		m.Lock()
-		m.Unlock()
+		must(t, All(c.Locker("a"), c.Locker("b")).Do(t.Context(), nothing))
 		if n := without.Load(); n > 0 {
 			t.Errorf("%d steps of a batch are told with a context that isn't that of their AcquireStart", n)
 		}

@@ -184,9 +184,10 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 	latest := sent
 	for i, cl := range batch {
 		leases[i] = cl.renewalLease(sent)
-		reqs[i] = cl.renewRequest(c.stored(leases[i]))
+		asked := max(leases[i], cl.most)
+		reqs[i] = cl.renewRequest(c.stored(asked))
 		cl.sending(sent, reqs[i].Lease)
-		cl.renewing(leases[i])
+		cl.renewing(asked)
 		latest = max(latest, cl.until())
 	}
 	c.backgroundLocked(func() {
