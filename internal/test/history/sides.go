@@ -115,9 +115,8 @@ func (s *sides) reads(o *op, his *hold, deluded bool) bool {
 		return false // there was nothing to share
 	case o.doomed:
 		s.struck[o.user+1] = o.until
-		if *his = begun(o); s.write.free(o) { // it shares what was struck, or else what wasn't
-			his.end = o.call
-		}
+		*his = begun(o)
+		his.end = o.call // it shares what was struck, or else what wasn't
 		return true
 	}
 	within := own.valid(o)

@@ -165,6 +165,9 @@ var sharedPasts = []judged{
 	{"what is shared was struck", Rules{}, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, reads).add(forceUnlock, 2, 3*sec, 4*sec, yes, reads).add(acquire, 2, 5*sec, 6*sec, yes, writes).
 		add(acquire, 1, 7*sec, 8*sec, yes, shared).add(unlock, 1, 9*sec, 10*sec, lost, reads), ""},
+	{"what is shared was struck, and another writes", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, reads).add(forceUnlock, 2, 3*sec, 4*sec, yes, reads).add(acquire, 2, 5*sec, 6*sec, yes, writes).
+		add(acquire, 1, 7*sec, 8*sec, yes, shared).add(isLocked, 1, 9*sec, 10*sec, no, reads).add(unlock, 1, 11*sec, 12*sec, lost, reads), ""},
 
 	{"a re-entry counts for its side", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(acquire, 0, 3*sec, 4*sec, yes, reads).
