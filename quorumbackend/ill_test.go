@@ -21,6 +21,8 @@ const (
 	lease = 30 * time.Second
 )
 
+var errDown = &backend.Error{Kind: backend.Retry, Err: errors.New("no connection")}
+
 // An ill is a store in memory that does what a test wants. It waits, as one on the network does.
 type ill struct {
 	*membackend.Backend
@@ -30,6 +32,7 @@ type ill struct {
 	keeps error         // of each release, which isn't carried out
 	hangs chan struct{} // what steps wait for, if it isn't nil; they are carried out then, though nobody waits for them any more
 	asked []string      // the steps, with their owners
+	after func(string)  // is called after each that is carried out at once
 }
 
 // illStores returns three, in the order in which they are asked for the lock "n", and a backend over them.
@@ -57,6 +60,12 @@ func (s *ill) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fails = err
+}
+
+func (s *ill) then(f func(what string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.after = f
 }
 
 func (s *ill) refuseReleases(err error) {
@@ -98,7 +107,7 @@ func carry[Req, Res any](ctx context.Context, s *illSession, what string, do fun
 	if len(s.ill.asked) < 1000 {
 		s.ill.asked = append(s.ill.asked, what)
 	}
-	fails, hangs := s.ill.fails, s.ill.hangs
+	fails, hangs, after := s.ill.fails, s.ill.hangs, s.ill.after
 	if s.ill.keeps != nil && strings.HasPrefix(what, "release ") {
 		fails = s.ill.keeps
 	}
@@ -108,6 +117,9 @@ func carry[Req, Res any](ctx context.Context, s *illSession, what string, do fun
 		return none, fails
 	}
 	if hangs == nil {
+		if after != nil {
+			defer after(what)
+		}
 		return do(ctx, req)
 	}
 	type answer struct {
@@ -221,6 +233,24 @@ func (x tester) renews(owner string, want bool) {
 	res, err := x.s.Renew(x.Context(), backend.RenewRequest{Name: "n", Owner: owner, Lease: lease})
 	if err != nil || res.Held != want {
 		x.Fatalf("Renew by %s: %v, %v; want %v", owner, res.Held, err, want)
+	}
+}
+
+// gets acquires a lock of any kind for a lease, in any session.
+func (x tester) gets(s backend.Session, k backend.Kind, owner string, lease time.Duration, want bool) {
+	x.Helper()
+	res, err := s.Acquire(x.Context(), backend.AcquireRequest{Kind: k, Name: "n", Owner: owner, Lease: lease})
+	if err != nil || res.Acquired != want {
+		x.Fatalf("Acquire of kind %v by %s: %+v, %v; want acquired %v", k, owner, res, err, want)
+	}
+}
+
+// gives releases it.
+func (x tester) gives(s backend.Session, k backend.Kind, owner string, want backend.ReleaseOutcome) {
+	x.Helper()
+	res, err := s.Release(x.Context(), backend.ReleaseRequest{Kind: k, Name: "n", Owner: owner, Lease: lease})
+	if err != nil || res.Outcome != want {
+		x.Fatalf("Release of kind %v by %s: %v, %v; want %v", k, owner, res.Outcome, err, want)
 	}
 }
 
@@ -604,10 +634,9 @@ func TestWaitersAreWoken(t *testing.T) {
 
 // Who listens where there is nothing to release is woken, too, though he has never been refused.
 func TestListenersAreWoken(t *testing.T) {
-	down := &backend.Error{Kind: backend.Retry, Err: errors.New("no connection")}
 	for name, free := range map[string]func(stores []*ill, a tester, woken *int, listen func()){
 		"it was down when the lock was acquired": func(stores []*ill, a tester, _ *int, listen func()) {
-			stores[0].fail(down)
+			stores[0].fail(errDown)
 			a.acquires(alice, true)
 			stores[0].fail(nil)
 			time.Sleep(2 * time.Second)
@@ -649,6 +678,57 @@ func TestListenersAreWoken(t *testing.T) {
 				if woken == 0 {
 					t.Error("nobody was woken")
 				}
+				a.wantHeld(stores, 0)
+			})
+		})
+	}
+}
+
+// Who rings for those that listen where there was nothing to release takes no longer than he has time for, and leaves no bell behind, though the
+// session is closed meanwhile.
+func TestBell(t *testing.T) {
+	release := func(ctx context.Context, a tester) error {
+		_, err := a.s.Release(ctx, backend.ReleaseRequest{Name: "n", Owner: alice, Lease: lease})
+		return err
+	}
+	for name, free := range map[string]func(context.Context, *ill, tester) error{
+		"the store hangs": func(ctx context.Context, at *ill, a tester) error {
+			at.hang()
+			return release(ctx, a)
+		},
+		"the store hangs after a forced release": func(ctx context.Context, at *ill, a tester) error {
+			at.then(func(string) { at.hang() })
+			_, err := a.s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"})
+			return err
+		},
+		"the session is closed": func(ctx context.Context, at *ill, a tester) error {
+			at.then(func(what string) {
+				if strings.HasPrefix(what, "acquire ") {
+					a.s.Close()
+				}
+			})
+			return release(ctx, a)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores, b := illStores()
+				a, at := open(t, b), stores[0]
+				at.fail(errDown)
+				a.acquires(alice, true)
+				at.fail(nil)
+				time.Sleep(2 * time.Second) // nothing is believed to be down
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				begin := time.Now()
+				if err := free(ctx, at, a); err != nil || time.Since(begin) > 10*time.Millisecond {
+					t.Errorf("took %v of 10 ms: %v", time.Since(begin), err)
+				}
+				at.then(nil)
+				if at.hangs != nil {
+					at.wake()
+				}
+				time.Sleep(2 * time.Second)
 				a.wantHeld(stores, 0)
 			})
 		})

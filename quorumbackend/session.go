@@ -428,7 +428,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	silent := s.inLocked(h, unasked)
 	if had >= s.need && !s.closed {
 		s.mu.Unlock()
-		s.ring(h.key, h.lease, silent)
+		s.ring(ctx, h.key, h.lease, silent)
 		s.mu.Lock()
 	}
 	h.clear()
@@ -444,11 +444,11 @@ const mostTolls = 10
 // ring wakes those who listen at stores that had nothing to release, since they have lost it, or were down when it was acquired: who
 // acquires and releases there does. Where that is held, by another, it is he who wakes them. It is waited for, as whoever comes next is kept
 // out meanwhile.
-func (s *session) ring(k key, lease time.Duration, stores []*store) {
+func (s *session) ring(ctx context.Context, k key, lease time.Duration, stores []*store) {
 	var all sync.WaitGroup
 	for _, st := range stores {
 		if !st.isDown() {
-			all.Go(func() { s.ringAt(st, k, lease) })
+			all.Go(func() { s.ringAt(ctx, st, k, lease) })
 		}
 	}
 	all.Wait()
@@ -460,7 +460,7 @@ func (s *session) bellLease() time.Duration {
 	return (max(s.limits.MinLease, time.Second) + step - 1) / step * step
 }
 
-func (s *session) ringAt(at *store, k key, lease time.Duration) {
+func (s *session) ringAt(ctx context.Context, at *store, k key, lease time.Duration) {
 	s.mu.Lock()
 	s.attempts++
 	bell := &hold{key: k, attempt: k.owner + "." + strconv.FormatUint(uint64(s.attempts), 10), lease: lease, ends: time.Now().Add(lease)}
@@ -478,6 +478,7 @@ func (s *session) ringAt(at *store, k key, lease time.Duration) {
 	select {
 	case <-rung:
 	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -487,6 +488,8 @@ func (s *session) toll(ctx context.Context, at *store, bell *hold) (again bool) 
 	late := err != nil && backend.KindOf(err) == backend.Unknown
 	if res.Acquired && err == nil {
 		var released backend.ReleaseResult
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), payPatience) // also after Close
+		defer cancel()
 		released, err = at.session.Release(ctx, backend.ReleaseRequest{Kind: bell.kind, Name: bell.name, Owner: bell.attempt, Lease: bell.lease})
 		late, again = err != nil, err == nil && released.Outcome == backend.NotHeld
 	}
@@ -546,7 +549,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	}
 	res.Released = released >= s.need // else its holder, who releases it just now, is the one who frees it
 	if res.Released {
-		s.ring(key{req.Kind, req.Name, "forced"}, s.bellLease(), silent)
+		s.ring(ctx, key{req.Kind, req.Name, "forced"}, s.bellLease(), silent)
 	}
 	return res, nil
 }
