@@ -212,5 +212,5 @@ func (x *renewal) failure(s *session) error {
 			fails = append(fails, failure{st, errUnanswered})
 		}
 	}
-	return failed(fails, len(s.stores), s.need)
+	return failed(fails, len(s.stores), s.need, x.yes > 0)
 }

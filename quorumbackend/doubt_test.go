@@ -142,6 +142,52 @@ func (x tester) renewBatch(ctx context.Context, lease time.Duration) (held bool,
 	return held, err
 }
 
+// A step that one store has carried out, and no majority, isn't said not to have been: who was told so would rely on what is over, or is soon.
+func TestPartlyCarriedOut(t *testing.T) {
+	const shorter = lease - time.Second
+	release := func(a tester) error {
+		_, err := a.s.Release(a.Context(), backend.ReleaseRequest{Name: "n", Owner: alice, Lease: shorter})
+		return err
+	}
+	for _, c := range []struct {
+		name  string
+		holds int
+		step  func(tester) error
+	}{
+		{"renew", 1, func(a tester) error {
+			_, err := a.renewOne(a.Context(), shorter)
+			return err
+		}},
+		{"batch", 1, func(a tester) error {
+			_, err := a.renewBatch(a.Context(), shorter)
+			return err
+		}},
+		{"re-entry", 1, func(a tester) error {
+			_, err := a.s.Acquire(a.Context(), backend.AcquireRequest{Name: "n", Owner: alice, Lease: shorter, Reentry: true})
+			return err
+		}},
+		{"release of one of two", 2, release},
+		{"release", 1, release},
+		{"force", 1, func(a tester) error {
+			_, err := a.s.ForceRelease(a.Context(), backend.ForceReleaseRequest{Name: "n"})
+			return err
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores, b := illStores()
+				a := open(t, b)
+				for range c.holds {
+					a.acquires(alice, true)
+				}
+				stores[0].fail(errDown)
+				stores[2].fail(errDown)
+				a.fails(c.step(a), backend.Unknown)
+			})
+		})
+	}
+}
+
 // The store that is asked first for a lock hasn't got its write, and another has it there: whoever writes reads all the same, in the stores
 // that let it write, and isn't told that it has lost the write where one of these is slow.
 func TestReadUnderAWriteThatOneStoreHasnt(t *testing.T) {

@@ -57,7 +57,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 		s.mu.Unlock()
 		return x, nil
 	}
-	return nil, failed(failures, len(s.stores), len(s.stores))
+	return nil, failed(failures, len(s.stores), len(s.stores), false)
 }
 
 var errClosed = errors.New("the session is closed")

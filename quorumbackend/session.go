@@ -195,6 +195,7 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 		s.lose(h, req.Owner)
 		return false, nil
 	}
+	r.partly = yes > 0
 	return false, r.failure()
 }
 
@@ -408,6 +409,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	defer s.mu.Unlock()
 	left := s.inLocked(h, granted, doubtful)
 	if held && had < s.need && had+len(left) >= s.need {
+		r.partly = had > 0
 		return had, last, r.failure()
 	}
 	s.oweAllLocked(h)
@@ -545,6 +547,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		ok = take(deadline)
 	}
 	if answers < s.need {
+		r.partly = released > 0
 		return res, r.failure()
 	}
 	res.Released = released >= s.need // else its holder, who releases it just now, is the one who frees it

@@ -113,6 +113,7 @@ type round[Res any] struct {
 	trusted  set           // who are waited for as if they weren't
 	longest  time.Duration // patience with these
 	failures []failure
+	partly   bool // a store has carried it out
 }
 
 // A failure is that of one store in a step.
@@ -287,13 +288,17 @@ func (r *round[Res]) failure() error {
 			r.failures = append(r.failures, failure{st, errUnanswered})
 		}
 	}
-	return failed(r.failures, len(r.s.stores), r.s.need)
+	return failed(r.failures, len(r.s.stores), r.s.need, r.partly)
 }
 
-// failed returns the error of a step that has failed at so many of n stores that the others don't make a majority.
-func failed(failures []failure, n, need int) error {
+// failed returns the error of a step that has failed at so many of n stores that the others don't make a majority. It may not be said
+// that it wasn't carried out if it was in part.
+func failed(failures []failure, n, need int, partly bool) error {
 	slices.SortFunc(failures, func(x, y failure) int { return x.at.number - y.at.number })
 	kind, refused := backend.Retry, 0
+	if partly {
+		kind = backend.Unknown
+	}
 	errs := make([]error, len(failures))
 	texts := make([]string, len(failures))
 	for i, f := range failures {
