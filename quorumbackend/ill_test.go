@@ -684,6 +684,78 @@ func TestListenersAreWoken(t *testing.T) {
 	}
 }
 
+// Those who have unsubscribed aren't woken, though a wake-up was put off because of a split vote.
+func TestNobodyIsWokenAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a := open(t, b)
+		woken := 0
+		sub, err := a.s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) { woken++ }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		foe, third := stores[1].Backend.Open(), stores[0].Backend.Open()
+		defer foe.Close()
+		defer third.Close()
+		a.gets(foe, backend.Exclusive, bob, lease, true)
+		stores[2].fail(errDown)
+		a.acquires(alice, false)
+		for range 4 {
+			a.gets(third, backend.Exclusive, bob, lease, true)
+			a.gives(third, backend.Exclusive, bob, backend.Freed)
+		}
+		synctest.Wait()
+		sub.Close()
+		before := woken
+		time.Sleep(time.Second)
+		if woken > before {
+			t.Errorf("woken %d times after Close", woken-before)
+		}
+	})
+}
+
+// deaf is a store that tells nobody of releases.
+type deaf struct{ backend.Backend }
+
+func (d deaf) Open() backend.Session { return struct{ backend.Session }{d.Backend.Open()} }
+
+// Where those that could tell of releases are down for a moment to subscribe is worth another attempt, whatever the last is like.
+func TestSubscribeWhereStoresAreDown(t *testing.T) {
+	for name, last := range map[string]func(*ill) backend.Backend{
+		"one is deaf": func(s *ill) backend.Backend { return deaf{s} },
+		"one hangs":   func(s *ill) backend.Backend { s.hang(); return s },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores := []*ill{{Backend: membackend.New()}, {Backend: membackend.New()}, {Backend: membackend.New()}}
+				a := open(t, quorumbackend.New(stores[0], stores[1], last(stores[2])))
+				stores[0].fail(errDown)
+				stores[1].fail(errDown)
+				time.AfterFunc(time.Second, func() {
+					stores[0].fail(nil)
+					stores[1].fail(nil)
+				})
+				if stores[2].hangs != nil {
+					defer stores[2].wake()
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				for {
+					sub, err := a.s.(backend.Notifier).Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+					if err == nil {
+						sub.Close()
+						break
+					}
+					if ctx.Err() != nil || backend.KindOf(err) == backend.Refused {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+				}
+			})
+		})
+	}
+}
+
 // Who rings for those that listen where there was nothing to release takes no longer than he has time for, and leaves no bell behind, though the
 // session is closed meanwhile.
 func TestBell(t *testing.T) {

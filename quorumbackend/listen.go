@@ -35,8 +35,8 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	order := s.order(req.Name)
 	for i, st := range order {
 		patience := subscribePatience * st.patience()
-		if i == len(order)-1 {
-			patience = 0
+		if i == len(order)-1 { // but not for ever: the others may be back
+			patience = max(patience, longestPause)
 		}
 		sub, err := x.subscribe(ctx, st, patience)
 		if err != nil {
@@ -57,12 +57,12 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 		s.mu.Unlock()
 		return x, nil
 	}
-	return nil, failed(failures, len(s.stores), len(s.stores), false)
+	return nil, failed(failures, len(s.stores), 1, false)
 }
 
 var errClosed = errors.New("the session is closed")
 
-// subscribe subscribes at a store, and waits for no longer than that, unless it is zero. What comes later is closed.
+// subscribe subscribes at a store, and waits for no longer than that. What comes later is closed.
 func (x *subscription) subscribe(ctx context.Context, st *store, patience time.Duration) (backend.Subscription, error) {
 	n, ok := st.session.(backend.Notifier)
 	if !ok {
@@ -93,16 +93,12 @@ func (x *subscription) subscribe(ctx context.Context, st *store, patience time.D
 			}
 		}
 	})
-	var over <-chan time.Time
-	if patience > 0 {
-		timer := time.NewTimer(patience)
-		defer timer.Stop()
-		over = timer.C
-	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
 	select {
 	case a := <-answers:
 		return a.sub, a.err
-	case <-over:
+	case <-timer.C:
 	case <-ctx.Done():
 	}
 	cancel()
@@ -118,7 +114,14 @@ func (x *subscription) wake(w backend.Wakeup) {
 	}
 	x.s.mu.Unlock()
 	if wait > 0 {
-		time.AfterFunc(wait, func() { x.req.Wake(w) })
+		time.AfterFunc(wait, func() {
+			x.s.mu.Lock()
+			closed := x.closed
+			x.s.mu.Unlock()
+			if !closed {
+				x.req.Wake(w)
+			}
+		})
 		return
 	}
 	x.req.Wake(w)
