@@ -12,6 +12,7 @@ import (
 // A renewal is one of a batch.
 type renewal struct {
 	h       *hold // nil if nothing is known of it
+	serial  uint64
 	req     backend.RenewRequest
 	out     set // who haven't answered
 	yes, no int
@@ -41,7 +42,7 @@ func (s *session) renewal(req backend.RenewRequest) renewal {
 	x := renewal{req: req}
 	voters := s.stores
 	if h := s.holds[key{req.Kind, req.Name, req.Owner}]; h != nil && h.count > 0 && !h.dying {
-		x.h, x.req.Owner = h, h.attempt
+		x.h, x.serial, x.req.Owner = h, h.serial, h.attempt
 		h.ends, h.lease = later(h.ends, time.Now().Add(req.Lease)), req.Lease
 		voters = s.inLocked(h, granted, doubtful)
 		x.no = len(s.stores) - len(voters)
@@ -151,12 +152,12 @@ func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 	case err != nil:
 		x.fails = append(x.fails, failure{st, err})
 		if x.h != nil && backend.KindOf(err) == backend.Unknown {
-			b.s.doubt(x.h, st, x.req.Owner, x.req.Lease)
+			b.s.doubt(x.h, st, x.serial, x.req.Lease)
 		}
 	case x.h == nil:
 		x.no++
 	default:
-		switch has, stays := b.s.renewed(x.h, st, x.req.Owner, res.Held, x.req.Lease); {
+		switch has, stays := b.s.renewed(x.h, st, x.serial, res.Held, x.req.Lease); {
 		case !has:
 			x.no++
 		case !stays:
@@ -189,12 +190,12 @@ func (b *batch) settle(i int, now bool) {
 	}
 	for _, st := range s.stores {
 		if x.h != nil && x.out.has(st) {
-			s.doubt(x.h, st, x.req.Owner, x.req.Lease)
+			s.doubt(x.h, st, x.serial, x.req.Lease)
 		}
 	}
 	b.mu.Unlock()
 	if gone && x.h != nil {
-		s.lose(x.h, x.req.Owner)
+		s.lose(x.h, x.serial)
 	}
 	b.answer(i, backend.RenewResult{Held: held}, err)
 	b.mu.Lock()

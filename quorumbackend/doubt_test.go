@@ -2,7 +2,9 @@ package quorumbackend_test
 
 import (
 	"context"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -183,6 +185,117 @@ func TestPartlyCarriedOut(t *testing.T) {
 				stores[0].fail(errDown)
 				stores[2].fail(errDown)
 				a.fails(c.step(a), backend.Unknown)
+			})
+		})
+	}
+}
+
+// A renewal of what ran out long ago, and is forgotten, has an answer at last: it ends no hold but its own.
+func TestRenewalOfAForgottenHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a := open(t, b)
+		acquireOther := func(i int) {
+			name := "n" + strconv.Itoa(i)
+			if res, err := a.s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: alice, Lease: time.Hour}); err != nil || !res.Acquired {
+				t.Fatal(res, err)
+			}
+		}
+		a.acquires(alice, true)
+		const many = 1024 // when a session has so many holds it forgets what is over
+		for i := range many - 1 {
+			acquireOther(i)
+		}
+		for _, s := range stores {
+			s.hang()
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.renewBatch(t.Context(), lease)
+		}()
+		synctest.Wait()
+		var late []func()
+		for _, s := range stores {
+			late = append(late, s.leave())
+		}
+		time.Sleep(lease + time.Second)
+		acquireOther(many)
+		a.acquires(alice, true)
+		for _, f := range late {
+			f()
+		}
+		<-done
+		a.renews(alice, true)
+		a.releases(alice, backend.Freed)
+	})
+}
+
+// A renewal is overtaken by the release of its hold, and by its owner's next attempt: it is none of that.
+func TestRenewalDuringTheNextAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a := open(t, b)
+		stores[0].hang()
+		time.AfterFunc(time.Millisecond, func() {
+			held, err := quorumbackend.RenewLate(t.Context(), a.s, backend.RenewRequest{Name: "n", Owner: alice, Lease: lease})
+			if held || err != nil {
+				t.Errorf("held %v, %v", held, err)
+			}
+			stores[0].wake()
+		})
+		a.acquires(alice, true)
+		a.renews(alice, true)
+	})
+}
+
+// What a renewal of a read under a write is told after that was released isn't about the next read, which has the same name in the stores.
+func TestRenewalOfTheLastReadUnderAWrite(t *testing.T) {
+	req := backend.RenewRequest{Kind: backend.Read, Name: "n", Owner: alice, Lease: lease}
+	for name, renew := range map[string]func(context.Context, backend.Session){
+		"one": func(ctx context.Context, s backend.Session) { s.Renew(ctx, req) },
+		"batch": func(ctx context.Context, s backend.Session) {
+			s.(backend.BatchRenewer).RenewBatch(ctx, []backend.RenewRequest{req}, func(int, backend.RenewResult, error) {})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores, b := illStores()
+				a := open(t, b)
+				a.gets(a.s, backend.Write, alice, lease, true)
+				a.gets(a.s, backend.Read, alice, lease, true)
+				for _, s := range stores {
+					s.hang()
+				}
+				var all sync.WaitGroup
+				all.Go(func() { renew(t.Context(), a.s) })
+				synctest.Wait()
+				var renewals []func()
+				for _, s := range stores {
+					renewals = append(renewals, s.leave())
+				}
+				stores[0].hang()
+				all.Go(func() { a.gives(a.s, backend.Read, alice, backend.Freed) })
+				synctest.Wait()
+				all.Go(func() { a.gets(a.s, backend.Read, alice, lease, true) }) // waits for its turn
+				synctest.Wait()
+				release := stores[0].leave()
+				for _, s := range stores {
+					s.hang()
+				}
+				release() // so the next attempt begins
+				synctest.Wait()
+				for _, f := range renewals {
+					f()
+				}
+				synctest.Wait()
+				for _, s := range stores {
+					s.wake()
+				}
+				all.Wait()
+				if res, err := a.s.Renew(t.Context(), req); err != nil || !res.Held {
+					t.Errorf("Renew of the second read: %+v, %v", res, err)
+				}
 			})
 		})
 	}

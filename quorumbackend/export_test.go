@@ -1,6 +1,7 @@
 package quorumbackend
 
 import (
+	"context"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -14,4 +15,13 @@ func Patient(b backend.Backend) backend.Backend {
 	q := *b.(*quorum)
 	q.patience = time.Minute
 	return &q
+}
+
+// RenewLate renews a lock as one does who has found it held, and has been overtaken since by its release.
+func RenewLate(ctx context.Context, s backend.Session, req backend.RenewRequest) (held bool, err error) {
+	q := s.(*session)
+	q.mu.Lock()
+	h := q.holds[key{req.Kind, req.Name, req.Owner}]
+	q.mu.Unlock()
+	return q.renew(ctx, h, req.Lease)
 }

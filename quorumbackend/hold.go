@@ -23,7 +23,8 @@ type hold struct {
 	// attempt is whom the stores know the hold by: the owner with a number. Every attempt has another, since the stores may yet carry
 	// out what the last one has asked for, and what was sent to take it back; but for one that has asked and got nothing.
 	attempt  string
-	borrowed bool // a Read under the name of its owner's Write
+	borrowed bool   // a Read under the name of its owner's Write
+	serial   uint64 // of the votes: it tells answers about an earlier hold of the same name from those about this one
 
 	count  int
 	noted  bool   // there may be notes of a Write that waits, under that name
@@ -123,6 +124,7 @@ func (s *session) nameLocked(h *hold) {
 		if w := s.holds[key{backend.Write, h.name, h.owner}]; w != nil && w.count > 0 {
 			h.attempt, h.borrowed = w.attempt, true
 			h.votes = make([]vote, len(s.stores))
+			h.serial++
 			return
 		}
 	}
@@ -132,6 +134,7 @@ func (s *session) nameLocked(h *hold) {
 	s.attempts++
 	h.attempt, h.borrowed = h.owner+"."+strconv.FormatUint(uint64(s.attempts), 10), false
 	h.votes = make([]vote, len(s.stores))
+	h.serial++
 }
 
 // lenderLocked returns the Write whose name a Read has, if it is still held.

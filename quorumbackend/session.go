@@ -143,13 +143,17 @@ var errShortened = &backend.Error{Kind: backend.Unknown, Err: errors.New("held, 
 // renew has a majority prolong a hold. If that says that it has none it is over.
 func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held bool, err error) {
 	s.mu.Lock()
-	voters := s.inLocked(h, granted, doubtful)
+	if h.count == 0 {
+		s.mu.Unlock()
+		return false, nil // it was released, or lost, meanwhile
+	}
+	voters, serial := s.inLocked(h, granted, doubtful), h.serial
 	req := backend.RenewRequest{Kind: h.kind, Name: h.name, Owner: h.attempt, Lease: lease}
 	h.ends = later(h.ends, time.Now().Add(lease))
 	h.lease = lease
 	s.mu.Unlock()
 	if len(voters) < s.need {
-		s.lose(h, req.Owner)
+		s.lose(h, serial)
 		return false, nil
 	}
 	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.RenewResult, error) { return st.session.Renew(ctx, req) })
@@ -167,11 +171,11 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 		}
 		if rep.err != nil {
 			if backend.KindOf(rep.err) == backend.Unknown {
-				s.doubt(h, rep.from, req.Owner, lease)
+				s.doubt(h, rep.from, serial, lease)
 			}
 			continue
 		}
-		switch has, stays := s.renewed(h, rep.from, req.Owner, rep.res.Held, lease); {
+		switch has, stays := s.renewed(h, rep.from, serial, rep.res.Held, lease); {
 		case !has:
 			no++
 		case !stays:
@@ -182,7 +186,7 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 	}
 	for _, st := range voters {
 		if r.out.has(st) {
-			s.doubt(h, st, req.Owner, lease)
+			s.doubt(h, st, serial, lease)
 		}
 	}
 	switch {
@@ -192,7 +196,7 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 		}
 		return true, nil
 	case no > len(s.stores)-s.need:
-		s.lose(h, req.Owner)
+		s.lose(h, serial)
 		return false, nil
 	}
 	r.partly = yes > 0
@@ -200,32 +204,32 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 }
 
 // renewed notes an answer to a renewal of what was known by that name, and says whether the store has it, and stands by the lease.
-func (s *session) renewed(h *hold, st *store, attempt string, held bool, lease time.Duration) (has, stays bool) {
+func (s *session) renewed(h *hold, st *store, serial uint64, held bool, lease time.Duration) (has, stays bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.attempt != attempt || h.dying {
+	if h.serial != serial || h.dying {
 		return false, false
 	}
 	return h.renewedLocked(st, held, lease)
 }
 
-func (s *session) doubt(h *hold, st *store, attempt string, lease time.Duration) {
+func (s *session) doubt(h *hold, st *store, serial uint64, lease time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.attempt == attempt {
+	if h.serial == serial {
 		h.doubtLocked(st, lease)
 	}
 }
 
 // lose ends a hold that a majority doesn't have: the others give it back.
-func (s *session) lose(h *hold, attempt string) {
+func (s *session) lose(h *hold, serial uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.attempt != attempt || h.votes == nil || h.dying {
+	if h.serial != serial || h.votes == nil || h.dying {
 		return
 	}
 	s.dropLocked(h)
-	if h.users == 0 {
+	if h.users == 0 && s.holds[h.key] == h {
 		delete(s.holds, h.key)
 	}
 }
