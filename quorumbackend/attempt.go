@@ -226,10 +226,10 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 	h.first = a.first
 	burnt := len(s.inLocked(h, granted, doubtful)) > 0
 	over := a.over()
+	h.noted = h.noted || h.kind == backend.Write && req.Place > 0 && a.refused != nil
 	if over && burnt || h.borrowed {
 		s.dropLocked(h)
 	}
-	h.noted = h.noted || h.kind == backend.Write && req.Place > 0 && a.refused != nil
 	if !burnt && !h.noted {
 		h.clear()
 	}

@@ -301,6 +301,40 @@ func TestRenewalOfTheLastReadUnderAWrite(t *testing.T) {
 	}
 }
 
+// Stores have another kind of lock when an attempt is taken back there, and may yet carry out its acquisition: it is taken back again, later,
+// and that doesn't hit the owner's next attempt.
+func TestConflictBeforeALateAcquisition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a, other := open(t, b), open(t, b)
+		kinds := []backend.Kind{backend.Exclusive, backend.Exclusive, backend.Read}
+		direct := make([]backend.Session, len(stores))
+		for i, s := range stores {
+			direct[i] = s.Backend.Open()
+			defer direct[i].Close()
+			a.gets(direct[i], kinds[i], bob, time.Minute, true)
+			s.hang()
+		}
+		time.AfterFunc(2500*time.Millisecond, func() {
+			t.Cleanup(stores[0].leave())
+			t.Cleanup(stores[1].leave())
+			stores[2].wake()
+		})
+		write := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease, Place: 2 * time.Minute}
+		if res, err := a.s.Acquire(t.Context(), write); err != nil || res.Acquired {
+			t.Fatal(res, err)
+		}
+		for i, s := range direct {
+			a.gives(s, kinds[i], bob, backend.Freed)
+		}
+		if res, err := a.s.Acquire(t.Context(), write); err != nil || !res.Acquired {
+			t.Fatal(res, err)
+		}
+		time.Sleep(lease / 3)
+		other.gets(other.s, backend.Write, bob, lease, false)
+	})
+}
+
 // The store that is asked first for a lock hasn't got its write, and another has it there: whoever writes reads all the same, in the stores
 // that let it write, and isn't told that it has lost the write where one of these is slow.
 func TestReadUnderAWriteThatOneStoreHasnt(t *testing.T) {

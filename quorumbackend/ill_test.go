@@ -497,6 +497,52 @@ func TestNoteOfAWriter(t *testing.T) {
 	})
 }
 
+// The note of a writer who gives up in the middle of an attempt, or where a store doesn't answer, goes all the same, and keeps no reader out.
+func TestNoteOfAWriterWhoGivesUp(t *testing.T) {
+	write := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease, Place: time.Hour}
+	release := func(err error) func([]*ill, tester) {
+		return func(stores []*ill, a tester) {
+			if res, err := a.s.Acquire(a.Context(), write); err != nil || res.Acquired {
+				a.Fatal(res, err)
+			}
+			stores[0].fail(err)
+			a.gives(a.s, backend.Write, alice, backend.NotHeld)
+			stores[0].fail(nil)
+		}
+	}
+	for name, giveUp := range map[string]func([]*ill, tester){
+		"cancelled": func(stores []*ill, a tester) {
+			stores[0].hang()
+			stores[2].hang()
+			time.AfterFunc(300*time.Millisecond, stores[0].wake)
+			ctx, cancel := context.WithTimeout(a.Context(), time.Second)
+			defer cancel()
+			if res, err := a.s.Acquire(ctx, write); res.Acquired {
+				a.Fatal(res, err)
+			}
+			stores[2].wake()
+			time.Sleep(2 * time.Second)
+			a.gives(a.s, backend.Write, alice, backend.NotHeld)
+		},
+		"a release isn't carried out": release(errDown),
+		"a release has no answer":     release(errors.New("connection lost")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores, b := illStores()
+				a, other := open(t, b), open(t, b)
+				foe := stores[0].Backend.Open()
+				defer foe.Close()
+				a.gets(foe, backend.Read, bob, lease, true)
+				giveUp(stores, a)
+				time.Sleep(2 * lease)
+				a.wantHeld(stores, 0)
+				other.gets(other.s, backend.Read, bob, lease, true)
+			})
+		})
+	}
+}
+
 // A release that is under way when the session is closed goes on.
 func TestCloseDuringARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

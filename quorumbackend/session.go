@@ -240,10 +240,10 @@ func (s *session) dropLocked(h *hold) {
 	h.clear()
 }
 
-// oweAllLocked notes that a hold is to be given back wherever it may be, or may yet come to be.
+// oweAllLocked notes that a hold is to be given back wherever it or a note of it may be, or may yet come to be.
 func (s *session) oweAllLocked(h *hold) {
 	for i, v := range h.votes {
-		if v.late || v.state == granted {
+		if v.late || v.state == granted || v.state == denied && h.noted {
 			s.oweLocked(h, s.stores[i], v.late)
 		}
 	}
@@ -365,16 +365,16 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		defer s.mu.Unlock()
 		v := &h.votes[rep.from.number]
 		switch {
-		case errors.Is(rep.err, backend.ErrConflict): // so the hold is over
-			v.state = unasked
-			conflicts++
-		case rep.err != nil:
-		case rep.res.Outcome == backend.NotHeld:
+		case errors.Is(rep.err, backend.ErrConflict), rep.err == nil && rep.res.Outcome == backend.NotHeld:
+			if rep.err != nil {
+				conflicts++ // so the hold is over
+			}
 			if v.late {
 				s.oweLocked(h, rep.from, true)
 				burnt = true
 			}
 			v.state, v.late = unasked, false
+		case rep.err != nil:
 		default:
 			v.state, v.late = freed, false
 			had++
@@ -416,7 +416,6 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		r.partly = had > 0
 		return had, last, r.failure()
 	}
-	s.oweAllLocked(h)
 	if waits && !burnt && len(left) == 0 {
 		h.dying, h.first = false, nil
 		for i := range h.votes {
@@ -426,11 +425,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		}
 		return had, last, nil
 	}
-	if waits {
-		for _, st := range s.inLocked(h, denied) {
-			s.oweLocked(h, st, false)
-		}
-	}
+	s.oweAllLocked(h)
 	silent := s.inLocked(h, unasked)
 	if had >= s.need && !s.closed {
 		s.mu.Unlock()
