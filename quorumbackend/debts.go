@@ -17,6 +17,7 @@ type debt struct {
 	attempt string
 	lease   time.Duration
 	late    bool      // what was asked for may yet come
+	out     int       // releases that have no answer, and may yet be carried out
 	ends    time.Time // when what was asked for runs out
 	due     time.Time
 	pause   time.Duration // before the next time
@@ -53,9 +54,11 @@ func (s *session) oweLocked(h *hold, at *store, late bool) {
 		d.list = slices.Delete(d.list, 0, 1)
 	}
 	now := time.Now()
-	d.list = append(d.list, &debt{
-		key: h.key, at: at, attempt: h.attempt, lease: h.lease, late: late, ends: later(h.ends, now), due: now,
-	})
+	x := &debt{key: h.key, at: at, attempt: h.attempt, lease: h.lease, late: late, ends: later(h.ends, now), due: now}
+	if h.dying {
+		x.out = 1 // one that was sent before there was a debt, perhaps
+	}
+	d.list = append(d.list, x)
 	if d.added == nil {
 		d.added = make(chan struct{}, 1)
 	}
@@ -146,12 +149,23 @@ func (s *session) payDue() (next time.Time, more bool) {
 
 // pay1 makes one attempt to pay a debt.
 func (s *session) pay1(ctx context.Context, d *debt) error {
+	s.mu.Lock()
+	if !slices.Contains(s.debts.list, d) { // it was paid meanwhile, and another may have the name
+		s.debts.trying.remove(d.at)
+		s.mu.Unlock()
+		return nil
+	}
+	d.out++
+	s.mu.Unlock()
 	sent := time.Now()
 	req := backend.ReleaseRequest{Kind: d.kind, Name: d.name, Owner: d.attempt, Lease: d.lease}
 	res, err := d.at.session.Release(ctx, req)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	answered := err == nil || backend.KindOf(err) == backend.Refused
+	if answered || backend.KindOf(err) == backend.Retry {
+		d.out--
+	}
 	s.debts.trying.remove(d.at)
 	d.at.silence, d.at.resume = 0, time.Time{}
 	if !answered {
@@ -159,6 +173,9 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 		d.at.resume = time.Now().Add(d.at.silence)
 	}
 	done := answered && (!d.late || res.Outcome != backend.NotHeld || !sent.Before(d.ends))
+	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil && w.attempt == d.attempt && d.kind == backend.Read {
+		w.barred.remove(d.at) // nothing of that Read is on its way any more
+	}
 	if done || sent.After(d.ends.Add(max(d.lease, lastPatience))) {
 		s.debts.list = slices.DeleteFunc(s.debts.list, func(x *debt) bool { return x == d })
 	}

@@ -2,6 +2,7 @@ package quorumbackend_test
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -369,6 +370,36 @@ func TestReadUnderAWriteThatOneStoreHasnt(t *testing.T) {
 				t.Errorf("a read with one vote, and one that isn't known: acquired %v, %v", ok, err)
 			case !slow && (!ok || err != nil):
 				t.Errorf("a read under the write: acquired %v, %v", ok, err)
+			}
+		})
+	}
+}
+
+// A read under a write was given back where it had got a vote: that store is asked for the next, unless a release that it hasn't answered may yet
+// come, and would hit that.
+func TestReadUnderAWriteAfterAnotherThatFailed(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			stores, b := illStores()
+			a := open(t, b)
+			a.gets(a.s, backend.Write, alice, time.Hour, true)
+			stores[1].fail(errDown)
+			stores[2].fail(errDown)
+			if !answers {
+				stores[0].refuseReleases(errors.New("connection lost"))
+			}
+			read := backend.AcquireRequest{Kind: backend.Read, Name: "n", Owner: alice, Lease: lease}
+			res, err := a.s.Acquire(t.Context(), read)
+			if res.Acquired || err == nil {
+				t.Fatal(res, err)
+			}
+			time.Sleep(time.Second)
+			stores[0].refuseReleases(nil)
+			time.Sleep(time.Minute)
+			stores[1].fail(nil) // so it takes the first, too
+			res, err = a.s.Acquire(t.Context(), read)
+			if res.Acquired != answers || (err == nil) != answers {
+				t.Errorf("releases are answered %v: %+v, %v", answers, res, err)
 			}
 		})
 	}

@@ -132,6 +132,7 @@ func (s *session) nameLocked(h *hold) {
 		return // it has asked before, and got nothing
 	}
 	s.attempts++
+	h.barred = 0 // that was about the last name
 	h.attempt, h.borrowed = h.owner+"."+strconv.FormatUint(uint64(s.attempts), 10), false
 	h.votes = make([]vote, len(s.stores))
 	h.serial++
