@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,8 +32,8 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
-	wiretest.SideBySide()
-	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each ends a second late
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // under nohup, which has it ignored, what is started here would ignore it, too
+	os.Setenv("GORACE", "atexit_sleep_ms=0")               // or each ends a second late
 	dir, err := os.MkdirTemp("", "distsync")
 	if err == nil {
 		binary = filepath.Join(dir, "distsync")
