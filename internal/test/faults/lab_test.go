@@ -71,8 +71,8 @@ func (l *lab) warm() {
 
 // askAll sends each of the requests about a lock.
 func askAll(ctx context.Context, s backend.Session, k backend.Kind) error {
-	const name, owner, lease = "warm", "warm:1", 2 * time.Second
-	permits := 0
+	const owner, lease = "warm:1", 2 * time.Second
+	name, permits := "warm "+k.String(), 0 // of its own: what failed is perhaps still there
 	if k == backend.Permits {
 		permits = 1
 	}
