@@ -180,10 +180,13 @@ func (m *rwModel) take(x step) string {
 	case "nowrites":
 		return m.force("write", "1")
 	case "whoreads":
-		if len(m.reads) == 0 {
+		switch _, counted := m.reads[x.owner]; {
+		case len(m.reads) == 0:
 			return "free"
-		}
-		if !m.alive(x.owner) {
+		case m.alive(x.owner):
+		case counted && (m.mode == "write" || len(m.reads) == 1): // nobody else reads
+			return "free"
+		default:
 			return fmt.Sprintf("count 0 for %d", m.left)
 		}
 		return fmt.Sprintf("count %d for %d", m.reads[x.owner], m.left)
