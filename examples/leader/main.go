@@ -24,7 +24,7 @@ import (
 
 const (
 	electionName = "leader:reports"
-	lease        = time.Second // short, to be watched
+	lease        = 3 * time.Second // short, to be watched; a busy machine may stop a process for a second
 	processes    = 3
 )
 

@@ -91,8 +91,9 @@ func count(ctx context.Context, dir string) error {
 		return err
 	}
 	// Nobody tells those who wait that the lock is free: they look again after 10 ms, then less and less
-	// often, down to once in a third of the lease. Hence a short one.
-	client := dlock.New(store, dlock.WithLease(time.Second))
+	// often, down to once in a third of the lease. Hence one that is shorter than 30 s, but longer than a busy machine may
+	// stop a process.
+	client := dlock.New(store, dlock.WithLease(5*time.Second))
 	defer client.Close()
 	lock := client.Locker("the number")
 	for range each {

@@ -29,8 +29,8 @@ import (
 const (
 	replicas = 3
 	skew     = 200 * time.Millisecond // by how much each clock is behind the one before
-	lease    = time.Second
-	keep     = time.Minute // far more than the clocks differ
+	lease    = 3 * time.Second        // short, to be watched; a busy machine may stop a process for a second
+	keep     = time.Minute            // far more than the clocks differ
 )
 
 var days = []string{"monday", "tuesday", "wednesday"}
