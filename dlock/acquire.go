@@ -197,8 +197,8 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 		a.via = ViaReentry
 		return own, c.reenter(ctx, own, a)
 	}
-	if h := c.share(a); h != nil {
-		return h, nil
+	if h, err := c.share(a); h != nil || err != nil {
+		return h, err
 	}
 	if a.single() {
 		return c.tryNow(ctx, a)
@@ -446,6 +446,12 @@ func (c *Client) joins(a *acquisition) bool {
 	return c.reentersLocked(a)
 }
 
+// readsLocked says whether the party of a call reads already, by another call that was faster.
+func (c *Client) readsLocked(a *acquisition) bool {
+	return rules[a.kind].shared && a.variable() == nil &&
+		c.currentLocked(c.objectLocked(a.kind, a.name), a.kind, a.party) != nil
+}
+
 // reentersLocked says whether a call can re-enter what its party has, or is kept out by that.
 func (c *Client) reentersLocked(a *acquisition) bool {
 	if a.variable() != nil || rules[a.kind].many {
@@ -531,6 +537,11 @@ func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.Acq
 	if err := c.unusableLocked(a); err != nil {
 		h.claim.unsure = true // it may be in the store, and nobody has it
 		return 0, err
+	}
+	if c.readsLocked(a) {
+		c.supersedeLocked(h.claim)
+		c.takeBackLocked(h.claim) // with two holds, nobody could say which of them an unlock is for
+		return 0, errAgain
 	}
 	if a.handed != nil {
 		c.grantLocked(h, sent)

@@ -984,6 +984,90 @@ func TestAllThatFailsLeavesWhatAnOwnerHas(t *testing.T) {
 	})
 }
 
+// slowToAnswer has the store answer late where it is asked for locks of these names.
+func (l *allLab) slowToAnswer(by map[string]time.Duration) {
+	l.relay.set(func(_ context.Context, op, name string, do func()) error {
+		do()
+		if op == "acquire" {
+			time.Sleep(by[name])
+		}
+		return nil
+	})
+}
+
+// reads reads plainly from one time to another, counted from now.
+func reads(rw *RWLocker, from, to time.Duration) {
+	time.Sleep(from)
+	rw.RLock()
+	time.Sleep(to - from)
+	rw.RUnlock()
+}
+
+// While a call for several locks is under way, unlocks of other plain readers may give back the very
+// read that it has got. One of theirs is its own then: it goes on with that, or gives it back.
+func TestAllBesidePlainReaders(t *testing.T) {
+	for _, lease := range []AcquireOption{Lease(5 * time.Second), RenewedLease(DefaultLease)} {
+		for _, isHeld := range []bool{true, false} {
+			withAll(t, func(l *allLab) {
+				if l.relay == nil {
+					return
+				}
+				if isHeld {
+					mustTry(l.T, l.other.Locker("b"))
+				}
+				l.slowToAnswer(map[string]time.Duration{"b": 100 * time.Millisecond})
+				rw := l.c.RWLocker("a")
+				var all sync.WaitGroup
+				all.Go(func() { reads(rw, 0, 70*time.Millisecond) })
+				all.Go(func() { reads(rw, 40*time.Millisecond, 60*time.Millisecond) })
+				time.Sleep(20 * time.Millisecond) // what the first has is joined no more
+				both := All(rw.Reader(), l.c.Locker("b"))
+				ok, err := both.TryLock(l.Context(), lease)
+				if ok == isHeld || err != nil {
+					l.Errorf("TryLock = %v, %v, and b is another's: %v", ok, err, isHeld)
+				}
+				all.Wait()
+				theirs := l.other.RWLocker("a").Writer()
+				if ok {
+					if free, err := theirs.TryLock(l.Context()); free || err != nil {
+						l.Errorf("a writer beside the read of All: %v, %v", free, err)
+					}
+					must(l.T, both.UnlockContext(l.Context()))
+				}
+				time.Sleep(time.Second)
+				wantFree(l.T, l.other, "a")
+				l.other.Locker("b").ForceUnlock(l.Context())
+			})
+		}
+	}
+}
+
+// The same with other goroutines of the owner in whose name the locks are acquired.
+func TestAllBesideAnOwnersRead(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		if l.relay == nil {
+			return
+		}
+		mustTry(l.T, l.other.Locker("b"))
+		l.slowToAnswer(map[string]time.Duration{"a": 10 * time.Millisecond, "b": 100 * time.Millisecond})
+		ctx, rw := WithOwner(l.Context(), NewOwner()), l.c.RWLocker("a")
+		var all sync.WaitGroup
+		all.Go(func() {
+			must(l.T, rw.Reader().LockContext(ctx))
+			time.Sleep(50 * time.Millisecond)
+			must(l.T, rw.Reader().UnlockContext(ctx))
+		})
+		time.Sleep(5 * time.Millisecond) // both have asked before either is answered
+		if ok, err := All(rw.Reader(), l.c.Locker("b")).TryLock(ctx); ok || err != nil {
+			l.Errorf("TryLock = %v, %v", ok, err)
+		}
+		all.Wait()
+		time.Sleep(time.Second)
+		wantFree(l.T, l.other, "a")
+		l.other.Locker("b").ForceUnlock(l.Context())
+	})
+}
+
 // A wait that ends while the store is being asked again was for what another had.
 func TestAllWhoseWaitEndsDuringAnAttempt(t *testing.T) {
 	withAll(t, func(l *allLab) {

@@ -578,6 +578,10 @@ func (c *Client) forgetLocked(h *hold) {
 	if !slices.ContainsFunc(c.losses, func(x *hold) bool { return x.claim == h.claim }) {
 		c.unscheduleLocked(&h.claim.alarm)
 	}
+	if v := h.variable(); v != nil { // its Locker remembers for as long as it is there
+		v.owed += int(h.count)
+		h.count = 0
+	}
 	key := h.lostKey()
 	left := slices.DeleteFunc(c.lost[key], func(x *hold) bool { return x == h })
 	if len(left) == 0 {

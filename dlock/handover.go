@@ -254,7 +254,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 		if h.count == 1 {
 			h.claim.forgo(c.now()) // nobody has acquired it
 		}
-		c.backgroundLocked(func() { c.giveBack(context.Background(), h) }) // or take it back
+		c.backgroundLocked(func() { c.release(context.Background(), h) }) // or take it back
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && rules[a.kind].shared:
 		return h, nil // other readers of the same Locker have given this back, and it has theirs
@@ -265,24 +265,6 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 		c.releaseLostLocked(h)
 	}
 	return nil, errAgain
-}
-
-// giveBack releases what a waiter was handed and can't use. Plain readers of one Locker can't be told apart: it
-// may have been given back by another, and is one of those that are left, then.
-func (c *Client) giveBack(ctx context.Context, h *hold) {
-	for {
-		err := c.release(ctx, h)
-		v := h.variable()
-		if err != errAgain || v == nil || !rules[h.kind].shared {
-			return
-		}
-		c.mu.Lock()
-		h = c.plainSharedLocked(h.claim.object.key(), h.kind, v)
-		c.unlock()
-		if h == nil {
-			return
-		}
-	}
 }
 
 // postponeLocked keeps the queue, whose first is told when the last release of h is answered, from

@@ -47,6 +47,7 @@ type variable struct {
 	// Guarded by Client.mu.
 	waiting int32 // plain calls in the queue
 	hold    *hold // from a lock to its unlock; of readers, while it isn't lost
+	owed    int   // unlocks that readers owe for what was lost, and the client has forgotten
 }
 
 // newLocker returns a Locker for a kind of lock.
@@ -150,7 +151,7 @@ func (l *Locker) mayHaveLost() bool {
 	c := l.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.forgot && (rules[l.kind].shared || l.self() != party(l.plain))
+	return c.forgot && l.self() != party(l.plain)
 }
 
 // LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
@@ -189,7 +190,7 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 //
 // It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold was over
 // before. The client remembers at most 1,024 losses of owners, for ten of its leases each; after
-// that the error is ErrNotHeld.
+// that the error is ErrNotHeld. A Locker remembers those of its plain calls for as long as it is there.
 func (l *Locker) UnlockContext(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("unlock", l.unlock(ctx))
@@ -414,8 +415,8 @@ func (l *Locker) plainHold() (*hold, error) {
 	defer c.mu.Unlock()
 	o := c.objectLocked(l.kind, l.name)
 	if rules[l.kind].shared {
-		if h := c.plainSharedLocked(l.key(), l.kind, l.plain); h != nil {
-			return h, nil
+		if h, err := c.plainSharedLocked(l.key(), l.kind, l.plain); h != nil || err != nil {
+			return h, err
 		}
 	} else if h := l.plain.hold; h != nil && !h.offered && h.state != released {
 		return h, nil

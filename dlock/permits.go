@@ -100,5 +100,5 @@ func (c *Client) spareLocked(h *hold) {
 		c.inheritLocked(a, h.claim)
 		return
 	}
-	c.backgroundLocked(func() { c.giveBack(c.ctx, h) })
+	c.backgroundLocked(func() { c.release(c.ctx, h) })
 }

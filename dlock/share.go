@@ -17,7 +17,7 @@ import (
 type reading struct {
 	holds map[party]*hold // the latest of each
 	lent  *claim          // what was claimed for writing, and is read under by them all; nil if nothing is
-	older []*hold         // of those who have a later one, too; oldest first
+	older []*hold         // of Lockers whose plain calls have a later one, too; oldest first
 	young *claim          // the latest, which those who come may join
 }
 
@@ -29,14 +29,40 @@ func (o *object) readers() []*hold {
 	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
 }
 
-// plainSharedLocked returns what the next plain unlock of a reading Locker gives back, or nil. Who of its readers
-// that is isn't known: first what was lost, then what ends first, so that what remains protects everybody who is
-// still reading for as long as possible.
-func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) *hold {
+// plainSharedLocked returns what the next plain unlock of a reading Locker gives back, or nil. Who of
+// its readers that is isn't known: first what was lost, then what ends first, so that what remains
+// protects everybody who is still reading for as long as possible. A loss that the client has
+// forgotten is paid here, and the error says so: what others have got since then isn't given back for
+// it, however late its unlock comes.
+func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) (*hold, error) {
 	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
+		return h, nil
+	}
+	if v.owed > 0 {
+		v.owed--
+		return nil, ErrLost
+	}
+	return c.objects[key.family][key.name].endsFirst(v), nil
+}
+
+// standing returns a valid hold for a call that has got h. Of plain readers of one Locker another may
+// have given that back, and then the call has one of theirs.
+func (c *Client) standing(h *hold) *hold {
+	v := h.variable()
+	if v == nil || !rules[h.kind].shared {
 		return h
 	}
-	return c.objects[key.family][key.name].endsFirst(v)
+	c.mu.Lock()
+	defer c.unlock()
+	if h.state != released {
+		return h
+	}
+	for _, theirs := range c.objects[readWrites][h.claim.object.name].readers() {
+		if theirs.party == h.party && c.checkLocked(theirs) {
+			return theirs
+		}
+	}
+	return h
 }
 
 // endsFirst returns that hold of a Locker's plain calls which ends first by itself, or the oldest.
@@ -139,18 +165,21 @@ func (c *Client) readLocked(o *object, but party) bool {
 }
 
 // share returns a hold on what other readers of this client have, or nil if a call must ask the store.
-func (c *Client) share(a *acquisition) *hold {
+func (c *Client) share(a *acquisition) (*hold, error) {
 	if !rules[a.kind].shared {
-		return nil
+		return nil, nil
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	cl := c.sharedLocked(a)
-	if cl == nil {
-		return nil
+	switch cl := c.sharedLocked(a); {
+	case cl == nil:
+		return nil, nil
+	case c.readsLocked(a):
+		return nil, errAgain
+	default:
+		a.via = ViaJoined
+		return c.joinReadersLocked(c.objectLocked(a.kind, a.name), cl, a), nil
 	}
-	a.via = ViaJoined
-	return c.joinReadersLocked(c.objectLocked(a.kind, a.name), cl, a)
 }
 
 // sharedLocked returns what a reader may join, or nil.
@@ -184,11 +213,13 @@ func (c *Client) joinReadersLocked(o *object, cl *claim, a *acquisition) *hold {
 	} else {
 		a.via = ViaReentry
 	}
-	return c.restLocked(o, h)
+	c.restLocked(o, h)
+	c.joinLocked(h)
+	return h
 }
 
 // restLocked counts one more of a reader's calls.
-func (c *Client) restLocked(o *object, h *hold) *hold {
+func (c *Client) restLocked(o *object, h *hold) {
 	if o.reading == nil {
 		o.reading = &reading{holds: make(map[party]*hold)}
 	}
@@ -201,7 +232,6 @@ func (c *Client) restLocked(o *object, h *hold) *hold {
 	}
 	h.count++
 	h.claim.more.joins++
-	return h
 }
 
 // grantSharedLocked makes the hold of a reader whom the store has just answered, and lets those who
@@ -476,7 +506,6 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	case !inner.watched && !a.o.fixed:
 		inner.lease, inner.watched, h.renewedFrom = a.o.lease, true, h.count
 	}
-	c.joinLocked(h)
 	c.scheduleLocked(&inner.alarm, c.nextLook(inner, sent))
 	return h, nil
 }

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -153,7 +154,25 @@ func TestPlainReadersLeaveTogether(t *testing.T) {
 	empty(t, c)
 }
 
-// Two goroutines that read as one owner get in with claims of their own, and both give back.
+// A call that ends without anybody to hear of it gives back what it got by a plain read. Another's
+// unlock may have given back that very hold just before.
+func TestAPlainReadOfNobodyIsGivenBack(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		rw := c.RWLocker("x")
+		rw.RLock()
+		first := rw.Reader().plain.hold
+		time.Sleep(time.Second)
+		rw.RLock()
+		rw.RUnlock()
+		c.letGo(first)
+		synctest.Wait()
+		wantFree(t, other, "x")
+		empty(t, c)
+	})
+}
+
+// Several goroutines begin to read as one owner, and the store grants each of them a read. The owner
+// has one hold: what was granted beside it is given back.
 func TestOneOwnerBeginsToReadTwiceAtOnce(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
@@ -171,6 +190,13 @@ func TestOneOwnerBeginsToReadTwiceAtOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
+		synctest.Wait()
+		if n := len(c.Holds()); n != 1 {
+			t.Errorf("the owner has %d holds", n)
+		}
+		if info, err := other.Inspect(t.Context(), "x"); len(info.Holders) != 1 || err != nil {
+			t.Errorf("in the store: %+v, %v", info.Holders, err)
+		}
 		for left := 3; left > 0; left-- {
 			if n, err := l.HoldCount(ctx); n != left || err != nil {
 				t.Errorf("HoldCount = %d, %v; want %d", n, err, left)
@@ -181,6 +207,64 @@ func TestOneOwnerBeginsToReadTwiceAtOnce(t *testing.T) {
 		}
 		wantFree(t, other, "x")
 		empty(t, c)
+	})
+}
+
+// One goroutine of an owner reads in a Do, and another begins and ends a read meanwhile: that is none
+// of the Do's business.
+func TestAnOwnerReadsBesideItsOwnDo(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			time.Sleep(10 * time.Millisecond)
+			return do()
+		}
+		ctx, l := WithOwner(t.Context(), NewOwner()), c.RWLocker("x").Reader()
+		var all sync.WaitGroup
+		all.Go(func() {
+			must(t, l.LockContext(ctx))
+			time.Sleep(50 * time.Millisecond)
+			must(t, l.UnlockContext(ctx))
+		})
+		time.Sleep(5 * time.Millisecond)
+		ran, err := l.TryDo(ctx, func(ctx context.Context) error {
+			time.Sleep(200 * time.Millisecond)
+			return context.Cause(ctx)
+		})
+		if !ran || err != nil {
+			t.Errorf("TryDo = %v, %v", ran, err)
+		}
+		all.Wait()
+		wantFree(t, other, "x")
+		time.Sleep(time.Second)
+		empty(t, c)
+	})
+}
+
+// A call of an owner joins other readers while another of its calls waits for a read of another lease:
+// that one re-enters at once.
+func TestWhoJoinsTakesItsPartyAlong(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
+		rw.RLock()
+		b.acquire = func(backend.AcquireRequest, func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			time.Sleep(time.Minute)
+			return backend.AcquireResult{}, errors.New("no answer")
+		}
+		waiting := wait(ctx, rw.Reader(), Lease(time.Hour))
+		must(t, rw.Reader().LockContext(ctx))
+		began := time.Now()
+		waiting.mustBeIn(t)
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("the other call of the owner got in after %v", d)
+		}
+		if n := len(c.Holds()); n != 2 {
+			t.Errorf("%d holds of a plain reader and an owner", n)
+		}
+		must(t, waiting.leave())
+		must(t, rw.Reader().UnlockContext(ctx))
+		rw.RUnlock()
+		wantFree(t, other, "x")
+		time.Sleep(time.Minute)
 	})
 }
 
@@ -269,6 +353,39 @@ func TestPlainReadersWithALease(t *testing.T) {
 			empty(t, c)
 		})
 	})
+	t.Run("that nobody unlocks", func(t *testing.T) {
+		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+			l := c.RWLocker("x").Reader()
+			mustTry(t, l, Lease(time.Second))
+			time.Sleep(time.Hour)
+			l.Lock()
+			if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+				t.Errorf("the first unlock, which may be for what has run out: %v", err)
+			}
+			time.Sleep(time.Hour)
+			if ok, err := other.RWLocker("x").Writer().TryLock(t.Context()); ok || err != nil {
+				t.Errorf("a writer beside one who may be reading still: %v, %v", ok, err)
+			}
+			must(t, l.UnlockContext(t.Context()))
+			wantFree(t, other, "x")
+			empty(t, c)
+		})
+	})
+	t.Run("that nobody need unlock", func(t *testing.T) {
+		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+			l := c.RWLocker("x").Reader()
+			_, err := l.Acquire(t.Context(), Lease(time.Second))
+			must(t, err)
+			mustTry(t, l.For(NewOwner()), Lease(time.Second))
+			mustTry(t, l.With(Lease(time.Second)))
+			time.Sleep(2 * time.Second)
+			l.Lock()
+			must(t, l.UnlockContext(t.Context()))
+			wantFree(t, other, "x")
+			time.Sleep(lossMemory * DefaultLease)
+			empty(t, c)
+		})
+	})
 	t.Run("shorter than another", func(t *testing.T) {
 		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 			l := c.RWLocker("x").Reader()
@@ -284,6 +401,64 @@ func TestPlainReadersWithALease(t *testing.T) {
 			empty(t, c)
 		})
 	})
+}
+
+// A plain reader loses what it has, and unlocks so late that the client has forgotten the loss. What
+// others have got by the same RWLocker since then is theirs still.
+func TestALateUnlockOfALostRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		others int // locks that are lost in the same outage
+		late   time.Duration
+	}{
+		"long after the loss":                   {0, (lossMemory + 1) * DefaultLease},
+		"after an outage that cost many others": {maxLosses, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onScript(t, func(t *testing.T, b *scripted, client, other *Client) {
+				rw := client.RWLocker("x")
+				rw.RLock()
+				rw.RLock()
+				for i := range c.others {
+					_, err := client.Locker(fmt.Sprint(i)).Acquire(t.Context())
+					must(t, err)
+				}
+				b.renew = func(backend.RenewRequest, func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+					return backend.RenewResult{}, errors.New("no answer")
+				}
+				time.Sleep(2 * DefaultLease)
+				b.renew = nil
+				time.Sleep(c.late)
+				rw.RLock()
+				lost := rw.Reader().Lost(t.Context())
+				for range 2 {
+					if err := rw.Reader().UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+						t.Errorf("the unlock of what was lost: %v", err)
+					}
+				}
+				if ok, err := other.RWLocker("x").Writer().TryLock(t.Context()); ok || err != nil {
+					t.Errorf("a writer beside one who reads: %v, %v", ok, err)
+				}
+				if over(lost) {
+					t.Error("who reads still is told that it doesn't")
+				}
+				must(t, rw.Reader().UnlockContext(t.Context()))
+				wantFree(t, other, "x")
+				if err := rw.Reader().UnlockContext(t.Context()); !errors.Is(err, ErrNotHeld) {
+					t.Errorf("one unlock too many: %v", err)
+				}
+				func() {
+					defer func() {
+						if recover() == nil {
+							t.Error("one RUnlock too many doesn't panic")
+						}
+					}()
+					rw.RUnlock()
+				}()
+				time.Sleep(lossMemory * DefaultLease)
+				empty(t, client)
+			})
+		})
+	}
 }
 
 // What was read under a write, and given back while that went on, is given back after Close, too.
@@ -359,7 +534,7 @@ func TestNobodyJoinsAfterClose(t *testing.T) {
 		rw.RLock()
 		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
 		c.Close()
-		if h := c.share(a); h != nil {
+		if h, err := c.share(a); h != nil || err != nil {
 			t.Error("somebody has joined who will never be told that the client is closed")
 		}
 		must(t, rw.Reader().UnlockContext(t.Context()))
@@ -383,7 +558,7 @@ func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
 		}
 		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
-		if c.share(a) != nil {
+		if h, err := c.share(a); h != nil || err != nil {
 			t.Error("somebody joins what this client itself has forced")
 		}
 		time.Sleep(2 * DefaultLease)

@@ -443,6 +443,9 @@ func (r *round) over() {
 func (p *part) settle(ctx context.Context) {
 	_, cut := errors.AsType[endError](p.err)
 	c := p.locker.client
+	if p.h != nil {
+		p.h = c.standing(p.h)
+	}
 	p.refused = p.err == errHeld || p.refused && p.err != nil
 	switch {
 	case cut:

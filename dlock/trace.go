@@ -1,6 +1,7 @@
 package dlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -273,8 +274,26 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	return e.Err
 }
 
-// release gives back one hold that nobody's call gives back, or not any more. It is errAgain if the last one was given back before.
+// release gives back one hold that nobody's call gives back, or not any more. Plain readers of one
+// Locker can't be told apart: another of them may have given it back, and it is one of those that are
+// left, then. It is errAgain if none is.
 func (c *Client) release(ctx context.Context, h *hold) error {
+	for {
+		err := c.releaseQuietly(ctx, h)
+		v := h.variable()
+		if err != errAgain || v == nil || !rules[h.kind].shared {
+			return err
+		}
+		c.mu.Lock()
+		h, err = c.plainSharedLocked(h.claim.object.key(), h.kind, v)
+		c.mu.Unlock()
+		if h == nil {
+			return cmp.Or(err, errAgain)
+		}
+	}
+}
+
+func (c *Client) releaseQuietly(ctx context.Context, h *hold) error {
 	if len(c.traces) == 0 {
 		return c.releaseUntold(ctx, h)
 	}

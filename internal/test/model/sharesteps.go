@@ -226,6 +226,9 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 		if !nested || x.use != live {
 			m.retire(s, r.number, r.side, true)
 		}
+	case !nested && m.readsBy(s, int(r.who), r.side) != 0:
+		m.enter(s, int(r.who), m.readsBy(s, int(r.who), r.side), reads)
+		m.retire(s, r.number, reads, true)
 	default:
 		x.use, x.age = live, 1+m.Lease-r.left
 		m.extend(x, r)
@@ -234,6 +237,17 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 			m.grant(s, m.client(int(r.who)), r.number)
 		}
 	}
+}
+
+// readsBy returns what the owner of a party reads by another of its calls, or 0. With a second hold, nobody
+// could say which of the two an unlock is for.
+func (m *Shares) readsBy(s *SharesState, p int, side uint8) uint8 {
+	for q := range m.all() {
+		if n := s.parties[q].reading; side == reads && q != p && m.owner(q) == m.owner(p) && n != 0 && s.on(n).valid() {
+			return n
+		}
+	}
+	return 0
 }
 
 func (m *Shares) answerRenewal(s *SharesState, x *claim, r sharesRequest) {
