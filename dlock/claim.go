@@ -88,6 +88,7 @@ type more struct {
 	lent  alarm  // when readers no longer share what was claimed for writing
 	under *hold  // the write that its holder reads under, while that lasts
 	inner *claim // of a write: what its holder reads, or has read
+	other *claim // while it is downgraded: its other side, which the store may have as well
 
 	permit // of a semaphore
 

@@ -176,6 +176,7 @@ func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 	}
 	sent = c.now()
 	read.sending(sent, c.stored(cl.lease))
+	cl.more.other = read
 	return sent, true
 }
 
@@ -207,6 +208,7 @@ func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireRe
 		return nil, false
 	}
 	written = &claim{object: cl.object, kind: cl.kind, owner: cl.owner, lease: cl.lease, horizon: cl.horizon, unsure: cl.unsure}
+	cl.more.other = written
 	cl.kind, cl.unsure, cl.horizon = read.kind, read.unsure, read.horizon
 	cl.deadline.Store(int64(until)) // the write may have been promised for longer
 	c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
@@ -225,6 +227,9 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 	c.mu.Lock()
 	defer c.unlock()
 	written.sending(sent, lease)
+	if err == nil && res.Outcome != backend.Left {
+		cl.more.other = nil
+	}
 	switch {
 	case err == nil && res.Outcome == backend.NotHeld:
 		c.loseClaimLocked(cl, gone)

@@ -444,10 +444,15 @@ func (c *Client) leaveForsakenLocked(h *hold) (tell bool) {
 func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
 	cl := h.claim
 	last := c.leaveForsakenLocked(h)
-	var inner *claim
+	var before []*claim // are released with it
 	if last && h.count <= 0 {
 		cl.dead = true
-		inner = c.endInnerLocked(h)
+		if inner := c.endInnerLocked(h); inner != nil {
+			before = append(before, inner)
+		}
+		if cl.more != nil && cl.more.other != nil {
+			before = append(before, cl.more.other)
+		}
 	}
 	c.unlock()
 	if !last {
@@ -455,8 +460,8 @@ func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
 	}
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
-	if inner != nil {
-		c.releaseOnce(ctx, inner, c.stored(inner.lease), false)
+	for _, side := range before {
+		c.releaseOnce(ctx, side, c.stored(side.lease), false)
 	}
 	_, err := c.releaseOnce(ctx, cl, c.stored(cl.lease), false)
 	return err

@@ -999,6 +999,51 @@ func TestADowngradeOfWhatWasForced(t *testing.T) {
 	})
 }
 
+// The client is closed in the middle of a downgrade, when the store may have both sides. The last reader gives both
+// back.
+func TestCloseDuringADowngrade(t *testing.T) {
+	const slow = 100 * time.Millisecond
+	for name, script := range map[string]func(b *scripted, closing *atomic.Bool){
+		"as the read is asked for": func(b *scripted, closing *atomic.Bool) {
+			b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+				res, err := do()
+				if req.Kind == backend.Read {
+					closing.Store(true)
+					time.Sleep(slow)
+				}
+				return res, err
+			}
+		},
+		"as the write is given back": func(b *scripted, closing *atomic.Bool) {
+			b.release = func(req backend.ReleaseRequest, do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+				if req.Kind == backend.Write && !closing.Swap(true) {
+					time.Sleep(slow)
+					return backend.ReleaseResult{}, errors.New("no answer")
+				}
+				return do()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &scripted{Backend: membackend.New()}
+				var closing atomic.Bool
+				script(b, &closing)
+				c, h := lending(t, b)
+				other := New(b.Backend, quiet())
+				defer other.Close()
+				time.Sleep(DefaultHandover + slow/2)
+				if !closing.Load() {
+					t.Fatal("there is no downgrade under way")
+				}
+				c.Close()
+				must(t, h.Release(t.Context()))
+				wantFree(t, other, "x")
+			})
+		})
+	}
+}
+
 // A reader gives back what it has with a context that takes the client's mutex to say whether it is over, or with none.
 func TestAReaderUnlocksWithAnyContext(t *testing.T) {
 	c := New(membackend.New(), quiet())
