@@ -279,7 +279,7 @@ func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 }
 
 // Holders asks the store who has the lock, in one round trip: of the reading side of an [RWLocker] those who read, at most a thousand, and of the writing side
-// who writes. Errors are those of [Locker.IsLocked]; of a store that can't say, one that wraps [errors.ErrUnsupported].
+// who writes. Readers to whom a writer of this client has passed the lock on are one Holder, of Kind Write as the store knows it. Errors are those of [Locker.IsLocked]; of a store that can't say, one that wraps [errors.ErrUnsupported].
 func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -290,6 +290,7 @@ func (l *Locker) holders(ctx context.Context) ([]Holder, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
 	}
+	lent := l.lent()
 	info, err := l.client.inspect(ctx, l.name)
 	if err != nil {
 		return nil, err
@@ -297,7 +298,9 @@ func (l *Locker) holders(ctx context.Context) ([]Holder, error) {
 	if len(info.Holders) > 0 && rules[info.Kind].family != rules[l.kind].family {
 		return nil, fmt.Errorf("%w: %s", ErrConflict, info.Kind)
 	}
-	return slices.DeleteFunc(info.Holders, func(h Holder) bool { return rules[h.Kind].shared != rules[l.kind].shared }), nil
+	return slices.DeleteFunc(info.Holders, func(h Holder) bool {
+		return rules[h.Kind].shared != rules[l.kind].shared && (lent == nil || h.ID != lent.owner)
+	}), nil
 }
 
 // Holders asks the store who has permits, in one round trip: at most a thousand. Errors are those of [Locker.IsLocked]; of a store that can't say, one that wraps

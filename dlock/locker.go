@@ -214,22 +214,28 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	c := l.client
-	mine := c.claimsOf(l)
-	res, err := step(ctx, c, backend.Session.ForceRelease, backend.ForceReleaseRequest{Kind: l.kind, Name: l.name})
-	if err != nil {
-		return false, c.stepError(ctx, err)
+	for {
+		kind := l.storedKind()
+		mine := c.claimsOf(l, kind)
+		req := backend.ForceReleaseRequest{Kind: kind, Name: l.name}
+		res, err := step(ctx, c, backend.Session.ForceRelease, req)
+		if err != nil {
+			return false, c.stepError(ctx, err)
+		}
+		if res.Released || !rules[kind].shared { // readers whom nobody struck may be those under a write
+			c.struck(l, kind, mine)
+		}
+		if res.Released || l.storedKind() == kind {
+			return res.Released, nil
+		}
 	}
-	if res.Released || !rules[l.kind].shared { // readers whom nobody struck may be those under a write
-		c.struck(l, mine)
-	}
-	return res.Released, nil
 }
 
-// claimsOf returns what this client has claimed of a Locker's lock.
-func (c *Client) claimsOf(l *Locker) []*claim {
+// claimsOf returns what this client has claimed of a Locker's lock, of that kind.
+func (c *Client) claimsOf(l *Locker, kind backend.Kind) []*claim {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.claimsLocked(c.objectLocked(l.kind, l.name), l.kind)
+	return c.claimsLocked(c.objectLocked(l.kind, l.name), kind)
 }
 
 // claimsLocked returns what this client has claimed of a lock of that kind: what goes if it is forced. What somebody who
@@ -266,7 +272,7 @@ func (cl *claim) goesWith(kind backend.Kind) bool {
 
 // struck tells whom a forced lock was taken from: whoever holds what this client had
 // before. What was granted meanwhile may have been struck, too: the store knows.
-func (c *Client) struck(l *Locker, mine []*claim) {
+func (c *Client) struck(l *Locker, kind backend.Kind, mine []*claim) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.forced.Add(1)
@@ -275,7 +281,7 @@ func (c *Client) struck(l *Locker, mine []*claim) {
 		c.forcedLocked(cl)
 	}
 	o := c.objectLocked(l.kind, l.name)
-	for _, cl := range c.claimsLocked(o, l.kind) {
+	for _, cl := range c.claimsLocked(o, kind) {
 		c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.forcedLocked) })
 	}
 	if o := c.objectLocked(l.kind, l.name); o != nil && o.queue != nil {
@@ -472,19 +478,37 @@ func (l *Locker) keeps() error {
 
 // look asks the store about the lock.
 func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
-	return l.lookFor(ctx, backend.LookRequest{Kind: l.storedKind(), Name: l.name})
+	for {
+		kind := l.storedKind()
+		res, err := l.lookFor(ctx, backend.LookRequest{Kind: kind, Name: l.name})
+		if err != nil || res.Held || l.storedKind() == kind {
+			return res, err
+		}
+	}
 }
 
 // storedKind returns what the store knows of the Locker's side: readers of this client may just share what was claimed for
 // writing.
 func (l *Locker) storedKind() backend.Kind {
+	if cl := l.lent(); cl != nil {
+		return backend.Write
+	}
+	return l.kind
+}
+
+// lent returns what readers of this client share that was claimed for writing, if the Locker is that
+// of readers. The store knows of a writer only.
+func (l *Locker) lent() *claim {
+	if !rules[l.kind].shared {
+		return nil
+	}
 	c := l.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o := c.objectLocked(l.kind, l.name); rules[l.kind].shared && o != nil && o.reading != nil && o.reading.lent != nil {
-		return o.reading.lent.kind
+	if o := c.objectLocked(l.kind, l.name); o != nil && o.reading != nil {
+		return o.reading.lent
 	}
-	return l.kind
+	return nil
 }
 
 func (l *Locker) lookFor(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {

@@ -26,7 +26,8 @@ import (
 // calls Lock and RLock of one RWLocker in one goroutine waits for himself, as with sync.RWMutex.
 //
 // Each side answers for itself, and is forced by itself: [Locker.IsLocked] of the reader is false while somebody writes, and ForceUnlock of one
-// frees nothing while only the other is held.
+// frees nothing while only the other is held. What has passed from a writer to readers of its client is a writer's to all other clients, and to the
+// writing side; to the reading side of that client it is what its readers have, and is forced by it.
 //
 // A plain or fenced lock of the same name is another lock, which a store can't keep beside this one: [ErrConflict].
 // Making an RWLocker is cheap and does no I/O. It is safe for concurrent use, and must not be copied.

@@ -917,6 +917,75 @@ func lending(t *testing.T, b *scripted, opts ...Option) (c *Client, h *Hold) {
 	return c, <-reading
 }
 
+// The reading side of a client answers for those of its readers who share what was claimed for writing, and forces
+// them. To others they are a writer.
+func TestTheReadingSideOfWhatIsLent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		c, h := lending(t, b, WithHandover(time.Minute))
+		other := New(b.Backend, quiet())
+		defer other.Close()
+		wantSide := func(who string, l *Locker, want bool, kind backend.Kind) {
+			t.Helper()
+			if locked, err := l.IsLocked(t.Context()); locked != want || err != nil {
+				t.Errorf("%s: IsLocked = %v, %v", who, locked, err)
+			}
+			if ttl, err := l.TTL(t.Context()); ttl > 0 != want || err != nil {
+				t.Errorf("%s: TTL = %v, %v", who, ttl, err)
+			}
+			holders, err := l.Holders(t.Context())
+			if err != nil || len(holders) > 0 != want || want && (len(holders) > 1 || holders[0].ID != h.HolderID() || holders[0].Kind != kind) {
+				t.Errorf("%s: Holders = %+v, %v", who, holders, err)
+			}
+		}
+		wantSide("this client's readers", c.RWLocker("x").Reader(), true, backend.Write)
+		wantSide("its writers", c.RWLocker("x").Writer(), true, backend.Write)
+		wantSide("another's readers", other.RWLocker("x").Reader(), false, backend.Read)
+		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); ok || err != nil {
+			t.Errorf("another's readers: ForceUnlock = %v, %v", ok, err)
+		}
+		if ok, err := c.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil || !over(h.Lost()) {
+			t.Errorf("ForceUnlock = %v, %v; the reader has lost it: %v", ok, err, over(h.Lost()))
+		}
+		wantFree(t, other, "x")
+		wantSide("this client's readers when it is forced", c.RWLocker("x").Reader(), false, backend.Read)
+	})
+}
+
+// The same while it is downgraded: the store is asked about what it was, and answers when it is that no more.
+func TestTheReadingSideDuringADowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lookedAt, forced atomic.Bool
+		wait := func(once *atomic.Bool) {
+			if !once.Swap(true) {
+				time.Sleep(2 * DefaultHandover)
+			}
+		}
+		b := &scripted{
+			Backend: membackend.New(),
+			look: func(do func() (backend.LookResult, error)) (backend.LookResult, error) {
+				wait(&lookedAt)
+				return do()
+			},
+			force: func(do func() (backend.ForceReleaseResult, error)) (backend.ForceReleaseResult, error) {
+				wait(&forced)
+				return do()
+			},
+		}
+		c, h := lending(t, b)
+		l := c.RWLocker("x").Reader()
+		if locked, err := l.IsLocked(t.Context()); !locked || err != nil {
+			t.Errorf("IsLocked = %v, %v", locked, err)
+		}
+		must(t, h.Release(t.Context()))
+		c, h = lending(t, b)
+		l = c.RWLocker("x").Reader()
+		if ok, err := l.ForceUnlock(t.Context()); !ok || err != nil || !over(h.Lost()) {
+			t.Errorf("ForceUnlock = %v, %v; the reader has lost it: %v", ok, err, over(h.Lost()))
+		}
+	})
+}
+
 // A downgrade is answered late: what is relied on counts from when it was asked for, and not from a renewal of the write since.
 func TestADowngradeThatIsAnsweredLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -20,6 +20,7 @@ type scripted struct {
 	release func(req backend.ReleaseRequest, do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error)
 	renew   func(req backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error)
 	force   func(do func() (backend.ForceReleaseResult, error)) (backend.ForceReleaseResult, error)
+	look    func(do func() (backend.LookResult, error)) (backend.LookResult, error)
 }
 
 func (b *scripted) Open() backend.Session { return scriptedSession{b.Backend.Open(), b} }
@@ -59,6 +60,18 @@ func (s scriptedSession) ForceRelease(ctx context.Context, req backend.ForceRele
 		return do()
 	}
 	return s.b.force(do)
+}
+
+func (s scriptedSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	do := func() (backend.LookResult, error) { return s.Session.Look(ctx, req) }
+	if s.b.look == nil {
+		return do()
+	}
+	return s.b.look(do)
+}
+
+func (s scriptedSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+	return s.Session.(backend.Inspector).Inspect(ctx, req)
 }
 
 func (s scriptedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
