@@ -504,6 +504,39 @@ func TestALeadThatPanics(t *testing.T) {
 	}
 }
 
+// What lead re-enters and doesn't give back goes with the term, and is logged: else nobody would ever lead again.
+func TestALeadThatGivesBackLessThanItTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(logs)
+		clients := clientsOf(t, membackend.New(), 2, WithLogger(log.logger()))
+		l := clients[0].FencedLocker("x")
+		err := clients[0].Election("x").Run(t.Context(), func(ctx context.Context) error {
+			must(t, l.LockContext(ctx))
+			must(t, l.LockContext(ctx))
+			return nil
+		})
+		must(t, err)
+		synctest.Wait()
+		if n := log.count(notGivenBack, "x"); n != 1 {
+			t.Errorf("it was logged %d times", n)
+		}
+		next := campaigns(t.Context(), clients[1])
+		next.leads(t).leaves <- nil
+		must(t, next.ends(t))
+		synctest.Wait()
+		empty(t, clients[0])
+
+		cand := campaigns(t.Context(), clients[0])
+		first := cand.leads(t)
+		must(t, l.LockContext(first.ctx))
+		cand.Resign()
+		first.leaves <- nil
+		time.Sleep(DefaultLease)
+		cand.leads(t).leaves <- nil // once more
+		must(t, cand.ends(t))
+	})
+}
+
 // What lead does with its context is done by who leads, and nobody else is that.
 func TestACandidateIsAPartyOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,6 +26,8 @@ type stay struct {
 	locker *Locker
 	hold   *hold
 	ctx    context.Context
+	alone  bool // nobody else is the party of the hold: what is left of it after its function was forgotten
+	whole  bool // and is given back with it
 }
 
 // Acquire waits for the lock as [Locker.LockContext] does, and returns what it has got. In whose name it does
@@ -224,7 +226,8 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 // meanwhile, even if fn returned nil (it wraps [ErrLost]: test for that first, since fn's error may
 // be that of its context), or if the release failed. Whether ctx has ended by then makes no difference:
 // the release takes at most 5 s, or what is left of the lease. If the lock was not acquired the error
-// is an *Error whose Op is "do". If fn panics, what the release says is logged. Where it matters whether fn
+// is an *Error whose Op is "do". If fn panics, what the release says is logged. What fn has re-entered with its context, and not given back when it returns, keeps the lock, since
+// a goroutine that fn has started may be inside still: that is logged, unless it is an owner's, and given back with that context. Where it matters whether fn
 // ran, see [Locker.TryDo], or note it in fn: what fn returns may be such an error of another lock.
 func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
 	l.mustBeMade()
@@ -272,7 +275,7 @@ func (l *Locker) enterAs(ctx context.Context, who caller, o acquireOptions, opts
 	if err != nil {
 		return stay{}, err
 	}
-	return stay{l, h, ctx}, nil
+	return stay{locker: l, hold: h, ctx: ctx, alone: who.alone}, nil
 }
 
 // run calls fn while the lock is held, and releases it.
@@ -282,7 +285,7 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 	returned := false
 	defer func() {
 		ctx.end()
-		e := l.wrap("unlock", l.client.releaseWithin(withoutCancel(s.ctx), s.hold))
+		e := l.wrap("unlock", s.giveBack(withoutCancel(s.ctx)))
 		if e != nil && !returned {
 			l.client.warn("unlock, after a panic", "name", l.name, "err", e)
 		}
@@ -291,6 +294,49 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 	err = fn(ctx)
 	returned = true
 	return err
+}
+
+// giveBack gives back what a function was called for, which is over. Where it has re-entered the lock and
+// not given that back, the lock goes on being held: perhaps by a goroutine that it has started, so
+// that this is only logged, unless the whole is to be given back.
+func (s *stay) giveBack(ctx context.Context) error {
+	c := s.locker.client
+	err := c.releaseWithin(ctx, s.hold)
+	if err != nil || !s.alone {
+		return err
+	}
+	left := c.reportLeft(s.hold, s.whole)
+	for ; s.whole && left > 0; left-- {
+		if err := c.releaseWithin(ctx, s.hold); err == ErrNotHeld {
+			return nil // a goroutine that it has started has given it back just now
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reportLeft logs, and returns, how often a hold whose function has returned is still to be given back by
+// its party, which nobody else is: what it reads under a write, too.
+func (c *Client) reportLeft(h *hold, released bool) (left int) {
+	c.mu.Lock()
+	defer c.unlock()
+	if h.state == live {
+		left = int(h.count)
+	}
+	all := left
+	if r := c.presentLocked(h.claim).reader(h.party); r != nil && r != h && r.state == live {
+		all += int(r.count)
+	}
+	what := "a function has returned, and its lock stays held"
+	if released {
+		what = "a function has returned, and its lock is released"
+	}
+	if all > 0 {
+		c.warnLocked(what+": what it has re-entered isn't given back", "name", h.claim.object.name,
+			"kind", h.kind.String(), "holder", h.claim.owner, "count", all)
+	}
+	return left
 }
 
 // withoutCancel is [context.WithoutCancel], for less where ctx never ends.

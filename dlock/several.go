@@ -122,6 +122,9 @@ func (t *together) run(ctx context.Context, fn func(context.Context) error) (err
 		releaseParts(withoutCancel(ctx), t.parts, false)
 		for _, p := range t.parts {
 			p.notHeldAgain()
+			if p.err == nil && p.who.alone {
+				p.locker.client.reportLeft(p.h, false)
+			}
 			if p.err != nil && !returned {
 				p.locker.client.warn("unlock, after a panic", "name", p.locker.name, "err", p.error("unlock"))
 			}
