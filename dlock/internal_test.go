@@ -186,6 +186,23 @@ func TestErrOfDoContextLooksAtTheClock(t *testing.T) {
 	}
 }
 
+// A renewal is answered after the lease is over, before a timer has run: the hold is lost all the same.
+func TestARenewalThatIsAnsweredAfterItsLease(t *testing.T) {
+	c := New(membackend.New(), quiet())
+	defer c.Close()
+	h, err := c.Locker("x").Acquire(t.Context())
+	must(t, err)
+	c.mu.Lock()
+	cl := heldOf(c, "x").claim
+	cl.deadline.Store(1)
+	cl.renewing(cl.lease)
+	c.mu.Unlock()
+	c.renewed(cl, cl.kind, c.now(), cl.lease, backend.RenewResult{Held: true}, nil)
+	if !errors.Is(h.Err(), ErrLost) {
+		t.Errorf("a hold whose lease was over: %v", h.Err())
+	}
+}
+
 func TestNewID(t *testing.T) {
 	host, err := os.Hostname()
 	if err != nil {

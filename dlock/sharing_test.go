@@ -554,19 +554,23 @@ func TestNobodyJoinsAfterClose(t *testing.T) {
 	})
 }
 
+// lastLeaves has the only plain reader leave as releaseShared does, as far as to where it lets others go first.
+func lastLeaves(c *Client, rw *RWLocker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.objectLocked(backend.Read, rw.Name()).reader(party(rw.reader.plain))
+	c.dropLocked(h)
+	rw.reader.plain.hold = nil
+	h.state = released
+	h.claim.more.holds--
+}
+
 // Between the last reader's leaving and the release somebody may join: not if the lock was forced in that moment.
 func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 		rw := c.RWLocker("x")
 		rw.RLock()
-		c.mu.Lock()
-		o := c.objectLocked(backend.Read, "x")
-		h := o.reader(party(rw.reader.plain))
-		c.dropLocked(h) // as releaseShared does, before it lets others go first
-		rw.reader.plain.hold = nil
-		h.state = released
-		h.claim.more.holds--
-		c.mu.Unlock()
+		lastLeaves(c, rw)
 		if ok, err := rw.Reader().ForceUnlock(t.Context()); !ok || err != nil {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
 		}
@@ -574,6 +578,27 @@ func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
 		if h, err := c.share(a); h != nil || err != nil {
 			t.Error("somebody joins what this client itself has forced")
 		}
+		time.Sleep(2 * DefaultLease)
+		empty(t, c)
+	})
+}
+
+// Between the last reader's leaving and the release this client gets to write: the read was lost, and nobody joins it
+// beside the write.
+func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
+	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		rw := c.RWLocker("x")
+		rw.RLock()
+		lastLeaves(c, rw)
+		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatalf("ForceUnlock = %v, %v", ok, err)
+		}
+		mustTry(t, rw.Writer())
+		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
+		if h, err := c.share(a); h != nil || err != nil {
+			t.Error("somebody reads beside a writer")
+		}
+		rw.Unlock()
 		time.Sleep(2 * DefaultLease)
 		empty(t, c)
 	})
