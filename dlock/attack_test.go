@@ -320,6 +320,117 @@ func TestALoggerThatHangs(t *testing.T) {
 }
 
 // Under nothing but contention, TryLock of a shared Locker says true or false.
+// A stubborn context takes its time, from some moment on, when it is asked for a value.
+type stubborn struct {
+	context.Context
+	from atomic.Bool
+	goOn chan struct{}
+}
+
+func (s *stubborn) Value(key any) any {
+	if s.from.Load() {
+		<-s.goOn
+	}
+	return s.Context.Value(key)
+}
+
+// The context of one caller hangs when what comes from it is over. Everybody else hears of his loss, and Close returns.
+func TestAContextThatHangs(t *testing.T) {
+	for name, test := range map[string]struct {
+		end      func(c *Client)
+		acquired func(ctx context.Context, c *Client) (*Hold, error)
+	}{
+		"a loss": {
+			end: func(*Client) { time.Sleep(time.Second) },
+			acquired: func(ctx context.Context, c *Client) (*Hold, error) {
+				return c.Locker("a").Acquire(ctx, Lease(time.Second))
+			},
+		},
+		"a loss of several": {
+			end: func(*Client) { time.Sleep(time.Second) },
+			acquired: func(ctx context.Context, c *Client) (*Hold, error) {
+				return All(lockers(c, "a", "A")...).Acquire(ctx, Lease(time.Second))
+			},
+		},
+		"the end of the client": {
+			end:      func(c *Client) { c.Close() },
+			acquired: func(ctx context.Context, c *Client) (*Hold, error) { return c.Locker("a").Acquire(ctx) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := New(membackend.New(), quiet())
+				s := &stubborn{Context: t.Context(), goOn: make(chan struct{})}
+				first, err := test.acquired(s, c)
+				must(t, err)
+				contexts, lost := []context.Context{first.Context()}, first.Lost()
+				for i := range 5 {
+					h, err := c.Locker(fmt.Sprint(i)).Acquire(t.Context(), Lease(time.Second))
+					must(t, err)
+					contexts = append(contexts, h.Context())
+				}
+				s.from.Store(true)
+				began := time.Now()
+				test.end(c)
+				if took := time.Since(began); took > closePatience {
+					t.Errorf("it takes %v", took)
+				}
+				select {
+				case <-lost:
+				default:
+					t.Error("the channel of whose context hangs is open")
+				}
+				for i, ctx := range contexts {
+					select {
+					case <-ctx.Done():
+					default:
+						t.Errorf("context %d goes on", i)
+					}
+				}
+				close(s.goOn)
+				c.Close()
+			})
+		})
+	}
+}
+
+// The context of a call hangs as its attempt is left, since its owner got in by another call. That one doesn't wait for it.
+func TestAContextThatHangsInAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		hangs := func(ctx context.Context, _ backend.AcquireRequest, _ func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			<-ctx.Done()
+			return backend.AcquireResult{}, ctx.Err()
+		}
+		b.acquire = hangs
+		c, owner := New(b, quiet()), NewOwner()
+		s := &stubborn{Context: t.Context(), goOn: make(chan struct{})}
+		left := make(chan error)
+		go func() { left <- c.Locker("x").LockContext(WithOwner(s, owner)) }()
+		synctest.Wait()
+		b.mu.Lock()
+		b.acquire = nil
+		b.mu.Unlock()
+		s.from.Store(true)
+		tried := make(chan struct{})
+		go func() {
+			defer close(tried)
+			if ok, err := c.Locker("x").TryLock(WithOwner(t.Context(), owner)); !ok || err != nil {
+				t.Errorf("TryLock = %v, %v", ok, err)
+			}
+		}()
+		select {
+		case <-tried:
+		case <-time.After(time.Minute):
+			t.Error("TryLock waits for the context of another call")
+		}
+		close(s.goOn)
+		must(t, <-left)
+		<-tried
+		c.Close()
+	})
+}
+
 func TestTryLockOfASharedLockerUnderContention(t *testing.T) {
 	c := New(membackend.New(), quiet())
 	defer c.Close()

@@ -382,7 +382,7 @@ func (d *holdContext) Value(key any) any {
 // inside returns the context for what is done while h is held.
 func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := withCancelCause(ctx)
 	d := &holdContext{Context: ctx, id: id, line: &lifeline{cancel}}
 	c.mu.Lock()
 	defer c.unlock()

@@ -30,7 +30,7 @@ func (t *together) inside(ctx context.Context) *several {
 		s.names[i] = identity{party: p.h.party, client: p.locker.client, hold: p.h, outer: outer}
 		outer = &s.names[i]
 	}
-	s.Context, s.end = context.WithCancelCause(ctx)
+	s.Context, s.end = withCancelCause(ctx)
 	end, lost, once := s.end, s.lost, new(sync.Once)
 	s.line = &lifeline{func(cause error) {
 		if cause != ErrNotHeld { // somebody has given back more than he took

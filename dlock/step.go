@@ -105,6 +105,49 @@ func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel() }
 }
 
+// withCancelCause is [context.WithCancelCause] for contexts that are ended in any goroutine: that doesn't hang because the
+// context of a caller does.
+func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	if ctx.Done() != nil {
+		ctx = gate{ctx, ctx.Value(cancelKey)}
+	}
+	return context.WithCancelCause(ctx)
+}
+
+// A gate is a caller's context that is asked only once, by the caller, what a cancel asks the parent of a context.
+type gate struct {
+	context.Context
+	parent any // under cancelKey
+}
+
+func (g gate) Value(key any) any {
+	if key == cancelKey {
+		return g.parent
+	}
+	return g.Context.Value(key)
+}
+
+// cancelKey is the key for which a cancel asks. Package context doesn't say which that is.
+var cancelKey = func() any {
+	never, stop := context.WithCancel(context.Background())
+	defer stop()
+	p := &probe{Context: never}
+	_, cancel := context.WithCancel(p)
+	cancel()
+	return p.asked
+}()
+
+// A probe notes for which key it was asked last.
+type probe struct {
+	context.Context
+	asked any
+}
+
+func (p *probe) Value(key any) any {
+	p.asked = key
+	return nil
+}
+
 // closing is the context of a client, with the values of a caller's.
 type closing struct {
 	context.Context

@@ -547,7 +547,8 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	if (a.variable() != nil && !rules[a.kind].placed) || c.prompt {
 		return c.attempt(ctx, a)
 	}
-	ctx, cut := context.WithCancel(ctx)
+	ctx, cancel := withCancelCause(ctx)
+	cut := func() { cancel(nil) }
 	defer cut()
 	c.mu.Lock()
 	a.cut = cut
