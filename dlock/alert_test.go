@@ -77,20 +77,28 @@ func TestAlerts(t *testing.T) {
 		of   func(*Client) *Locker
 		opts []AcquireOption
 	}{
-		"plain":       {of: func(c *Client) *Locker { return c.Locker("x") }},
-		"fixed lease": {of: func(c *Client) *Locker { return c.Locker("x") }, opts: []AcquireOption{Lease(time.Hour)}},
-		"fenced":      {of: func(c *Client) *Locker { return c.FencedLocker("x") }},
-		"fair":        {of: func(c *Client) *Locker { return c.FairLocker("x") }},
-		"write":       {of: func(c *Client) *Locker { return c.RWLocker("x").Writer() }},
-		"read":        {of: func(c *Client) *Locker { return c.RWLocker("x").Reader() }},
-		"permits":     {of: permits},
+		"plain":                            {of: func(c *Client) *Locker { return c.Locker("x") }},
+		"fixed lease":                      {of: func(c *Client) *Locker { return c.Locker("x") }, opts: []AcquireOption{Lease(time.Hour)}},
+		"fenced":                           {of: func(c *Client) *Locker { return c.FencedLocker("x") }},
+		"fair":                             {of: func(c *Client) *Locker { return c.FairLocker("x") }},
+		"write":                            {of: func(c *Client) *Locker { return c.RWLocker("x").Writer() }},
+		"read":                             {of: func(c *Client) *Locker { return c.RWLocker("x").Reader() }},
+		"permits":                          {of: permits},
+		"permits of nobody knows how many": {of: permits, opts: []AcquireOption{Lease(time.Hour)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withAlerts(t, func(t *testing.T, store *alerting, c, other *Client) {
 				acquire := test.of(c).Acquire
-				if name == "permits" {
+				switch name {
+				case "permits":
 					acquire = func(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 						return c.Semaphore("x", 3).Acquire(ctx, 2, opts...)
+					}
+				case "permits of nobody knows how many":
+					acquire = func(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
+						_, err := other.Semaphore("x", 3).Acquire(ctx, 1, opts...)
+						must(t, err)
+						return c.Semaphore("x", 0).Acquire(ctx, 2, opts...)
 					}
 				}
 				h, err := acquire(t.Context(), test.opts...)

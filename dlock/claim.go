@@ -619,9 +619,11 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 	return backend.RenewRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, Permits: n}
 }
 
+// lookRequest asks about the claim itself. A store that has lost it may no longer know how many permits there are.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner}
-	req.Permits, req.Limit = cl.permits()
+	n, limit := cl.permits()
+	req.Permits, req.Limit = n, max(n, limit)
 	return req
 }
 
