@@ -608,10 +608,13 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	if cl.kind != req.Kind {
 		return false // it has been downgraded, and what was asked about given back
 	}
+	if isDisplaced(err) {
+		res, err = backend.LookResult{}, nil
+	}
 	if err == nil && res.Count == 0 && !cl.dead {
 		lost(cl)
 	}
-	return err == nil || cl.dead || c.now() >= cl.until()
+	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.until()
 }
 
 // attemptRequest asks for the lock. Who goes on waiting may leave a note of that.
@@ -759,12 +762,12 @@ func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.Acq
 	switch {
 	case h.state == forsaken:
 		return ErrClosed
-	case h.state == live && err != nil:
+	case h.state == live && err != nil && !isDisplaced(err):
 		return err
 	}
 	// The store says that the hold is gone, or our own clock said so meanwhile.
 	w := gone
-	if err != nil {
+	if err != nil && !isDisplaced(err) {
 		w = c.ranOutLocked(cl, c.now())
 	}
 	c.loseLocked(h, w)

@@ -17,8 +17,10 @@ type alerting struct {
 	*membackend.Backend
 	alert func(name string)
 	down  atomic.Bool
-	looks atomic.Int64
-	first func() // is called in each look, before that
+
+	refuses atomic.Bool // to look
+	looks   atomic.Int64
+	first   func() // is called in each look, before that
 
 	acquired func() // is called in each acquisition, after that
 }
@@ -55,8 +57,13 @@ func (s *alertingSession) Look(ctx context.Context, req backend.LookRequest) (ba
 	if s.b.down.Load() {
 		return backend.LookResult{}, errSevered
 	}
+	if s.b.refuses.Load() {
+		return backend.LookResult{}, errNoPermission
+	}
 	return s.Session.Look(ctx, req)
 }
+
+var errNoPermission = &backend.Error{Kind: backend.Refused, Err: errors.New("NOPERM")}
 
 // withAlerts runs a test with a client that is alerted, and another that takes its locks away.
 func withAlerts(t *testing.T, test func(t *testing.T, store *alerting, c, other *Client)) {

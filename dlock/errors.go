@@ -104,6 +104,11 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
+// isDisplaced says whether an error about a claim means that the store has it no more: something else is under its name.
+func isDisplaced(err error) bool {
+	return backend.KindOf(err) == backend.Refused && errors.Is(err, ErrConflict)
+}
+
 // both returns an error that is each of two, one of which may be nil, in one line.
 func both(a, b error) error {
 	switch {

@@ -340,3 +340,76 @@ func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 		must(t, rw.Writer().UnlockContext(ctx))
 	})
 }
+
+// A store that has lost a lock may have something else under its name by then. Whatever finds that finds a loss.
+func TestWhatIsSomethingElseByNowIsLost(t *testing.T) {
+	for name, find := range map[string]func(t *testing.T, ctx context.Context, l *Locker) error{
+		"a renewal": func(t *testing.T, ctx context.Context, l *Locker) error {
+			began := time.Now()
+			<-l.Lost(ctx)
+			if told := time.Since(began); told > DefaultLease/2 {
+				t.Errorf("told after %v", told)
+			}
+			return l.UnlockContext(ctx)
+		},
+		"an alert": func(t *testing.T, ctx context.Context, l *Locker) error {
+			began := time.Now()
+			l.client.alerted("x")
+			<-l.Lost(ctx)
+			if told := time.Since(began); told > 0 {
+				t.Errorf("told after %v", told)
+			}
+			return l.UnlockContext(ctx)
+		},
+		"a re-entry":        func(t *testing.T, ctx context.Context, l *Locker) error { return l.LockContext(ctx) },
+		"a partial release": func(t *testing.T, ctx context.Context, l *Locker) error { return l.UnlockContext(ctx) },
+		"the last release": func(t *testing.T, ctx context.Context, l *Locker) error {
+			h := l.present(l.caller(ctx))
+			l.client.mu.Lock()
+			h.count = 1 // and the store, where it is 2, has lost both
+			l.client.mu.Unlock()
+			return l.UnlockContext(ctx)
+		},
+	} {
+		for kind, of := range map[string]func(c *Client) *Locker{
+			"plain": func(c *Client) *Locker { return c.Locker("x") },
+			"write": func(c *Client) *Locker { return c.RWLocker("x").Writer() },
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := membackend.New()
+					c, other := New(store, quiet()), New(store, quiet())
+					defer c.Close()
+					defer other.Close()
+					ctx, l := WithOwner(t.Context(), NewOwner()), of(c)
+					must(t, l.LockContext(ctx))
+					must(t, l.LockContext(ctx))
+					store.Wipe()
+					theirs, err := other.Semaphore("x", 1).Acquire(t.Context(), 1)
+					must(t, err)
+					err = find(t, ctx, l)
+					if got, ok := errors.AsType[*Loss](err); !ok || got.Reason != LossGone {
+						t.Errorf("%v, want a loss of what is gone", err)
+					}
+					must(t, theirs.Err())
+					must(t, theirs.Release(t.Context()))
+				})
+			})
+		}
+	}
+}
+
+// A store that refuses to say whether it has a lock is asked once.
+func TestALookThatIsRefusedIsNotRepeated(t *testing.T) {
+	withAlerts(t, func(t *testing.T, store *alerting, c, other *Client) {
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		store.refuses.Store(true)
+		store.alert("x")
+		time.Sleep(time.Minute)
+		if n := store.looks.Load(); n != 1 || h.Err() != nil {
+			t.Errorf("%d looks, and the lock: %v", n, h.Err())
+		}
+		must(t, h.Release(t.Context()))
+	})
+}

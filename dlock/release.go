@@ -220,7 +220,7 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) err
 		return nil
 	case !c.checkLocked(h):
 		return ErrLost
-	case err != nil:
+	case err != nil && !isDisplaced(err):
 		if backend.KindOf(err) == backend.Unknown {
 			cl.doubted(asked)
 		}
@@ -384,6 +384,9 @@ func (c *Client) drainOn(ctx context.Context, cl *claim, lease time.Duration, as
 	var tries backoff
 	sent := false // a release of ours may have been carried out
 	for ; ; res, err = c.sendRelease(ctx, cl, lease, ask) {
+		if isDisplaced(err) {
+			res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil
+		}
 		switch {
 		case err == nil && (res.Outcome == backend.Freed || res.Outcome == backend.Kept):
 			return res, nil
@@ -474,6 +477,9 @@ func (c *Client) releaseOnce(ctx context.Context, cl *claim, lease time.Duration
 		res, err = here(ctx, c, backend.Session.Release, req)
 	} else {
 		res, err = aside(ctx, c, func() {}, backend.Session.Release, req)
+	}
+	if isDisplaced(err) {
+		res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil
 	}
 	switch {
 	case err != nil:

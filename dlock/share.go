@@ -434,7 +434,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	defer c.unlock()
 	cl.asked()
 	switch {
-	case err == nil && !res.Held:
+	case err == nil && !res.Held, isDisplaced(err):
 		c.loseLocked(h, gone)
 	case err != nil && h.state == live:
 		return err

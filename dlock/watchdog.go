@@ -265,6 +265,8 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 		// Its last release has begun, or it is lost for good: no answer changes that.
 	case cl.kind != kind:
 		// It was downgraded meanwhile, and what was asked about is given back.
+	case isDisplaced(err):
+		c.goneLocked(cl)
 	case err != nil:
 		c.troubledLocked(cl, why{err: err})
 		c.scheduleLocked(&cl.alarm, min(cl.alarm.at, c.next(cl, now, 16)))
