@@ -424,7 +424,7 @@ func (c *Client) lostChannel(h *hold) <-chan struct{} {
 	c.checkLocked(h)
 	t := h.watchedLocked()
 	if len(t.over) == 0 {
-		t.over = []*notice{{over: make(chan struct{})}}
+		t.over = []*notice{h.noticeFor()}
 		if h.state == lost || h.state == forsaken {
 			t.over[0].give()
 		}

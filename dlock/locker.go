@@ -325,7 +325,8 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 }
 
 // Lost returns a channel that is closed when the caller's present hold is lost or the client is
-// closed. It is closed already if the caller doesn't hold the lock, and never closed by an unlock.
+// closed. It is closed already if the caller doesn't hold the lock, and never closed by an unlock. Plain calls that read
+// through one Locker at the same time can't be told apart: where a read of one of them is lost, others may be told, too.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	if h := l.present(l.caller(ctx)); h != nil {

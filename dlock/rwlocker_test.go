@@ -358,6 +358,51 @@ func TestPlainReadersOfDifferentAge(t *testing.T) {
 	})
 }
 
+// Readers of one Locker overlap all the time, and each wants to know of a loss. What those have asked for who have left takes
+// no more room after a thousand of them, and who stays is told.
+func TestPlainReadersThatOverlapAllTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other := New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		rw := c.RWLocker("x")
+		rw.RLock()
+		early := rw.Reader().Lost(t.Context())
+		var late <-chan struct{}
+		for range 1000 {
+			time.Sleep(2 * c.handover)
+			rw.RLock() // before the last one has left
+			late = rw.Reader().Lost(t.Context())
+			rw.RUnlock()
+		}
+		n := 0
+		c.mu.Lock()
+		for h := range c.holdsLocked() {
+			if h.watchers != nil {
+				n += len(h.watchers.over)
+			}
+		}
+		c.mu.Unlock()
+		if n > 2*mostNotices {
+			t.Errorf("one reader is left, and %d channels to be closed", n)
+		}
+		if isClosed(early) || isClosed(late) {
+			t.Error("a channel is closed though nothing is lost")
+		}
+		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil {
+			t.Fatalf("ForceUnlock = %v, %v", ok, err)
+		}
+		time.Sleep(DefaultLease)
+		if !isClosed(early) || !isClosed(late) {
+			t.Error("a channel is open though all is lost")
+		}
+		if err := rw.Reader().UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestFencedLockers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()

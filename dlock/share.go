@@ -356,7 +356,28 @@ func (c *Client) bequeathLocked(h *hold) {
 		return
 	}
 	t := heir.watchedLocked()
-	t.over = append(t.over, h.watchers.over...)
+	for _, n := range h.watchers.over {
+		if !slices.Contains(t.over, n) {
+			t.over = append(t.over, n)
+		}
+	}
+}
+
+// mostNotices is how many notices a hold has before those who come later share one of them. Each may be of somebody who
+// reads still, and nobody knows of whom.
+const mostNotices = 8
+
+// noticeFor returns the notice for whoever is the first to ask about a hold: one of his own, or that of a hold of the same
+// party which has many already. What is lost of these two then counts as lost for both.
+func (h *hold) noticeFor() *notice {
+	if rules[h.kind].shared && h.state == live {
+		for _, other := range h.claim.object.readers() {
+			if other.party == h.party && other.watchers != nil && len(other.watchers.over) >= mostNotices {
+				return other.watchers.over[0]
+			}
+		}
+	}
+	return &notice{over: make(chan struct{})}
 }
 
 // releaseClaimLocked releases a shared claim that its last holder has left, unless somebody joins it before
