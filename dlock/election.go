@@ -76,12 +76,23 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 	var tries backoff
 	for {
 		won, err := l.enterAs(ctx, caller{party: NewOwner(), alone: true}, acquireOptions{}, nil)
-		if err == nil || isHopeless(err) || c.over(ctx) != nil {
+		why := c.over(ctx)
+		switch {
+		case err == nil:
+			return won, nil
+		case why != nil && !says(err, ctx):
+			return won, both(why, err) // what the store said came as ctx ended
+		case why != nil || isHopeless(err):
 			return won, err
 		}
 		c.warn("cannot campaign yet", "name", l.name, "err", err)
 		c.pause(ctx, tries.next(firstReport, longestReport))
 	}
+}
+
+// says says whether an error tells that the client is closed, or how ctx has ended.
+func says(err error, ctx context.Context) bool {
+	return errors.Is(err, ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) && errors.Is(err, context.Cause(ctx))
 }
 
 // serve has lead do what it does while it leads, gives the lock back, and says whether that was all.

@@ -672,6 +672,38 @@ func TestACampaignGoesOnWhileTheStoreRefuses(t *testing.T) {
 	})
 }
 
+// Run says that its context has ended also where the store refuses at that moment.
+func TestACampaignThatEndsAsTheStoreRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cause := errors.New("enough")
+		for name, test := range map[string]struct {
+			end  func(cancel context.CancelCauseFunc)
+			want []error
+		}{
+			"cancelled":      {func(cancel context.CancelCauseFunc) { cancel(nil) }, []error{context.Canceled, ErrUnavailable, errNoPermission}},
+			"with its cause": {func(cancel context.CancelCauseFunc) { cancel(cause) }, []error{context.Canceled, cause, ErrUnavailable}},
+		} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			b := &hooked{Backend: membackend.New()}
+			b.acquire = func(context.Context, backend.AcquireRequest, func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+				test.end(cancel)
+				return backend.AcquireResult{}, errNoPermission
+			}
+			c := New(b, quiet())
+			err := c.Election("x").Run(ctx, func(context.Context) error { return nil })
+			for _, want := range test.want {
+				if !errors.Is(err, want) {
+					t.Errorf("%s: Run = %v, want %v", name, err, want)
+				}
+			}
+			if n := strings.Count(err.Error(), context.Canceled.Error()); n != 1 {
+				t.Errorf("%s: Run says %d times that it is cancelled: %v", name, n, err)
+			}
+			c.Close()
+		}
+	})
+}
+
 // A release that the store doesn't confirm is an error, as that of a Do is, of who was done; who campaigns again leaves it to the log.
 func TestALeaderWhoseReleaseFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
