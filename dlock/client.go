@@ -66,7 +66,7 @@ type Client struct {
 	forgot     bool                         // some of these were dropped
 	spare      *queue                       // for the next that is needed
 	crowds     map[lockKey]*crowd           // other clients that are to come first
-	streaks    map[lockKey]streak           // of late
+	streaks    streaks                      // of late
 	takeBacks  takeBacks
 	alarms     alarms      // by time: what is due
 	timer      *time.Timer // runs ring at the first of these
@@ -96,7 +96,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 		epoch:    time.Now(),
 		lost:     make(map[lostKey][]*hold),
 		crowds:   make(map[lockKey]*crowd),
-		streaks:  make(map[lockKey]streak),
+		streaks:  newStreaks(),
 	}
 	for f := range c.objects {
 		c.objects[f] = make(map[string]*object)

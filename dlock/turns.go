@@ -20,7 +20,7 @@ const (
 	longestPauseInStreak = 2 * shortestWait
 	shortStreak          = 4                 // turns, after which it is asked ...
 	longStreak           = 10 * shortestWait // ... or after that time
-	mostStreaks          = 256               // that are remembered
+	mostStreaks          = 128               // that are surely remembered; at most twice as many are
 )
 
 // asksWhoWaitsLocked says whether a last release asks the store whether others wait for the lock: where
@@ -30,7 +30,7 @@ func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 		return false
 	}
 	key := cl.object.key()
-	s, known := c.streaks[key]
+	s, known := c.streaks.of(key)
 	goesOn := known && cl.began-s.last <= longestPauseInStreak
 	if !goesOn {
 		s = streak{began: cl.began}
@@ -42,11 +42,31 @@ func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 		s.began = now
 	}
 	s.last = now
-	if !known && len(c.streaks) >= mostStreaks {
-		clear(c.streaks)
-	}
-	c.streaks[key] = s
+	c.streaks.note(key, s)
 	return ask
+}
+
+// streaks are those of the names that were locked last, at least mostStreaks of them: others come and go in between.
+type streaks struct{ young, old map[lockKey]streak }
+
+func newStreaks() streaks {
+	return streaks{make(map[lockKey]streak), make(map[lockKey]streak)}
+}
+
+func (all *streaks) of(key lockKey) (s streak, known bool) {
+	if s, known = all.young[key]; !known {
+		s, known = all.old[key]
+	}
+	return s, known
+}
+
+// note remembers a streak, and forgets many that are older.
+func (all *streaks) note(key lockKey, s streak) {
+	if _, known := all.young[key]; !known && len(all.young) >= mostStreaks {
+		all.young, all.old = all.old, all.young
+		clear(all.young)
+	}
+	all.young[key] = s
 }
 
 // A crowd is the other clients that wait for a lock which this client has had. It is forgotten when

@@ -351,12 +351,35 @@ func TestWhoIsAloneHardlyAsks(t *testing.T) {
 				if share := float64(*b.asked) / float64(*b.releases); share > test.share {
 					t.Errorf("%d of %d releases ask who waits", *b.asked, *b.releases)
 				}
-				if len(c.streaks) > mostStreaks {
-					t.Errorf("%d streaks are remembered", len(c.streaks))
+				if n := len(c.streaks.young) + len(c.streaks.old); n > 2*mostStreaks {
+					t.Errorf("%d streaks are remembered", n)
 				}
 			})
 		})
 	}
+}
+
+// A name that is locked again and again is remembered though many others come in between each time.
+func TestAStreakBesideManyNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := asking{membackend.New(), new(int), new(int)}
+		c := New(b, quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		const turns, others = 200, 80 // each of which takes a moment
+		for i := range turns * others {
+			if i%others == 0 {
+				l.Lock()
+				l.Unlock()
+			}
+			other := c.Locker(fmt.Sprint(i))
+			other.Lock()
+			other.Unlock()
+		}
+		if least := turns / (2 * shortStreak); *b.asked < least {
+			t.Errorf("%d of %d turns ask who waits, want %d", *b.asked, turns, least)
+		}
+	})
 }
 
 // Who waits for long enough lets others come first, also where the wait is bounded.
