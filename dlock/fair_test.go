@@ -305,6 +305,27 @@ func TestWhoDoesNotWaitStaysBehindTheLine(t *testing.T) {
 	})
 }
 
+// What the store gives to the first in line lasts for a moment, and for the whole lease once a third of that is over.
+func TestAGrantIsRenewedForTheWholeLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clients := fairClients(t, membackend.New(), 2)
+		first, err := clients[0].FairLocker("x").Acquire(t.Context())
+		must(t, err)
+		time.AfterFunc(time.Second, func() { must(t, first.Release(t.Context())) })
+		h, err := clients[1].FairLocker("x").Acquire(t.Context())
+		must(t, err)
+		granted := time.Until(h.Until())
+		if granted > 5*time.Second {
+			t.Errorf("it was given for %v", granted)
+		}
+		time.Sleep(granted/3 + time.Millisecond)
+		if left := time.Until(h.Until()); left < promised(DefaultLease)-granted/3 {
+			t.Errorf("a third of that later it has %v", left)
+		}
+		must(t, h.Release(t.Context()))
+	})
+}
+
 // A grant that comes late is refused; one of an owner who has gone is nobody's.
 func TestLateGrants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
