@@ -465,7 +465,7 @@ func (c *Client) reentersLocked(a *acquisition) bool {
 // errHeld, remaining is how long the present hold would last.
 func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
 	at := c.attempting(a)
-	res, err := step(ctx, c, backend.Session.Acquire, c.attemptRequest(a, at.h.claim, at.lease))
+	res, err := c.acquireStep(ctx, at.h.claim, a.o.lease, c.attemptRequest(a, at.h.claim, at.lease))
 	return c.attempted(ctx, a, at, res, err)
 }
 
@@ -707,7 +707,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	cl.sending(now, c.stored(asked))
 	c.unlock()
 
-	res, err := step(ctx, c, backend.Session.Acquire, cl.acquireRequest(c.stored(asked), true))
+	res, err := c.acquireStep(ctx, cl, lease, cl.acquireRequest(c.stored(asked), true))
 
 	c.mu.Lock()
 	defer c.unlock()

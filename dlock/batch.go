@@ -19,9 +19,10 @@ type answered[Res any] struct {
 }
 
 // inBatch takes steps together, and returns what each has come to. The caller leaves as from a single step: those that have no answer by
-// then have an unknown outcome. heard is called at each answer, and told returns the context that a step is told with.
+// then have an unknown outcome. heard is called at each answer, late at those that come after that, and told returns the context that a
+// step is told with.
 func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req,
-	told func(i int) context.Context, heard func(Res, error)) []answered[Res] {
+	told func(i int) context.Context, heard func(Res, error), late func(i int, res Res, err error)) []answered[Res] {
 	all := make([]answered[Res], len(reqs))
 	if !c.begin() {
 		for i := range all {
@@ -32,7 +33,7 @@ func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batch
 	for i := range all {
 		all[i].err = errUnanswered
 	}
-	ctx, stop := c.untilClosed(ctx)
+	ctx, stop := c.bounded(ctx, patienceWith(c.lease))
 	defer stop()
 	began := c.now()
 	var mu sync.Mutex
@@ -46,6 +47,7 @@ func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batch
 		}
 		mu.Unlock()
 		if gone {
+			late(i, res, err)
 			return
 		}
 		heard(res, err)
@@ -138,7 +140,8 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 		reqs[i] = c.attemptRequest(j.a, j.at.h.claim, j.at.lease)
 	}
 	heard := func(res backend.AcquireResult, err error) { r.heard(err == nil && res.Acquired) }
-	for i, got := range inBatch(r, c, backend.Batcher.AcquireBatch, reqs, func(i int) context.Context { return sent[i].ctx }, heard) {
+	late := func(i int, res backend.AcquireResult, err error) { c.answeredLate(sent[i].at.h.claim, res, err) }
+	for i, got := range inBatch(r, c, backend.Batcher.AcquireBatch, reqs, func(i int) context.Context { return sent[i].ctx }, heard, late) {
 		j := sent[i]
 		_, err := c.attempted(j.ctx, j.a, j.at, got.res, got.err)
 		h, err := c.tried(j.a, err)
@@ -195,7 +198,8 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	}
 	var slow sync.WaitGroup
 	defer slow.Wait()
-	for i, got := range inBatch(ctx, c, backend.Batcher.ReleaseBatch, reqs, func(int) context.Context { return ctx }, func(backend.ReleaseResult, error) {}) {
+	for i, got := range inBatch(ctx, c, backend.Batcher.ReleaseBatch, reqs, func(int) context.Context { return ctx },
+		func(backend.ReleaseResult, error) {}, func(int, backend.ReleaseResult, error) {}) {
 		l := all[i]
 		finish := func() {
 			err := c.depart(ctx, l.d, func() (backend.ReleaseResult, error) { return got.res, got.err })

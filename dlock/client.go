@@ -46,6 +46,7 @@ type Client struct {
 	running sync.WaitGroup // goroutines of ours
 
 	acquisitions sync.Pool // of those that are over
+	patientSteps atomic.Pointer[patience]
 	patient      atomic.Pointer[patience]
 	forced       atomic.Uint64 // how many locks this client has forced
 	alerts       atomic.Uint64 // how often the store has said that one may be lost

@@ -259,9 +259,10 @@ func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.Lis
 	if _, ok := c.session.(backend.Lister); !ok {
 		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store, errors.ErrUnsupported)
 	}
-	res, err := step(ctx, c, func(s backend.Session, ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+	list := func(s backend.Session, ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 		return s.(backend.Lister).List(ctx, req)
-	}, req)
+	}
+	res, err := stepWithin(ctx, c, 0, nil, list, req) // it looks through all keys, and that takes as long as it takes
 	if err != nil {
 		return backend.ListResult{}, c.stepError(ctx, err)
 	}

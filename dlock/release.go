@@ -141,7 +141,7 @@ func (c *Client) releaseContext(ctx context.Context, h *hold, last bool) (contex
 	}
 	budget = min(budget, h.budget(c.now()))
 	if ctx == context.Background() && budget == longestRelease {
-		return c.patience(), func() {}
+		return c.patience(&c.patient, longestRelease), func() {}
 	}
 	return context.WithTimeoutCause(ctx, budget, errUnanswered)
 }
@@ -476,7 +476,7 @@ func (c *Client) releaseOnce(ctx context.Context, cl *claim, lease time.Duration
 	if req := c.lastRelease(cl, lease, false); c.leavable != nil {
 		res, err = here(ctx, c, backend.Session.Release, req)
 	} else {
-		res, err = aside(ctx, c, func() {}, backend.Session.Release, req)
+		res, err = aside(ctx, c, func() {}, nil, backend.Session.Release, req)
 	}
 	if isDisplaced(err) {
 		res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil

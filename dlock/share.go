@@ -487,7 +487,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	inner.sending(sent, lease)
 	c.unlock()
 
-	res, err := step(ctx, c, backend.Session.Acquire, inner.acquireRequest(lease, false))
+	res, err := c.acquireStep(ctx, inner, a.o.lease, inner.acquireRequest(lease, false))
 
 	c.mu.Lock()
 	defer c.unlock()

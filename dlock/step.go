@@ -4,25 +4,43 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// step runs one step of the store so that the caller can leave when its context ends or the client
-// is closed, whatever the store's client does. What it leaves behind has an unknown outcome. Where
-// steps never wait that is not needed.
-func step[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
+// step runs one step of the store so that the caller can leave when its context ends, when the client
+// is closed, or when it has taken too long, whatever the store's client does. What it leaves behind
+// has an unknown outcome. Where steps never wait that is not needed.
+func step[Req, Res any](ctx context.Context, c *Client, do doing[Req, Res], req Req) (Res, error) {
+	return stepWithin(ctx, c, patienceWith(c.lease), nil, do, req)
+}
+
+// acquireStep is a step that asks for a claim with that lease. What is granted when nobody waits for it any more is taken back.
+func (c *Client) acquireStep(ctx context.Context, cl *claim, lease time.Duration, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	if c.prompt {
+		return step(ctx, c, backend.Session.Acquire, req)
+	}
+	late := func(res backend.AcquireResult, err error) { c.answeredLate(cl, res, err) }
+	return stepWithin(ctx, c, patienceWith(lease), late, backend.Session.Acquire, req)
+}
+
+// doing is how a session takes a step.
+type doing[Req, Res any] = func(backend.Session, context.Context, Req) (Res, error)
+
+// stepWithin is step that is left after that time, unless that is 0. If it is answered then, late hears of it, unless that is nil.
+func stepWithin[Req, Res any](ctx context.Context, c *Client, patience time.Duration, late func(Res, error), do doing[Req, Res], req Req) (Res, error) {
 	if !c.tracesSteps {
-		return untraced(ctx, c, do, req)
+		return untraced(ctx, c, patience, late, do, req)
 	}
 	began := c.now()
-	res, err := untraced(ctx, c, do, req)
+	res, err := untraced(ctx, c, patience, late, do, req)
 	c.stepDone(ctx, req, began, err)
 	return res, err
 }
 
-func untraced[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
+func untraced[Req, Res any](ctx context.Context, c *Client, patience time.Duration, late func(Res, error), do doing[Req, Res], req Req) (Res, error) {
 	if c.prompt {
 		return do(c.session, ctx, req)
 	}
@@ -30,13 +48,13 @@ func untraced[Req, Res any](ctx context.Context, c *Client, do func(backend.Sess
 		var none Res
 		return none, &backend.Error{Kind: backend.Retry, Err: ErrClosed}
 	}
-	ctx, stop := c.untilClosed(ctx)
+	ctx, stop := c.bounded(ctx, patience)
 	defer stop()
 	if c.leavable != nil {
 		defer c.running.Done()
 		return here(ctx, c, do, req)
 	}
-	return aside(ctx, c, c.running.Done, do, req)
+	return aside(ctx, c, c.running.Done, late, do, req)
 }
 
 // begin counts what Close waits for, unless the client is closed.
@@ -50,7 +68,7 @@ func (c *Client) begin() bool {
 }
 
 // here runs a step that can be left.
-func here[Req, Res any](ctx context.Context, c *Client, do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
+func here[Req, Res any](ctx context.Context, c *Client, do doing[Req, Res], req Req) (Res, error) {
 	res, err := do(c.session, ctx, req)
 	return res, unanswered(ctx, err)
 }
@@ -63,23 +81,32 @@ func unanswered(ctx context.Context, err error) error {
 	return err
 }
 
-// aside runs a step in a goroutine, which calls done at its end, and returns early if ctx ends.
-func aside[Req, Res any](ctx context.Context, c *Client, done func(), do func(backend.Session, context.Context, Req) (Res, error), req Req) (Res, error) {
+// aside runs a step in a goroutine, which calls done at its end, and returns early if ctx ends: late hears of an answer that
+// comes after that, unless it is nil.
+func aside[Req, Res any](ctx context.Context, c *Client, done func(), late func(Res, error), do doing[Req, Res], req Req) (Res, error) {
 	type answer struct {
 		res Res
 		err error
 	}
-	answers := make(chan answer, 1)
+	answers, left := make(chan answer, 1), new(atomic.Bool)
 	go func() {
 		defer done()
 		res, err := do(c.session, ctx, req)
 		answers <- answer{res, err}
+		if late != nil && left.Load() {
+			select {
+			case a := <-answers: // nobody has it
+				late(a.res, a.err)
+			default:
+			}
+		}
 	}()
 	select {
 	case a := <-answers:
 		return a.res, unanswered(ctx, a.err)
 	case <-ctx.Done():
 	}
+	left.Store(true)
 	select {
 	case a := <-answers:
 		return a.res, unanswered(ctx, a.err)
@@ -87,6 +114,52 @@ func aside[Req, Res any](ctx context.Context, c *Client, done func(), do func(ba
 		var none Res
 		return none, errUnanswered
 	}
+}
+
+// answeredLate notes the answer to a request for a claim that came when nobody waited for it any more.
+func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
+	if err != nil || !res.Acquired {
+		return
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	cl.unsure = true
+	cl.horizon = max(cl.horizon, c.now())
+	if cl.dead && !cl.leaving {
+		c.takeBackLocked(cl)
+	}
+}
+
+// Steps are waited for as long as their answers may be of use, which is a lease, but not for very long where that is, nor for less
+// than a slow store needs to say no.
+const (
+	shortestPatience = time.Second
+	longestPatience  = DefaultLease
+)
+
+// patienceWith returns for how long a step is waited for that has to do with that lease.
+func patienceWith(lease time.Duration) time.Duration {
+	return min(max(lease, shortestPatience), longestPatience)
+}
+
+// bounded returns a context for a step, which ends with ctx, when the client is closed, and after that time, unless it is 0.
+func (c *Client) bounded(ctx context.Context, d time.Duration) (context.Context, func()) {
+	if end, ok := ctx.Deadline(); d == 0 || ok && time.Until(end) <= d {
+		return c.untilClosed(ctx)
+	}
+	if _, ok := ctx.(*patience); ok {
+		return c.untilClosed(ctx) // it ends in time
+	}
+	if ctx.Done() == nil && d == patienceWith(c.lease) {
+		p := c.patience(&c.patientSteps, d)
+		if ctx == context.Background() {
+			return p.untilClosed, func() {}
+		}
+		return closing{p.untilClosed, ctx}, func() {}
+	}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	stop := context.AfterFunc(c.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
 }
 
 // untilClosed returns a context that ends with ctx, and also when the client is closed.
@@ -161,7 +234,7 @@ func (c closing) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// A patience is a context that ends when an unlock has taken too long, with cause errUnanswered. Those
+// A patience is a context that ends when an unlock, or a step, has taken too long, with cause errUnanswered. Those
 // that begin at about the same time share one, and so need no timer each.
 type patience struct {
 	context.Context
@@ -169,20 +242,20 @@ type patience struct {
 	end         instant
 }
 
-// patience returns a context that ends after longestRelease, or up to an eighth of it earlier.
-func (c *Client) patience() *patience {
-	end := c.now() + longestRelease
-	if p := c.patient.Load(); p != nil && p.end >= end-longestRelease/8 {
+// patience returns a context that ends after that time, or up to an eighth of it earlier: the latest of its sort, if it will do.
+func (c *Client) patience(latest *atomic.Pointer[patience], d time.Duration) *patience {
+	end := c.now() + d
+	if p := latest.Load(); p != nil && p.end >= end-d/8 {
 		return p
 	}
 	forAll, endForAll := context.WithCancelCause(context.Background())
 	untilClosed, endUntilClosed := context.WithCancelCause(c.ctx)
-	time.AfterFunc(longestRelease, func() {
+	time.AfterFunc(d, func() {
 		endForAll(errUnanswered)
 		endUntilClosed(errUnanswered)
 	})
 	p := &patience{forAll, untilClosed, end}
-	c.patient.Store(p)
+	latest.Store(p)
 	return p
 }
 
