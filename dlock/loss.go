@@ -98,6 +98,7 @@ type why struct {
 	by     string
 	paused time.Duration
 	err    error
+	said   instant // when a log has last said that a renewal failed; 0: never
 }
 
 var gone = why{reason: LossGone}
@@ -154,6 +155,7 @@ func (c *Client) troubledLocked(cl *claim, w why) {
 	if c.troubles == nil {
 		c.troubles = make(map[*claim]why)
 	}
+	w.said = c.troubles[cl].said
 	c.troubles[cl] = w
 }
 

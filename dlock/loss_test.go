@@ -235,6 +235,56 @@ func TestFailedRenewalsAreNamed(t *testing.T) {
 	})
 }
 
+// Where a store hangs many renewals of a lock fail at once. That is one line in the log, and none once the lock isn't renewed again.
+func TestRenewalsThatFailTogether(t *testing.T) {
+	for name, test := range map[string]struct {
+		hangs time.Duration // for how long they do
+		want  int
+	}{
+		"before the end": {25 * time.Second, 1},
+		"at the end":     {promised(DefaultLease) - time.Millisecond, 0},
+		"for longer":     {time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log logs
+				b := &relay{Backend: membackend.New(), simple: true}
+				began, sent := time.Now(), atomic.Int64{}
+				b.set(func(ctx context.Context, op, _ string, do func()) error {
+					if op != "renew" {
+						do()
+						return nil
+					}
+					if sent.Add(1); time.Since(began) < test.hangs {
+						select {
+						case <-time.After(time.Until(began.Add(test.hangs))):
+						case <-ctx.Done():
+						}
+						return errSevered
+					}
+					return errSevered
+				})
+				c := New(b, WithLogger(log.logger()))
+				defer c.Close()
+				h, err := c.Locker("x").Acquire(t.Context())
+				must(t, err)
+				time.Sleep(test.hangs - time.Since(began) + time.Millisecond)
+				synctest.Wait()
+				c.log.mu.Lock()
+				text := log.lines.String()
+				c.log.mu.Unlock()
+				if n := sent.Load(); n < 3 {
+					t.Errorf("%d renewals hang at once", n)
+				}
+				if n := strings.Count(text, "renewals failed"); n != test.want {
+					t.Errorf("logged %d times, want %d:\n%s", n, test.want, text)
+				}
+				<-h.Lost()
+			})
+		})
+	}
+}
+
 // A renewal under way when the store says that it has a lock no more makes no difference to why that is lost.
 func TestWhatIsGoneIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -202,12 +202,14 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 			c.stepDone(ctx, reqs, sent, failed.first)
 		}
 		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent, Err: failed.first})
-		c.reportRenewals(&failed, len(batch))
+		c.reportRenewals(&failed, len(batch), sent)
 	})
 }
 
-// reportRenewals logs which locks couldn't be renewed, and how long they last, but for those that are over.
-func (c *Client) reportRenewals(failed *failures, of int) {
+// reportRenewals logs which locks couldn't be renewed with requests that were sent at that instant, and how long they last, but
+// for those that are over, or will be before they are renewed again, and for those of which it was logged since the requests were sent:
+// where a store hangs many fail at once.
+func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 	if len(failed.claims) == 0 || c.ctx.Err() != nil {
 		return
 	}
@@ -217,9 +219,12 @@ func (c *Client) reportRenewals(failed *failures, of int) {
 	var names []string
 	now, left, n := c.now(), time.Duration(math.MaxInt64), 0
 	for _, cl := range failed.claims {
-		if cl.dead {
+		w := c.troubles[cl]
+		if cl.dead || w.err == nil || w.said > sent || cl.alarm.at >= cl.until() {
 			continue
 		}
+		w.said = now
+		c.troubles[cl] = w
 		n++
 		left = min(left, cl.until()-now)
 		if len(names) < most {
