@@ -38,6 +38,7 @@ type inquiry struct {
 	sent     instant // when that was sent
 	seen     uint64  // how many attempts this client had sent before the call waited
 	answered bool    // the store said during the call that another has the lock
+	here     bool    // it is another call of this client that has it
 	via      Via     // how it got what it has
 	failure  error   // why the last attempt failed; nil if it was answered
 	tries    backoff
@@ -302,7 +303,7 @@ func (c *Client) final(a *acquisition, err error) error {
 // isFinal says whether an error of an attempt is this package's own, and ends the call.
 func isFinal(err error) bool {
 	switch err {
-	case errHeld, errNotUnlocked, errOtherKind, ErrUpgrade, ErrLost, ErrNotHeld, ErrClosed:
+	case errHeld, errHeldHere, errNotUnlocked, errOtherKind, ErrUpgrade, ErrLost, ErrNotHeld, ErrClosed:
 		return true
 	}
 	_, lost := err.(*Loss)
@@ -320,14 +321,29 @@ func (a *acquisition) fail(cut bool, err error) {
 // errHeld is how a call ends that may not wait for whoever has the lock.
 var errHeld = fmt.Errorf("%w: %w", ErrNotAcquired, ErrHeld)
 
+// heldHere is ErrHeld where the client knows that it has the lock itself, and says so.
+type heldHere struct{}
+
+func (heldHere) Error() string {
+	return "held by another call of this client, and this call isn't made in its name"
+}
+
+func (heldHere) Is(target error) bool { return target == ErrHeld }
+
+// errHeldHere is errHeld, and tells where the lock is.
+var errHeldHere = fmt.Errorf("%w: %w", ErrNotAcquired, heldHere{})
+
 // isHeld says whether a call ended with errHeld, and not with an error of the caller's that wraps
 // it, such as the cause of its context.
 func isHeld(err error) bool {
 	if end, ok := err.(endError); ok {
 		err = end.error
 	}
-	return err == errHeld
+	return isErrHeld(err)
 }
+
+// isErrHeld says whether that is what an attempt has come to.
+func isErrHeld(err error) bool { return err == errHeld || err == errHeldHere }
 
 // errWaited is the cause of a context whose wait is over. No caller ever sees it, so that none can
 // bring it back as the cause of a context of its own.
@@ -366,8 +382,12 @@ func (a *acquisition) giveUp(why error) error {
 		return endError{both(why, errNotUnlocked)}
 	case a.failure != nil:
 		return endError{both(why, unavailable(a.failure))}
+	case a.answered && waited && a.here:
+		return endError{errHeldHere}
 	case a.answered && waited:
 		return endError{errHeld}
+	case a.answered && a.here:
+		return endError{both(why, heldHere{})}
 	case a.answered:
 		return endError{both(why, ErrHeld)}
 	case waited || a.budget > 0 && a.since > 0:
@@ -434,9 +454,22 @@ func (c *Client) known(a *acquisition) error {
 	}
 	o := c.objectLocked(a.kind, a.name)
 	if c.heldLocked(o, a, but) || rules[a.kind].many && o != nil && o.queue != nil {
-		return errHeld
+		return a.heldBy(o)
 	}
 	return nil
+}
+
+// heldBy returns errHeld, or the one that says that this client has the lock.
+func (a *acquisition) heldBy(o *object) error {
+	if o.hasForItself(a.kind) {
+		return errHeldHere
+	}
+	return errHeld
+}
+
+// hasForItself says whether this client has a lock, as one of that kind, so that whoever asks for it might have re-entered it.
+func (o *object) hasForItself(kind backend.Kind) bool {
+	return o != nil && o.alone != nil && o.alone.kind == kind && o.alone.state == live
 }
 
 // joins says whether the party of a call has the lock by now.

@@ -3,6 +3,7 @@ package dlock
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -17,7 +18,8 @@ var (
 	// also that another has waited to write for longer than a reader, the caller or one of this client who is
 	// before it, and of a [Semaphore] that too few permits are left, be it that the caller has the others. It
 	// comes with the reason why the call didn't wait any longer: [ErrNotAcquired], or the error of the
-	// context.
+	// context. The text says so where the other is a call of the same client, which this one would re-enter
+	// if it were made in its name: with the context of the hold, or of the owner.
 	ErrHeld = errors.New("held by another")
 
 	// ErrUnavailable says that the store didn't answer, or refused: nothing is known of who has the
@@ -108,6 +110,24 @@ func unavailable(err error) error {
 func isDisplaced(err error) bool {
 	return backend.KindOf(err) == backend.Refused && errors.Is(err, ErrConflict)
 }
+
+// withUnlock returns what fn has returned, and with it the error of the unlock. Where both tell of the same loss the text does so once.
+func withUnlock(fn, unlock error) error {
+	if e, ok := unlock.(*Error); ok && fn != nil {
+		if l, ok := e.Err.(*Loss); ok && strings.Contains(fn.Error(), l.Error()) {
+			return told{fn, unlock}
+		}
+	}
+	return both(fn, unlock)
+}
+
+// told is an error, and another of which it tells already.
+type told struct {
+	error
+	also error
+}
+
+func (t told) Unwrap() []error { return []error{t.error, t.also} }
 
 // both returns an error that is each of two, one of which may be nil, in one line.
 func both(a, b error) error {

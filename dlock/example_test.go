@@ -831,9 +831,11 @@ func ExampleError_LogValue() {
 		}
 		return a
 	}}))
-	client := dlock.New(membackend.New())
+	store := membackend.New()
+	client, other := dlock.New(store), dlock.New(store)
 	defer client.Close()
-	client.Locker("orders:42").Lock() // somebody is inside
+	defer other.Close()
+	other.Locker("orders:42").Lock() // somebody is inside
 
 	err := client.Locker("orders:42").LockContext(context.Background(), dlock.Wait(0))
 	logger.Warn("later, then", "err", err)

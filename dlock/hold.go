@@ -290,7 +290,7 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 		if e != nil && !returned {
 			l.client.warn("unlock, after a panic", "name", l.name, "err", e)
 		}
-		err = both(err, e)
+		err = withUnlock(err, e)
 	}()
 	err = fn(ctx)
 	returned = true

@@ -129,7 +129,7 @@ func (t *together) run(ctx context.Context, fn func(context.Context) error) (err
 				p.locker.client.warn("unlock, after a panic", "name", p.locker.name, "err", p.error("unlock"))
 			}
 		}
-		err = both(err, joined("unlock", t.given))
+		err = withUnlock(err, joined("unlock", t.given))
 	}()
 	err = fn(s)
 	returned = true

@@ -232,14 +232,14 @@ func (p *part) single(ctx context.Context) *acquisition {
 
 // inform tells a call what is known of the part.
 func (p *part) inform(a *acquisition) {
-	if a.answered = p.err == errHeld; !a.answered {
+	if a.answered = isErrHeld(p.err); !a.answered {
 		a.failure = p.err
 	}
 }
 
 // hopeless says whether it makes no sense to wait for the part.
 func (p *part) hopeless() bool {
-	return p.err != errHeld && p.err != errNotUnlocked && (isFinal(p.err) || backend.KindOf(p.err) == backend.Refused)
+	return !isErrHeld(p.err) && p.err != errNotUnlocked && (isFinal(p.err) || backend.KindOf(p.err) == backend.Refused)
 }
 
 // waits says whether a call goes on after the attempt at the part has failed.
@@ -446,7 +446,7 @@ func (p *part) settle(ctx context.Context) {
 	if p.h != nil {
 		p.h = c.standing(p.h)
 	}
-	p.refused = p.err == errHeld || p.refused && p.err != nil
+	p.refused = isErrHeld(p.err) || p.refused && p.err != nil
 	switch {
 	case cut:
 		p.err = p.cutShort(c.over(ctx))

@@ -626,6 +626,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	}
 	if c.heldLocked(c.objectLocked(a.kind, a.name), a, nil) {
 		a.answered, a.failure = true, nil // we know without asking
+		a.here = a.in != nil && a.in.object.hasForItself(a.kind)
 	}
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {
 		a.failure = errNotUnlocked

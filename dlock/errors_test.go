@@ -1,0 +1,120 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// A function returns how its lock was lost, as it should. The error of Do says that once, and is what both have said.
+func TestALossIsSaidOnce(t *testing.T) {
+	errWork := errors.New("at row 4")
+	for name, test := range map[string]struct {
+		returns func(ctx context.Context) error
+		want    string // LOSS is what the loss says
+		is      error
+	}{
+		"the cause":         {context.Cause, `dlock: hold "x": LOSS`, ErrLost},
+		"the cause, inside": {func(ctx context.Context) error { return fmt.Errorf("%w: %w", errWork, context.Cause(ctx)) }, `at row 4: dlock: hold "x": LOSS`, errWork},
+		"the error of ctx":  {context.Context.Err, `context canceled; dlock: unlock "x": LOSS`, context.Canceled},
+		"its own":           {func(context.Context) error { return errWork }, `at row 4; dlock: unlock "x": LOSS`, errWork},
+		"nothing":           {func(context.Context) error { return nil }, `dlock: unlock "x": LOSS`, ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := New(membackend.New(), quiet())
+				defer c.Close()
+				for what, do := range map[string]func(context.Context, func(context.Context) error, ...AcquireOption) error{
+					"Do": c.Locker("x").Do, "Do of several": All(lockers(c, "x", "y")...).Do,
+				} {
+					err := do(t.Context(), func(ctx context.Context) error {
+						c.Locker("x").ForceUnlock(t.Context())
+						<-ctx.Done()
+						return test.returns(ctx)
+					})
+					loss, ok := errors.AsType[*Loss](err)
+					if !ok {
+						t.Fatalf("%s = %v", what, err)
+					}
+					if want := strings.ReplaceAll(test.want, "LOSS", loss.Error()); err.Error() != want {
+						t.Errorf("%s = %q, want %q", what, err, want)
+					}
+					var unlocks bool
+					for _, e := range tree(err) {
+						e, ok := e.(*Error)
+						unlocks = unlocks || ok && e.Op == "unlock"
+					}
+					if !errors.Is(err, test.is) || !unlocks {
+						t.Errorf("%s = %#v, in which there is no unlock, or not %v", what, err, test.is)
+					}
+				}
+			})
+		})
+	}
+}
+
+// tree returns an error and all that it wraps.
+func tree(err error) []error {
+	all := []error{err}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil {
+			all = append(all, tree(inner)...)
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			all = append(all, tree(inner)...)
+		}
+	}
+	return all
+}
+
+// Somebody waits for himself, since he passes the wrong context on: the error says where the lock is.
+func TestHeldByACallOfTheSameClient(t *testing.T) {
+	const here = "held by another call of this client, and this call isn't made in its name"
+	for name, test := range map[string]struct {
+		call func(ctx context.Context, c, other *Client) error
+		want string
+	}{
+		"a wait": {func(ctx context.Context, c, other *Client) error {
+			return c.Locker("x").LockContext(ctx, Wait(time.Second))
+		}, `dlock: lock "x": not acquired in time: ` + here},
+		"no wait": {func(ctx context.Context, c, other *Client) error {
+			_, err := c.Locker("x").Acquire(ctx, Wait(0))
+			return err
+		}, `dlock: acquire "x": not acquired in time: ` + here},
+		"a context that ends": {func(ctx context.Context, c, other *Client) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			return c.Locker("x").Do(ctx, func(context.Context) error { return nil })
+		}, `dlock: do "x": context deadline exceeded; ` + here},
+		"several": {func(ctx context.Context, c, other *Client) error {
+			return All(lockers(c, "y", "x")...).Do(ctx, func(context.Context) error { return nil }, Wait(time.Second))
+		}, `dlock: do "x": not acquired in time: ` + here},
+		"another client": {func(ctx context.Context, c, other *Client) error {
+			return other.Locker("x").LockContext(ctx, Wait(time.Second))
+		}, `dlock: lock "x": not acquired in time: held by another`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := membackend.New()
+				c, other := New(store, quiet()), New(store, quiet())
+				defer c.Close()
+				defer other.Close()
+				must(t, c.Locker("x").Do(t.Context(), func(context.Context) error {
+					err := test.call(t.Context(), c, other)
+					if !errors.Is(err, ErrHeld) || err.Error() != test.want {
+						t.Errorf("%v, want %v", err, test.want)
+					}
+					return nil
+				}))
+			})
+		})
+	}
+}
