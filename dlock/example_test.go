@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/signal"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
@@ -642,7 +645,9 @@ func ExampleElection() {
 	defer client.Close()
 	election := client.Election("billing")
 
-	err := election.Run(context.Background(), func(ctx context.Context) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := election.Run(ctx, func(ctx context.Context) error {
 		term, _ := dlock.Token(ctx) // for who should refuse what an earlier leader sends late
 		fmt.Println("term", term, "leads:", election.IsLeader())
 		for range 3 {
@@ -653,13 +658,14 @@ func ExampleElection() {
 		}
 		return nil // done
 	})
-	fmt.Println(err)
+	if err != nil && ctx.Err() == nil { // that ctx has ended, after a SIGTERM, is no failure
+		log.Fatal(err)
+	}
 	// Output:
 	// term 1 leads: true
 	// sending invoices
 	// sending invoices
 	// sending invoices
-	// <nil>
 }
 
 // Anybody may look who leads, candidate or not.

@@ -202,6 +202,9 @@ func TestGuideLeader(t *testing.T) {
 			}
 			return nil
 		})
+		if err != nil && ctx.Err() == nil { // that ctx has ended, after a SIGTERM, is no failure
+			log.Fatal(err)
+		}
 
 		if !errors.Is(err, context.Canceled) {
 			t.Error(err)

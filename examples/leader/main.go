@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -33,7 +34,7 @@ func main() {
 	candidate := flag.Bool("candidate", false, "be one of the processes (the program starts itself like that)")
 	flag.Parse()
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *addr, *candidate); err != nil {
 		fmt.Fprintln(os.Stderr, "leader:", err)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 )
@@ -56,6 +58,33 @@ func TestMemory(t *testing.T) {
 		}
 	})
 }
+
+// A process that is told to end doesn't fail, whether it leads or waits for that. One that can't campaign does.
+func TestHowACampaignEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		ends := make(chan error)
+		for range 2 {
+			go func() { ends <- campaign(ctx, store, func(line) {}) }()
+		}
+		synctest.Wait()
+		cancel()
+		for range 2 {
+			if err := <-ends; err != nil {
+				t.Errorf("it was told to end, and says %v", err)
+			}
+		}
+		if err := campaign(t.Context(), plainStore{store}, func(line) {}); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("on a store without fenced locks it ends with %v", err)
+		}
+	})
+}
+
+// plainStore is a store without fenced locks.
+type plainStore struct{ backend.Backend }
+
+func (plainStore) Limits() backend.Limits { return backend.Limits{} }
 
 // Processes that are killed and stopped.
 func TestRedis(t *testing.T) {

@@ -36,10 +36,10 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 		}
 		return nil // to campaign again after a loss
 	})
-	if ctx.Err() != nil {
-		return nil
+	if err != nil && ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil // also where ctx has ended: Run says so, but for a program that was told to end that is no failure
 }
 
 // A process campaigns until it is ended, or killed.
