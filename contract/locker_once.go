@@ -12,6 +12,7 @@ import (
 var onceCases = []testCase{
 	{"AtLeast", "the lock stays taken after the unlock until its time is over, or it is forced", locker(atLeast)},
 	{"AtLeast and the end of its time", "who waits gets in then, and not before", locker(atLeastEnds)},
+	{"AtLeast and a period", "a lock that stays taken for most of a period is free when the next begins", locker(atLeastOfAPeriod)},
 	{"AtLeast and a release without an answer", "whether it was carried out or not, the lock stays taken for as long", locker(atLeastUnanswered)},
 	{"Once", "it runs once for an occasion, again if it failed, and who comes meanwhile is told so", locker(onlyOnce)},
 }
@@ -60,6 +61,39 @@ func atLeastEnds(l *lab) {
 		}))
 	}
 	for _, c := range in {
+		c.ok()
+	}
+}
+
+// atLeastOfAPeriod is what replicas do that have a job each second, or each few: each tries at the beginning of a period. A
+// busy machine may be late once, and not each time.
+func atLeastOfAPeriod(l *lab) {
+	l.needKeeps()
+	p, q := l.process(), l.process()
+	var all []*call
+	for _, period := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second} {
+		name := period.String()
+		lk, other := p.Locker(name), q.Locker(name)
+		all = append(all, l.start("a job each "+name, func() error {
+			for range 8 {
+				start := time.Now()
+				if err := lk.LockContext(l.ctx, dlock.AtLeast(period*9/10)); err != nil {
+					return err
+				}
+				if err := lk.UnlockContext(l.ctx); err != nil {
+					return err
+				}
+				time.Sleep(time.Until(start.Add(period)))
+				if ok, err := other.TryLock(l.ctx); err != nil {
+					return err
+				} else if ok {
+					return other.UnlockContext(l.ctx)
+				}
+			}
+			return errors.New("each second run is skipped")
+		}))
+	}
+	for _, c := range all {
 		c.ok()
 	}
 }

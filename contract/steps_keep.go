@@ -251,6 +251,28 @@ var keepKindCases = []testCase{
 				})
 			}
 		}},
+	{"keep/time", "What is kept for a time that no lease may have is free before the next longer lease would be over",
+		func(e *env) {
+			e.needKeeps()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			keep := max(e.limits().MinLease, e.leaseStep()) / 2
+			keep = max(keep, time.Millisecond) // where a lease may be as short as that, too
+			for try := 1; ; try++ {
+				a.acquires("lock", lease)
+				start := time.Now()
+				a.keeps("lock", keep, backend.Kept)
+				b.awaitFree("lock")
+				elapsed := time.Since(start)
+				switch {
+				case elapsed < keep-keep/50-2*time.Millisecond:
+					e.Fatalf("what was to be kept for %v was free after %v", keep, elapsed)
+				case elapsed < e.legal(keep) || keep == e.legal(keep):
+					return
+				case try == 10:
+					e.Fatalf("what was to be kept for %v was free after %v, the tenth time", keep, elapsed)
+				}
+			}
+		}},
 	{"keep/token", "A token is the hold's until it is kept, and the next is larger",
 		func(e *env) {
 			e.need(backend.Fenced)

@@ -326,6 +326,11 @@ func (c *Client) stored(d time.Duration) time.Duration {
 	return (d + step - 1) / step * step
 }
 
+// kept returns for how long the store is asked to keep what is released with d left.
+func kept(d time.Duration) time.Duration {
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
 // newID returns an id that no other client has, and that says where it runs.
 func newID() string {
 	host, err := os.Hostname()

@@ -340,7 +340,7 @@ func (c *Client) keptLocked(cl *claim) {
 	if o == nil {
 		return
 	}
-	over := c.now() + c.stored(cl.left(c.now())) + endJitter
+	over := c.now() + kept(cl.left(c.now())) + endJitter
 	if q := o.line; q != nil {
 		q.soon = q.soon || q.looking // that one may not have seen it
 		c.hastenLocked(&q.look, over)
@@ -362,8 +362,8 @@ func (c *Client) keptLocked(cl *claim) {
 func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.left(c.now()); left > 0 {
-		req.Keep, req.AskWaiting = c.stored(left), false
-		req.Lease = max(lease, req.Keep)
+		req.Keep, req.AskWaiting = kept(left), false
+		req.Lease = max(lease, c.stored(left))
 	}
 	return req
 }

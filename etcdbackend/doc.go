@@ -88,10 +88,15 @@
 //
 // A lock whose name goes on as these keys do is another, and gets [backend.ErrConflict] where it would be in the way.
 //
-// What is kept when its last owner has given it back is held by an owner that nobody is, with the former's name and a word more, on a lease of its own:
+// What is kept when its last owner has given it back (AtLeast and Once of package dlock) is held by an owner that nobody is, with the
+// former's name and a word more, on a lease of its own:
 //
 //	distsync/locks/report
 //	{"owner":"6ab0…:22-kept","count":1}
+//
+// The client that has given it back revokes that lease when the time is over: so a job that is done every second can be kept for 900 ms.
+// If its process dies before, or the client is closed, or the time is longer than ten minutes, the lease runs out by itself, up to
+// three seconds later.
 //
 // A client that waits for a lock keeps an empty key beside it: the lock's key, a zero byte and a
 // number. It goes within some 15 s when the client dies. One that waits to write leaves a note, so that those who come after
@@ -130,7 +135,7 @@
 // Where the lease has served another lock before, and is older than a second, a keep-alive goes with
 // it. To find a lock held takes two round trips, both reads if it was held when last seen.
 //
-// To keep what is released takes a lease, and then the request that a release is, and is free up to three seconds after that time.
+// To keep what is released takes a lease, the request that a release is, and another that ends it.
 //
 // To read takes as many round trips as to have a lock alone. To find that up to 16 others read, or wait to write, takes a request
 // for each of them, eight at a time. A writer's note takes one write more.

@@ -15,6 +15,10 @@ import (
 // What is kept of a lock that its last owner has given back is a hold of an owner that nobody is, whose name tells who it was, on a
 // lease of its own that nobody renews. So to all others it is a lock as any; no request of the former owner finds what it was
 // sent for; and when the lease has run out those who wait are told, as of any.
+//
+// A lease is as much as three seconds longer than what it is for, which is more than the period of some jobs. So the session that
+// keeps a lock revokes the lease in time. The lease itself is for a session that is closed or dead by then. Nothing else
+// is ever attached to it, so it may be revoked whatever has become of the lock.
 
 const keptSuffix = "-kept"
 
@@ -42,9 +46,9 @@ func (s *session) keep(ctx context.Context, a *attempt, old record, d time.Durat
 		next.said = old.told()
 	}
 	swapped, key, err := s.store.swap(ctx, a, old, append(ops, s.store.put(id, next))...)
-	switch {
-	case err != nil && backend.KindOf(err) == backend.Unknown: // it may be kept by that lease, or will be
-	case swapped == nil:
+	if swapped != nil || err != nil && backend.KindOf(err) == backend.Unknown {
+		s.leases.revokeIn(l, d) // without an answer, too: it may be kept by that lease, or will be
+	} else {
 		s.leases.discard(l)
 	}
 	return swapped != nil, key, err

@@ -27,9 +27,10 @@ type leases struct {
 	stop  context.CancelFunc
 
 	mu       sync.Mutex
-	shelves  map[int64]*shelf // by ttl
-	dropped  []lease          // to be revoked
-	sweeping bool             // a goroutine sees to what is idle or dropped
+	shelves  map[int64]*shelf      // by ttl
+	dropped  []lease               // to be revoked
+	timed    map[int64]*time.Timer // of the leases that are to be revoked at a time
+	sweeping bool                  // a goroutine sees to what is idle or dropped
 	closed   bool
 	running  int           // goroutines
 	settled  chan struct{} // is closed when there are none, if somebody waits for that
@@ -55,7 +56,10 @@ const (
 
 func newLeases(st *store) *leases {
 	ctx, stop := context.WithCancel(context.Background())
-	return &leases{store: st, ctx: ctx, stop: stop, shelves: make(map[int64]*shelf)}
+	return &leases{
+		store: st, ctx: ctx, stop: stop,
+		shelves: make(map[int64]*shelf), timed: make(map[int64]*time.Timer),
+	}
 }
 
 // usable says whether enough is left of a lease to use it.
@@ -216,6 +220,34 @@ func (ls *leases) discard(all ...lease) {
 	}
 }
 
+// revokeIn revokes a lease after so long. It runs out by itself if the session is closed by then, or if that is
+// so long that some seconds more don't matter.
+func (ls *leases) revokeIn(l lease, d time.Duration) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.closed || d > longestTimed {
+		return
+	}
+	ls.timed[l.id] = time.AfterFunc(d, func() {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		delete(ls.timed, l.id)
+		if ls.closed {
+			return
+		}
+		ls.run(func() {
+			ctx, cancel := context.WithTimeout(ls.ctx, longestGrant)
+			defer cancel()
+			if ls.store.revoke(ctx, l.id) != nil {
+				ls.discard(l)
+			}
+		})
+	})
+}
+
+// longestTimed bounds how many leases are remembered that are to be revoked at a time.
+const longestTimed = 10 * time.Minute
+
 // distrust drops all leases that are idle, since one that was is gone: the others may be, too.
 func (ls *leases) distrust() {
 	ls.mu.Lock()
@@ -306,6 +338,10 @@ func (ls *leases) close(last lease) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.closed = true
+	for _, timer := range ls.timed {
+		timer.Stop()
+	}
+	clear(ls.timed)
 	if last.id != 0 {
 		ls.dropped = append(ls.dropped, last)
 	}
