@@ -14,15 +14,25 @@ import (
 	"github.com/google/uuid"
 
 	gocronlock "github.com/seed951563bd/distsync/adapters/gocron"
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
+// coarse is a store that counts leases in seconds, as etcd does.
+type coarse struct{ backend.Backend }
+
+func (b coarse) Limits() backend.Limits {
+	limits := b.Backend.Limits()
+	limits.MinLease, limits.LeaseStep = 2*time.Second, time.Second
+	return limits
+}
+
 // runs lets three replicas, whose clocks are 20 ms apart, run a job that takes no time, ten times, and returns how often it ran.
 func runs(t *testing.T, period time.Duration, opts ...gocronlock.Option) (n int) {
 	synctest.Test(t, func(t *testing.T) {
-		store := membackend.New()
+		store := coarse{membackend.New()}
 		start := time.Now().Add(time.Second)
 		var counts tally
 		for i := range 3 {
@@ -44,9 +54,13 @@ func TestAJobThatIsQuickerThanTheSkewRunsOnce(t *testing.T) {
 	}
 }
 
-func TestAJobOfEverySecondRunsEverySecond(t *testing.T) {
-	if n := runs(t, time.Second); n != 10 {
-		t.Errorf("a job ran %d times in 10 seconds", n)
+func TestAJobOfEveryFewSecondsRunsEachTime(t *testing.T) {
+	for _, period := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second} {
+		for _, atLeast := range []time.Duration{gocronlock.DefaultAtLeast, period * 9 / 10} {
+			if n := runs(t, period, gocronlock.WithAtLeast(atLeast)); n != 10 {
+				t.Errorf("a job of each %v, with a lock for %v at least, ran %d times in 10 periods", period, atLeast, n)
+			}
+		}
 	}
 }
 
