@@ -61,6 +61,21 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// What a session keeps ends also if that is closed, or its process dead: with the lease.
+func TestWhatAClosedSessionKeeps(t *testing.T) {
+	a, b, _, _ := parties(t)
+	a.gets(backend.Exclusive)
+	req := a.keepRequest(backend.Exclusive)
+	req.Keep = time.Second
+	if res := wiretest.Must[backend.ReleaseResult](t)(a.s.Release(t.Context(), req)); res.Outcome != backend.Kept {
+		t.Fatalf("release with Keep: %v", res.Outcome)
+	}
+	a.s.Close()
+	testservers.Until(t, "the lock is free", func() bool {
+		return !wiretest.Must[backend.LookResult](t)(b.s.Look(t.Context(), backend.LookRequest{Name: "n"})).Held
+	})
+}
+
 // A release with Keep that is carried out late doesn't touch what is there by then; and one that wasn't answered, but was carried out, is
 // found by the next.
 func TestLateKeep(t *testing.T) {

@@ -201,3 +201,50 @@ func TestDistrustedLeases(t *testing.T) {
 		}
 	})
 }
+
+// What is kept for a time ends then, and later where no server answers; and with its lease where the session is closed, or
+// that is a matter of minutes.
+func TestLeasesThatAreRevokedAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &granter{}
+		ls := newLeases(&store{lease: g})
+		left := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if alive, _ := g.count(); alive != want {
+				t.Fatalf("%d leases are left, want %d", alive, want)
+			}
+		}
+		keep := func(d time.Duration) {
+			t.Helper()
+			l, err := ls.fresh(t.Context(), int64(d/time.Second)+2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ls.revokeIn(l, d)
+		}
+		keep(900 * time.Millisecond)
+		time.Sleep(900*time.Millisecond - 1)
+		left(1)
+		time.Sleep(1)
+		left(0)
+
+		keep(2 * time.Second)
+		g.mu.Lock()
+		g.down = true
+		g.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		left(1)
+		g.mu.Lock()
+		g.down = false
+		g.mu.Unlock()
+		time.Sleep(sweepEvery)
+		left(0)
+
+		keep(longestTimed + 1)
+		keep(time.Second)
+		ls.close(lease{})
+		time.Sleep(time.Hour)
+		left(2)
+	})
+}
