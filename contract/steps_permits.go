@@ -280,6 +280,17 @@ var permitsCases = []testCase{
 			b.of(2, 3).has("lock", 2)
 			a.of(1, 3).acquires("lock", lease)
 		}},
+	{"permits/too many of a lock", "Who asks for too many permits where a lock is gets ErrConflict, whatever the session has done before",
+		func(e *env) {
+			a, b, lease := e.worker("a").of(3, 2), e.party("b"), e.longLease()
+			b.acquires("lock", lease)
+			a.refusedAs("lock", backend.ErrConflict)
+			other := a.as(backend.Exclusive)
+			other.acquires("another name", lease)
+			other.releases("another name", lease, backend.Freed) // a store may need less for the next hold
+			a.refusedAs("lock", backend.ErrConflict)
+			b.has("lock", 1)
+		}},
 	{"permits/owners", "Owners of permits are told apart by equality only: case, blanks and all characters count",
 		func(e *env) {
 			s, n, lease := e.worker("a").s, len(oddNames), e.longLease()

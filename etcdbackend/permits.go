@@ -103,6 +103,10 @@ func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest
 			break
 		}
 		if req.Permits > limit {
+			if at.rev == 0 { // nobody has looked so far: it may be no semaphore
+				at, err = s.countOut(ctx, a)
+				continue
+			}
 			return backend.AcquireResult{}, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
 		}
 		if !at.mine.free() && at.mine.count != req.Permits {
