@@ -54,9 +54,19 @@ var refusals = []error{
 // ask for a leader, so ErrNoLeader is said before anything was proposed. ErrNoSpace is none of them: the
 // transaction that fills a store is carried out, and answered with it.
 var delays = []error{
-	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrLeaseNotFound,
+	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrLeaseNotFound, errLearner,
 	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
 }
+
+// errLearner is what a member says that is a learner, and so doesn't serve clients yet. The client asks one member after the
+// other, so another try is another member's. For requests of one answer it does that itself, for streams it doesn't.
+var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
+
+func isLearners(err error) bool { return err != nil && errors.Is(rpctypes.Error(err), errLearner) }
+
+// mostLearners is how often in a row a learner may be asked for a stream. If requests alternate with streams, that can be
+// every time for two members.
+const mostLearners = 16
 
 func isAny(err error, list []error) bool {
 	for _, e := range list {

@@ -25,7 +25,7 @@ type keeper struct {
 	pulse *pulse     // the present stream, or nil
 }
 
-// A pulse is one stream. One goroutine opens it and sends, another receives.
+// A pulse is one stream, after some that learners have refused. One goroutine opens it and sends, another receives.
 type pulse struct {
 	keeper *keeper
 	ctx    context.Context
@@ -175,28 +175,54 @@ func (p *pulse) beginWaiting() {
 	}
 }
 
-// run opens the stream and sends.
+// run opens the stream and sends. Where a learner refuses the stream, another may be a member's that serves clients.
 func (p *pulse) run() {
+	for range mostLearners - 1 {
+		if err := p.stream(); !isLearners(err) {
+			p.fail(err)
+			return
+		}
+		p.sendAgain()
+	}
+	p.fail(p.stream())
+}
+
+// stream opens a stream and sends on it, until it breaks. It returns why it has.
+func (p *pulse) stream() error {
 	stream, err := p.keeper.client.LeaseKeepAlive(p.ctx)
 	if err != nil {
-		p.fail(err)
-		return
+		return err
 	}
-	go p.receive(stream)
+	broken := make(chan error, 1)
+	go func() { broken <- p.receive(stream) }()
 	for {
 		for _, m := range p.next() {
-			if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: m.lease}); err != nil {
-				if err != io.EOF { // the stream has broken, and receive knows why
-					p.fail(err)
-				}
-				return
+			err := stream.Send(&pb.LeaseKeepAliveRequest{ID: m.lease})
+			if err == io.EOF { // the stream has broken, and receive knows why
+				return <-broken
+			}
+			if err != nil {
+				return err
 			}
 		}
 		select {
 		case <-p.kick:
-		case <-p.ctx.Done():
-			return
+		case err := <-broken:
+			return err
 		}
+	}
+}
+
+// sendAgain has all that was sent, and has no answer, be sent on the next stream.
+func (p *pulse) sendAgain() {
+	p.keeper.mu.Lock()
+	defer p.keeper.mu.Unlock()
+	p.unread, p.queue = 0, nil
+	for _, messages := range p.pending {
+		for _, m := range messages {
+			m.sent = false
+		}
+		p.queue = append(p.queue, messages...)
 	}
 }
 
@@ -233,12 +259,11 @@ func (p *pulse) remove(m *message) {
 	}
 }
 
-func (p *pulse) receive(stream pb.Lease_LeaseKeepAliveClient) {
+func (p *pulse) receive(stream pb.Lease_LeaseKeepAliveClient) error {
 	for {
 		res, err := stream.Recv()
 		if err != nil {
-			p.fail(err)
-			return
+			return err
 		}
 		for _, a := range p.answered(res.ID) {
 			a.answer(res.TTL, nil)

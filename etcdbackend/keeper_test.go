@@ -12,6 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/seed951563bd/distsync/backend"
 )
 
 // A streamer is an etcd that serves one stream of keep-alives. The test is the server.
@@ -175,5 +177,62 @@ func TestClosedKeeperAnswersOnce(t *testing.T) {
 		if _, err := k.keepAlive(ctx, 7, 30); err == nil {
 			t.Error("a closed keeper has kept a lease alive")
 		}
+	}
+}
+
+// learners are an etcd of which the first so many members that are asked for a stream are learners.
+type learners struct {
+	*streamer
+	left int
+}
+
+func (l *learners) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
+	if l.left--; l.left < 0 {
+		return l.streamer.LeaseKeepAlive(ctx)
+	}
+	return new(refusedStream), nil
+}
+
+type refusedStream struct{ grpc.ClientStream }
+
+func (*refusedStream) Send(*pb.LeaseKeepAliveRequest) error { return nil }
+
+func (*refusedStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
+	time.Sleep(time.Millisecond)
+	return nil, rpctypes.ErrGRPCNotSupportedForLearner
+}
+
+// What was sent to a learner is sent once more, and to whom only learners answer is told so.
+func TestKeepAlivesThatLearnersRefuse(t *testing.T) {
+	for refusals, served := range map[int]bool{1: true, mostLearners - 1: true, mostLearners: false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStreamer()
+			k := newKeeper(&learners{s, refusals})
+			defer k.close()
+			var answers []chan error
+			for _, id := range []int64{1, 1, 2} {
+				_, answer := asked(k, id)
+				answers = append(answers, answer)
+				time.Sleep(100 * time.Microsecond) // so that the second of the first isn't the same message
+			}
+			for served && len(answers[1]) == 0 {
+				select {
+				case id := <-s.sent:
+					s.res <- &pb.LeaseKeepAliveResponse{ID: id, TTL: 30}
+				case <-time.After(time.Minute):
+					t.Fatalf("after %d refusals nothing is sent any more", refusals)
+				}
+				synctest.Wait()
+			}
+			if served && len(answers[2]) == 0 {
+				id := <-s.sent
+				s.res <- &pb.LeaseKeepAliveResponse{ID: id, TTL: 30}
+			}
+			for i, answer := range answers {
+				if err := <-answer; (err == nil) != served || !served && backend.KindOf(err) != backend.Retry {
+					t.Errorf("after %d refusals question %d is answered with %v", refusals, i, err)
+				}
+			}
+		})
 	}
 }

@@ -45,6 +45,7 @@ type watcher struct {
 	asked    []int64                 // watches whose creation it has not answered yet, in order
 	heard    bool                    // something was received since the last check
 	failures int                     // streams in a row that served nobody
+	learners int                     // … and that a learner has refused, and so count for nothing
 	failed   error                   // of the last of them
 	pause    time.Time               // no new stream before
 }
@@ -542,12 +543,18 @@ func (w *watcher) lost(err error, served bool) (tell []func(backend.Wakeup)) {
 	if err == nil {
 		err = io.EOF
 	}
-	w.failed = notDone(withKind(err, true))
-	w.failures++
-	if served {
-		w.failures = 0
+	again := isLearners(err) && !served && w.learners < mostLearners
+	if again {
+		w.learners++
+	} else {
+		w.learners = 0
+		w.failed = notDone(withKind(err, true))
+		w.failures++
+		if served {
+			w.failures = 0
+		}
+		w.pause = time.Now().Add(backoff(w.failures))
 	}
-	w.pause = time.Now().Add(backoff(w.failures))
 	w.queue, w.asked, w.heard = nil, nil, true
 	clear(w.watches)
 	for _, l := range w.lineups {
@@ -555,12 +562,15 @@ func (w *watcher) lost(err error, served bool) (tell []func(backend.Wakeup)) {
 	}
 	for sub := range w.subs {
 		sub.watch = 0
-		if !sub.stands {
+		if !sub.stands && !again {
 			delete(w.subs, sub)
 			sub.answer <- w.failed
 			continue
 		}
 		w.create(sub)
+		if again {
+			continue // it has been told, if it was broken
+		}
 		if t := sub.tells(w.failed, nil); t != nil && w.ctx.Err() == nil {
 			tell = append(tell, t)
 		}

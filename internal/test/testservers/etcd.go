@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -140,6 +141,54 @@ func EtcdCluster(t TB, n int, args ...string) []*Server {
 		}
 	}
 	return members
+}
+
+// EtcdLearner adds a member to an etcd that votes for nothing, and serves no clients, and starts it.
+func EtcdLearner(t TB, members ...*Server) *Server {
+	t.Helper()
+	path, peer := etcdPath(t), etcdURL(FreePort(t))
+	var added struct {
+		Members []struct {
+			Name     string
+			PeerURLs []string
+		}
+	}
+	add := func() error { // which takes a leader, and that all members have been connected for a while
+		ask := strings.NewReader(fmt.Sprintf(`{"peerURLs":[%q],"isLearner":true}`, peer))
+		res, err := etcdHealth.Post("http://"+members[0].Addr+"/v3/cluster/member/add", "application/json", ask)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("etcd: adding a learner: %s", res.Status)
+		}
+		return json.NewDecoder(res.Body).Decode(&added)
+	}
+	var err error
+	Until(t, "a learner is added", func() bool { err = add(); return err == nil })
+	var all []string
+	for _, m := range added.Members {
+		name := m.Name
+		if name == "" {
+			name = "learner" // it gets its name when it starts
+		}
+		all = append(all, name+"="+m.PeerURLs[0])
+	}
+	more := []string{"--initial-cluster", strings.Join(all, ","), "--initial-cluster-state", "existing"}
+	return Start(t, Spec{
+		Program: path,
+		Args: func(port int, dir string) []string {
+			return append(etcdArgs("learner", port, peer, dir), more...)
+		},
+		Ready: func(addr string) error { // a learner is never healthy
+			res, err := etcdHealth.Get("http://" + addr + "/readyz/serializable_read")
+			if err == nil {
+				res.Body.Close()
+			}
+			return err
+		},
+	})
 }
 
 func etcdURL(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }
