@@ -144,6 +144,9 @@
 // none were given since; one more each time that some were. To find too few takes a request for each of up to 16
 // who have some, and to say how many are left one for each of them all, eight at a time.
 //
+// Answers are as long as what there is of a lock: 30,000 permits that are out, or as many readers, are 5 MB for each who asks for another. The client's
+// MaxCallRecvMsgSize doesn't apply. To force them revokes a lease for each, eight at a time.
+//
 // To stand in line for a fair lock takes a request, and when it is its turn a release is another; nobody else sends anything. A lock that is
 // held for longer than a second takes a third when it is renewed first. The first of a client who waits looks at the line, and watches it, which is two more; each process
 // that waits is sent a message for each who comes, and for each who leaves. Places are kept by a message, a look at the

@@ -3,6 +3,7 @@ package etcdbackend
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -77,11 +78,21 @@ func isAny(err error, list []error) bool {
 	return false
 }
 
+// tooLong says whether a request, or the answer to it, was longer than somebody on the way takes. There are other reasons
+// for the same code.
+func tooLong(err error) bool {
+	kinded, ok := errors.AsType[*backend.Error](err)
+	return ok && status.Code(kinded.Err) == codes.ResourceExhausted && strings.Contains(kinded.Err.Error(), "larger than max")
+}
+
 // notDone returns the error of a step that has come to nothing: it failed while it was being
 // prepared, so whether that request was carried out does not matter.
 func notDone(err error) error {
-	if backend.KindOf(err) == backend.Refused {
+	switch {
+	case backend.KindOf(err) == backend.Refused:
 		return err
+	case tooLong(err): // the next answer would be, too
+		return &backend.Error{Kind: backend.Refused, Err: err}
 	}
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }

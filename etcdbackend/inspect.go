@@ -14,8 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -378,16 +377,26 @@ func common(a, b []byte) (n int) {
 	return n
 }
 
-// someOf reads the first keys of a span, fewer if they are longer than a client takes: values of locks are short, but there may be others.
+// someOf reads the first keys of a span, fewer if they are longer than a page may be: values of locks are short, but there may be others.
 func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
 	for ; ; limit /= 2 {
-		res, err := insist(ctx, longestPatience, s.store.kv.Range, sp.find(int64(limit)))
-		tooLong := status.Code(err) == codes.ResourceExhausted && !is(err, rpctypes.ErrTooManyRequests)
+		read := s.store.readPage
+		if limit <= 1 {
+			read = s.store.kv.Range
+		}
+		res, err := insist(ctx, longestPatience, read, sp.find(int64(limit)))
 		switch {
 		case err == nil:
 			return res, nil
-		case limit <= 1 || !tooLong:
+		case limit <= 1 || !tooLong(err):
 			return nil, notDone(mayNotRead(err, sp))
 		}
 	}
 }
+
+// readPage reads a range of keys whose values may be long, but not all of them at once.
+func (st *store) readPage(ctx context.Context, req *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
+	return st.kv.Range(ctx, req, append(opts, grpc.MaxCallRecvMsgSize(longestPage))...)
+}
+
+const longestPage = 4 << 20

@@ -38,10 +38,26 @@ func TestKindsOfErrors(t *testing.T) {
 		{status.Error(codes.Unavailable, "broken"), backend.Unknown, backend.Retry},
 		{status.Error(codes.Canceled, "x"), backend.Unknown, backend.Retry},
 		{errClientClosed, backend.Unknown, backend.Refused},
+		{errOverlong, backend.Unknown, backend.Retry}, // it may be the answer that was
 		{errors.New("x"), backend.Unknown, backend.Retry},
 	} {
 		if sent, unsent := withKind(c.err, true).Kind, withKind(c.err, false).Kind; sent != c.sent || unsent != c.unsent {
 			t.Errorf("%v: kind %v, want %v; if it was not sent %v, want %v", c.err, sent, c.sent, unsent, c.unsent)
+		}
+	}
+}
+
+var errOverlong = status.Error(codes.ResourceExhausted, "grpc: received message larger than max (5000000 vs. 4194304)")
+
+// What only looks, and is answered at too great a length, would be again.
+func TestOverlongAnswers(t *testing.T) {
+	for err, want := range map[error]backend.ErrorKind{
+		errOverlong: backend.Refused,
+		status.Error(codes.ResourceExhausted, "RST_STREAM with ENHANCE_YOUR_CALM"): backend.Retry,
+		rpctypes.ErrGRPCRequestTooManyRequests:                                     backend.Retry,
+	} {
+		if got := backend.KindOf(notDone(withKind(err, true))); got != want {
+			t.Errorf("%v: kind %v, want %v", err, got, want)
 		}
 	}
 }

@@ -279,7 +279,7 @@ func (s *session) forceReads(ctx context.Context, name string) (backend.ForceRel
 		}
 		// Nothing has come to the keys that were looked at: among others might be those of another lock.
 		reads := s.store.all(name, readRole)
-		a.only = []*pb.Compare{reads.asOf(at.rev)}
+		a.only, a.many = []*pb.Compare{reads.asOf(at.rev)}, len(at.reads) > manyKeys
 		var forced *pb.TxnResponse
 		if forced, _, err = s.store.swap(ctx, a, record{}, reads.take()); forced != nil {
 			all, err := s.store.decodeAll(name, readRole, taken(forced, 0))

@@ -196,3 +196,67 @@ func cpuTime() time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// fill puts many keys, some of which have a lease in common.
+func fill(t *testing.T, cli *clientv3.Client, n int, key, value func(owner string) string) {
+	t.Helper()
+	const atOnce = 100 // as many as a transaction may put
+	for i := 0; i < n; i += atOnce {
+		l := wiretest.Must[*clientv3.LeaseGrantResponse](t)(cli.Grant(t.Context(), 600))
+		var ops []clientv3.Op
+		for j := range atOnce {
+			owner := fmt.Sprintf("host-12.example.com/4711/ABCDEFGHIJKLMNOP:%d", i+j)
+			ops = append(ops, clientv3.OpPut(key(owner), value(owner), clientv3.WithLease(l.ID)))
+		}
+		wiretest.Must[*clientv3.TxnResponse](t)(cli.Txn(t.Context()).Then(ops...).Commit())
+	}
+}
+
+// What there is of a lock may be longer than the 4 MiB that a connection takes by itself.
+func TestManyHolders(t *testing.T) {
+	cli := connect(t, testservers.Etcd(t).Addr)
+	s, ctx := open(t, cli), t.Context()
+	const n = 25_000
+
+	fill(t, cli, n, func(owner string) string { return key("n\x01permits/" + owner) }, func(owner string) string {
+		return fmt.Sprintf(`{"owner":%q,"count":1,"kind":"permits","limit":100000}`, owner)
+	})
+	var woken atomic.Int32
+	sub := wiretest.Must[backend.Subscription](t)(s.Subscribe(ctx, backend.SubscribeRequest{
+		Kind: backend.Permits, Name: "n", Wake: func(backend.Wakeup) { woken.Add(1) },
+	}))
+	defer sub.Close()
+	ask := backend.AcquireRequest{Kind: backend.Permits, Name: "n", Owner: alice, Lease: lease, Permits: 1, Limit: n + 1}
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, ask)); !res.Acquired {
+		t.Errorf("a permit of %d, of which %d are out: %+v", n+1, n, res)
+	}
+	ask.Owner = bob
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, ask)); res.Acquired {
+		t.Error("more permits are out than there are")
+	}
+	look := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Kind: backend.Permits, Name: "n", Owner: alice, Limit: n + 2}))
+	if look.Count != 1 || look.Available != 1 {
+		t.Errorf("%+v; want that one is available", look)
+	}
+	if res := wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Permits, Name: "n"})); !res.Released {
+		t.Error("no permits are forced")
+	}
+	testservers.Until(t, "whoever waits is woken", func() bool { return woken.Load() > 0 })
+
+	fill(t, cli, n, func(owner string) string { return key("n\x01read/" + owner) }, func(owner string) string {
+		return fmt.Sprintf(`{"owner":%q,"count":1,"kind":"read"}`, owner)
+	})
+	write := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease}
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, write)); res.Acquired {
+		t.Error("somebody writes beside readers")
+	}
+	if look := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Kind: backend.Read, Name: "n"})); !look.Held {
+		t.Errorf("readers are looked at: %+v", look)
+	}
+	if res := wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Read, Name: "n"})); !res.Released {
+		t.Error("no readers are forced")
+	}
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, write)); !res.Acquired {
+		t.Errorf("a write after all readers were forced: %+v", res)
+	}
+}

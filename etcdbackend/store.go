@@ -3,6 +3,7 @@ package etcdbackend
 import (
 	"context"
 	"errors"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -63,7 +64,7 @@ func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...gr
 	defer cancel()
 	var to peer.Peer // is set as soon as there is a connection to send the request on
 	over := false
-	res, err := do(cancelable, req, grpc.Peer(&to), grpc.OnFinish(func(err error) {
+	res, err := do(cancelable, req, anyLength, grpc.Peer(&to), grpc.OnFinish(func(err error) {
 		// The client repeats what was cancelled or timed out without the context's doing, as if
 		// it could not have been carried out. It doesn't if the context is over.
 		if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded {
@@ -80,6 +81,10 @@ func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...gr
 	}
 	return res, kinded
 }
+
+// anyLength lets an answer be as long as what there is of a lock, as the client's own requests do if it isn't told otherwise. A
+// connection takes 4 MiB by itself, and then a semaphore of which 30,000 permits are out could be neither had nor forced.
+var anyLength = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
 // hasEnded says whether a context is over. gRPC looks at the deadline by itself, and may have done so a
 // moment before the context's timer ran.
@@ -203,7 +208,19 @@ type attempt struct {
 	fair   bool // all that may be beside the key matters, and is read
 	onlyUp bool // what is held ends no sooner for it
 	tells  bool // how many permits there are
+	many   bool // keys are taken at once, which takes a member its time
 }
+
+// patience is how long a member may say nothing to a transaction.
+func (a *attempt) patience() time.Duration {
+	if a.many {
+		return longestPatience
+	}
+	return patience(a.ttl)
+}
+
+// manyKeys is from how many on a transaction takes longer than others.
+const manyKeys = 1000
 
 // swap carries out ops if the hold's key is still as old says. If it isn't, swap returns how it is,
 // and nothing else was done. Otherwise it returns what was done.
@@ -218,7 +235,7 @@ func (st *store) swap(ctx context.Context, a *attempt, old record, ops ...*pb.Re
 		req.Compare = append(req.Compare, a.only...)
 	}
 	a.seen = nil
-	res, err := st.once(ctx, patience(a.ttl), req)
+	res, err := st.once(ctx, a.patience(), req)
 	switch {
 	case err != nil:
 		return nil, record{}, err

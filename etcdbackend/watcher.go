@@ -264,7 +264,7 @@ func (w *watcher) serve() (served bool, err error) {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(w.ctx))
 	defer cancel(nil)
 	go w.check(ctx, cancel)
-	stream, err := w.client.Watch(ctx)
+	stream, err := w.client.Watch(ctx, anyLength)
 	if err != nil {
 		return false, why(ctx, err)
 	}
