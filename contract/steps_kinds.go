@@ -85,7 +85,7 @@ var soleWorkerCases = slices.Concat(
 )
 
 // kindCases are the cases about what sets kinds apart, and what a name holds that is used for several.
-var kindCases = slices.Concat(undeclaredCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, fairCases, conflictCases, inspectCases, listCases, keepKindCases)
+var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, fairCases, conflictCases, inspectCases, listCases, keepKindCases)
 
 // steps calls each step once, for the lock of this name, and returns their errors. Those that are no error must be
 // of steps that found nothing.
@@ -135,6 +135,27 @@ var undeclaredCases = []testCase{
 				a.has("lock", 1)
 				a.lasts("lock", lease, start)
 				a.seesFree("free")
+			}
+		}},
+}
+
+var wholeLeaseCases = []testCase{
+	{"kinds/whole lease", "A hold has all of its lease, also where the session has had others before, and has something left of theirs that it uses again",
+		func(e *env) {
+			kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits}
+			kinds = slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for _, k := range kinds {
+				a.as(k).acquires(k.String(), lease)
+			}
+			for _, k := range kinds {
+				a.as(k).releases(k.String(), lease, backend.Freed)
+			}
+			e.sleep(4 * e.leaseStep()) // more than what is left of a lease may seem less
+			for _, k := range kinds {
+				start := time.Now()
+				a.as(k).acquires(k.String(), lease)
+				b.as(k).lasts(k.String(), lease, start)
 			}
 		}},
 }
