@@ -162,8 +162,8 @@ func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 			limit:  rapid.SampledFrom([]int{3, 4, 0, 6, 2}).Draw(rt, "limit"),
 		}
 		s.kind = rapid.SampledFrom(kinds[s.name]).Draw(rt, "kind")
-		if s.kind == backend.Exclusive && s.owner != modelOwners[0] {
-			s.kind = backend.Fenced // an owner doesn't mix the two
+		if s.kind == backend.Exclusive {
+			s.kind = s.alone()
 		}
 		if s.kind == backend.Fair {
 			s.drawFair(rt)
@@ -175,6 +175,15 @@ func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 	})
 	// rapid's slices have about six elements; a slice of slices makes sequences long enough.
 	return slices.Concat(rapid.SliceOfN(rapid.SliceOfN(step, 1, 20), 1, 20).Draw(rt, "steps")...)
+}
+
+// alone returns the kind of lock that the owner of a step has alone: Fenced, or for the first of them Exclusive. An owner doesn't mix
+// the two.
+func (s modelStep) alone() backend.Kind {
+	if s.owner == modelOwners[0] {
+		return backend.Exclusive
+	}
+	return backend.Fenced
 }
 
 // drawFair makes a step of one about a Fair lock.
@@ -237,8 +246,10 @@ func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 		} else if s.keep > 0 {
 			s.keep = s.lease
 		}
-		if !r.e.limits().Kinds.Has(s.kind) {
-			s.kind = backend.Exclusive
+		if kinds := r.e.limits().Kinds; !kinds.Has(s.kind) {
+			if s.kind = s.alone(); !kinds.Has(s.kind) {
+				s.kind = backend.Exclusive
+			}
 			if s.op == opKeep {
 				s.op = opLook
 			}

@@ -1,6 +1,7 @@
 package membackend_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -33,4 +34,68 @@ func TestContract(t *testing.T) {
 			return newStore(t)
 		}})
 	})
+}
+
+// A store may declare any of the kinds: here it is Fenced alone.
+func TestContractOfOneKind(t *testing.T) {
+	contract.Run(t, contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
+		b := membackend.New()
+		return contract.Store{
+			Backend: func() backend.Backend { return declaring{b, backend.KindsOf(backend.Fenced)} },
+			Wipe:    b.Forget,
+		}
+	}})
+}
+
+// declaring is a store that declares some kinds, and refuses the others.
+type declaring struct {
+	*membackend.Backend
+	kinds backend.Kinds
+}
+
+func (b declaring) Limits() backend.Limits {
+	limits := b.Backend.Limits()
+	limits.Kinds = b.kinds
+	return limits
+}
+
+func (b declaring) Open() backend.Session { return declaringSession{b.Backend.Open(), b.kinds} }
+
+type declaringSession struct {
+	backend.Session
+	kinds backend.Kinds
+}
+
+// declared makes a step, if it is one about a kind that is declared.
+func declared[Req, Res any](
+	s declaringSession, ctx context.Context, k backend.Kind, do func(context.Context, Req) (Res, error), req Req,
+) (res Res, err error) {
+	if !s.kinds.Has(k) {
+		return res, backend.UnknownKind("a store of some kinds", k)
+	}
+	return do(ctx, req)
+}
+
+func (s declaringSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	return declared(s, ctx, req.Kind, s.Session.Acquire, req)
+}
+
+func (s declaringSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	return declared(s, ctx, req.Kind, s.Session.Release, req)
+}
+
+func (s declaringSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	return declared(s, ctx, req.Kind, s.Session.Renew, req)
+}
+
+func (s declaringSession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+	return declared(s, ctx, req.Kind, s.Session.ForceRelease, req)
+}
+
+func (s declaringSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	return declared(s, ctx, req.Kind, s.Session.Look, req)
+}
+
+func (s declaringSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	return declared(s, ctx, req.Kind, s.Session.(backend.Notifier).Subscribe, req)
 }
