@@ -295,3 +295,31 @@ func TestWipe(t *testing.T) {
 		})
 	}
 }
+
+// Steps go on while a great many locks are over at once, and what comes meanwhile ends, too.
+func TestStepsDuringASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := membackend.New()
+		s := open(b)
+		const many = 100_000
+		for i := range many {
+			acquire(t, s, strconv.Itoa(i), lease)
+		}
+		time.Sleep(lease) // the sweep begins now
+		during := 0
+		for left := many; left > during; left, _, _ = b.Size() {
+			if left < many {
+				during++
+				acquire(t, s, fmt.Sprint("new ", during), lease+time.Duration(during)*time.Millisecond)
+			}
+		}
+		if during < 3 {
+			t.Errorf("%d steps were made while %d locks were taken out", during, many)
+		}
+		time.Sleep(lease + time.Second + time.Duration(during)*time.Millisecond)
+		synctest.Wait()
+		if left, _, timer := b.Size(); left != 0 || timer {
+			t.Errorf("%d locks are left, timer %v", left, timer)
+		}
+	})
+}
