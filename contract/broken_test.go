@@ -31,6 +31,8 @@ var plainFaults = []storeFault{
 	{"re-entry only for its own session", "names/sessions", false},
 	{"acquire in two steps", "concurrency/one wins", false},
 	{"re-entry in two steps", "concurrency/counts", false},
+	{"counts wrap at 128", "acquire/often", false},
+	{"the next hold has the lease of the last", "kinds/whole lease", false},
 	{"acquire in two steps", "concurrency/exclusion", false},
 	{"next owner inherits a hold", "acquire/next", true},
 	{"release forgets the owner", "release/another's", true},

@@ -102,6 +102,9 @@ func (st *fakeStore) Limits() (l backend.Limits) {
 	if strings.HasPrefix(st.fault, "undeclared kinds") {
 		l.Kinds = backend.KindsOf(backend.Fenced)
 	}
+	if st.fault == "what is kept is rounded up" {
+		l.MinLease, l.LeaseStep = coarse.MinLease, coarse.LeaseStep
+	}
 	if st.fault == "limits vary" {
 		st.with(func() { st.limits++; l.MinLease = time.Duration(st.limits) * time.Millisecond })
 	}
@@ -324,6 +327,16 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 		if req.Reentry {
 			req.Owner = s.impostor(req.Name, req.Owner)
 		}
+	case "the next hold has the lease of the last":
+		st.with(func() {
+			if end, ok := st.noted[req.Name]; ok && !before.Held {
+				req.Lease = max(time.Until(end), time.Millisecond)
+			}
+		})
+	case "counts wrap at 128":
+		if before.Count == 127 {
+			s.in.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: req.Kind, Name: req.Name})
+		}
 	case "acquire forgets the lease":
 		req.Lease = 20 * time.Hour
 	case "two inherit":
@@ -468,6 +481,8 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 			st.back.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: req.Kind, Name: req.Name})
 			return backend.ReleaseResult{Outcome: backend.Freed}, nil
 		}
+	case "the next hold has the lease of the last":
+		st.note(req.Name, before.Remaining, mine)
 	case "release keeps the lease":
 		req.Lease = before.Remaining
 	case "release of a free lock leaves one":

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -23,6 +24,7 @@ var keepFaults = []storeFault{
 	{"keeping gives back all holds", "keep/count", true},
 	{"keeping is a lease for what is left", "keep/lease", false},
 	{"what is kept never ends", "keep/runs out", true},
+	{"what is kept is rounded up", "keep/time", false},
 	{"keeping forgets tokens", "keep/token", true},
 	{"kept is said to one kind", "keep/other kinds", false},
 	{"who waits is given what is kept", "keep/line", true},
@@ -34,6 +36,9 @@ var keepFaults = []storeFault{
 	{"kept permits are given back", "keep/permits", true},
 	{"any number of permits is kept", "keep/other number", false},
 }
+
+// coarse are limits of a store that counts leases in seconds.
+var coarse = backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second}
 
 // fakeKeeps is what the sessions of a fakeStore remember together, for these faults.
 type fakeKeeps struct {
@@ -86,6 +91,8 @@ func (s *keepFake) Release(ctx context.Context, req backend.ReleaseRequest) (res
 	switch st.fault {
 	case "what is kept lasts for the lease":
 		req.Keep = req.Lease
+	case "what is kept is rounded up":
+		req.Keep = max(req.Keep, coarse.MinLease)
 	case "nothing is kept":
 		if !before.Held && req.Kind != backend.Permits {
 			s.memSession.Acquire(ctx, acquire)

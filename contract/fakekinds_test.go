@@ -298,6 +298,13 @@ func (s *kindsFake) afterWrite(ctx context.Context, req backend.AcquireRequest, 
 		}
 	})
 	switch {
+	case res.Acquired && res.Count > 1 && s.st.fault == "many notes keep a writer out":
+		s.st.with(func() {
+			if len(s.st.waiting[req.Name]) > 3 {
+				s.memSession.Release(ctx, backend.ReleaseRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+				*res = backend.AcquireResult{Remaining: req.Lease}
+			}
+		})
 	case res.Acquired:
 	case s.st.fault == "write is told half of it":
 		res.Remaining /= 2
@@ -496,6 +503,7 @@ var kindFaults = []storeFault{
 	{"notes forget since when", "note/renewed", true},
 	{"notes are not given up", "note/given up", true},
 	{"giving up takes all notes", "note/given up", true},
+	{"many notes keep a writer out", "note/many", false},
 	{"notes outlive the acquisition", "note/acquired", true},
 	{"barred reads are told half of it", "note/of several", true},
 	{"write wakes one", "notifier/write", false},

@@ -134,6 +134,10 @@ func (s *turnsFake) acquirePermits(ctx context.Context, req backend.AcquireReque
 			time.Sleep(time.Millisecond)
 			req.Limit = 1000
 		}
+	case "too many is said of a lock":
+		if req.Limit > 0 && req.Permits > req.Limit {
+			return res, &backend.Error{Kind: backend.Refused, Err: backend.ErrTooMany}
+		}
 	case "too many tells of the limit":
 		st.with(func() {
 			if req.Permits > req.Limit && req.Limit > 0 {
@@ -563,6 +567,7 @@ var turnFaults = []storeFault{
 	{"who isn't told of a limit takes its own", "permits/never told", true},
 	{"too many wait", "permits/too many", true},
 	{"too many tells of the limit", "permits/too many", true},
+	{"too many is said of a lock", "permits/too many of a lock", true},
 	{"owners fold case", "permits/owners", false},
 	{"batch has one number", "permits/batch", false},
 	{"permits in two steps", "permits/at once", true},

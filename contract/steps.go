@@ -57,6 +57,21 @@ var acquireCases = []testCase{
 				a.has("lock", i+1)
 			}
 		}},
+	{"acquire/often", "An owner may hold the lock some hundreds of times, and each counts",
+		func(e *env) {
+			const often = 300
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for i := range often {
+				a.reenters("lock", lease, i+1)
+			}
+			a.has("lock", often)
+			for range often - 1 {
+				a.releases("lock", lease, backend.Left)
+			}
+			b.refused("lock", lease)
+			a.releases("lock", lease, backend.Freed)
+			b.acquires("lock", lease)
+		}},
 	{"acquire/re-entry", "The result of a re-entry carries Count; otherwise Reentry changes nothing",
 		func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()

@@ -854,6 +854,18 @@ var noteCases = []testCase{
 			w.releases("lock", e.longLease(), backend.NotHeld)
 			c.admitted("lock", 0)
 		}},
+	{"note/many", "However many wait to write, the owner of the Write writes once more, and reads",
+		func(e *env) {
+			w, lease := e.writer("w"), e.longLease()
+			w.acquires("lock", lease)
+			for i := range 20 {
+				e.writer(fmt.Sprint("waits ", i)).queues("lock", time.Hour, lease)
+			}
+			w.reenters("lock", lease, 2)
+			w.as(backend.Read).acquires("lock", lease)
+			w.releases("lock", lease, backend.Left)
+			w.reenters("lock", lease, 2)
+		}},
 	{"note/acquired", "A note ends when its owner acquires the Write",
 		func(e *env) {
 			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"), e.longLease()

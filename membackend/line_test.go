@@ -119,6 +119,25 @@ func TestLine(t *testing.T) {
 	})
 }
 
+// Whoever kept a place last is told that its turn has come.
+func TestPlaceKeptByAnotherSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := membackend.New()
+		p, e := queue(t, b)
+		p[0].acquires(true)
+		p[1].refused(inLine, lease)
+		later := open(b)
+		hears := listen(t, later)
+		_, err := later.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: place})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p[0].releases(backend.Freed)
+		e[1].hears(0)
+		hears.hears(0, "b")
+	})
+}
+
 // One attempt without a place changes nothing, and gets nothing that isn't its turn.
 func TestBarging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
