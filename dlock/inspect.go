@@ -163,9 +163,12 @@ type Holder struct {
 }
 
 // LockInfo is a lock as the store knows it.
+//
+// Where nobody has the lock the Kind says nothing, but for Permits: then the name is a semaphore's, and of no use for another
+// kind of lock. Redis and Valkey keep the number of a semaphore, and can't tell it from a number that is another program's.
 type LockInfo struct {
 	Name    string
-	Kind    backend.Kind // Exclusive for all three ways to a plain lock, Write for a read-write lock, or Permits
+	Kind    backend.Kind // Exclusive for all three ways to a plain lock, Write for a read-write lock, or Permits: see below
 	Holders []Holder     // a writer before readers; the first thousand
 	More    int          // others that have it
 	Line    []string     // the ids of who stands in line for a fair lock, in order; the first thousand

@@ -364,6 +364,104 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
+// On Redis and Valkey a name stays a semaphore's when all permits are back. Whoever looks is told so, and can end it.
+func TestNameOfASemaphore(t *testing.T) {
+	t.Parallel()
+	anywhere(t, func(t *testing.T, url string) {
+		flags := func(args ...string) []string { return append(args, "--store", url) }
+		as := func(kind ...string) result {
+			return distsync(t, slices.Concat(flags("run", "f"), kind, []string{"--", "true"})...)
+		}
+		if got := as("--permits", "3"); got != (result{}) {
+			t.Fatalf("the slip: %+v", got)
+		}
+		if strings.HasPrefix(url, "etcd") { // which keeps nothing of a semaphore that nobody uses
+			if got := inside(t.Context(), flags("unlock", "--force", "--forget", "--yes", "f")...); got.stdout != "f: nobody has it\n" {
+				t.Errorf("nothing to forget: %+v", got)
+			}
+			if got := as(); got != (result{}) {
+				t.Errorf("a lock of that name: %+v", got)
+			}
+			return
+		}
+
+		const says = "f: nobody has it, but the store has the number 3 there: "
+		got := as()
+		if got.status != exitUsage || !strings.Contains(got.stderr, says) || strings.Contains(got.stderr, "script") {
+			t.Errorf("a lock of that name: %+v", got)
+		}
+		if got := inside(t.Context(), flags("show", "f")...); got.status != 0 || !strings.HasPrefix(got.stdout, says) {
+			t.Errorf("show: %+v", got)
+		}
+		if got := inside(t.Context(), flags("ls", "f")...); got.status != 0 || got.stdout != "" {
+			t.Errorf("ls: %+v", got)
+		}
+		got = inside(t.Context(), flags("unlock", "--force", "--yes", "f")...)
+		if got.status != 0 || !strings.HasPrefix(got.stdout, says) || !strings.Contains(got.stdout, "--forget") {
+			t.Errorf("unlock: %+v", got)
+		}
+		if got := as(); got.status != exitUsage {
+			t.Errorf("a lock of that name, when nothing was said of forgetting: %+v", got)
+		}
+
+		must(t)(client(t, url).Semaphore("f", 3).Acquire(t.Context(), 2, dlock.Lease(time.Minute)))
+		got = inside(t.Context(), flags("unlock", "--force", "--forget", "--yes", "--json", "f")...)
+		if u := lines[unlocked](t, got.stdout); got.status != 0 || !u[0].Released || !u[0].Forgotten || len(u[0].Holders) != 1 {
+			t.Errorf("unlock --forget: %+v", got)
+		}
+		if got := inside(t.Context(), flags("show", "f")...); got.stdout != "f: nobody has it\n" {
+			t.Errorf("show, when it is forgotten: %+v", got)
+		}
+		if got := as(); got != (result{}) {
+			t.Errorf("a lock of that name, when it is forgotten: %+v", got)
+		}
+	})
+}
+
+// A number may be another program's: it is told from a semaphore by nobody, and isn't taken for nothing.
+func TestNumberThatIsNoLock(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	url := "redis://" + server.Addr
+	for _, number := range []string{"1", "0", "-2"} {
+		server.Do("SET", "hits", number)
+		got := inside(t.Context(), "show", "--store", url, "hits")
+		if got.status != 0 || !strings.Contains(got.stdout, "data of another program") {
+			t.Errorf("show of %s: %+v", number, got)
+		}
+		if got := inside(t.Context(), "unlock", "--force", "--yes", "--store", url, "hits"); got.status != 0 || server.Do("GET", "hits") != number {
+			t.Errorf("unlock of %s: %+v", number, got)
+		}
+		got = inside(t.Context(), "unlock", "--force", "--forget", "--yes", "--store", url, "hits")
+		if got.status != 0 || got.stdout != "hits: its number is forgotten\n" || server.Do("EXISTS", "hits") != "0" {
+			t.Errorf("unlock --forget of %s: %+v", number, got)
+		}
+	}
+}
+
+// A semaphore isn't forgotten while somebody has a permit of it, who came when nobody was to be seen.
+func TestForgetsNothingInUse(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"redis", "valkey"} {
+		url := scheme + "://" + testservers.Redis(t).Addr
+		must(t)(client(t, url).Semaphore("f", 3).Acquire(t.Context(), 1, dlock.Lease(time.Minute)))
+		g := &global{store: url, timeout: testservers.Patience}
+		err := g.with(t.Context(), func(s *store, c *dlock.Client) error {
+			if done, err := s.forget(t.Context(), "f", 3); done || err != nil {
+				t.Errorf("%s: it is forgotten: %v, %v", scheme, done, err)
+			}
+			l, err := c.Inspect(t.Context(), "f")
+			if len(l.Holders) != 1 || l.Limit != 3 {
+				t.Errorf("%s: %+v", scheme, l)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The first in line for a fair lock has it when its holder is robbed of it, not when he next looks.
 func TestUnlockFair(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ into DISTSYNC_STORE.
 
 Every flag can be given in the environment as well: --store-timeout as
 DISTSYNC_STORE_TIMEOUT, --json as DISTSYNC_JSON=true, and so on; but not --force,
---yes and -E. The command line goes first.
+--yes, --forget and -E. The command line goes first.
 
 With Redis and Valkey a lock's name is its key, after --prefix. In etcd all locks
 are below --prefix, by default distsync/locks/.

@@ -70,7 +70,8 @@ func newList(g *global) *cobra.Command {
 each, how often, or how many permits are out of how many; for how long it lasts
 unless it is renewed; and how many stand in line for it, which a store knows of
 fair locks only. Since when somebody has it no store knows. What is kept was given
-back, and stays taken for a while (AtLeast, Once): nobody is inside.
+back, and stays taken for a while (AtLeast, Once): nobody is inside. A semaphore of
+which no permit is out isn't listed; show knows it.
 
 The store goes on serving others meanwhile, however much is in it. In Redis and
 Valkey all keys have to be looked at, so it may take a while; --prefix or PREFIX
@@ -204,7 +205,9 @@ func newShow(g *global) *cobra.Command {
 		Long: `Shows who has a lock, of whatever kind: holders with how often each has it, or how
 many permits, and for how long that lasts unless it is renewed. Of a fair lock
 also who stands in line for it, in order. That nobody has a lock is said, and no
-error; what kind it is nobody knows then, and the kind in JSON says nothing.
+error; what kind it is nobody knows then, and the kind in JSON says nothing, but for
+permits: a semaphore's number stays on Redis and Valkey, and its name can't be that
+of another kind of lock until unlock --force --forget has deleted it.
 
 No store knows whether a lock is being renewed. Look again: if it lasts for longer than
 before, its holder is alive; if it goes down for more than a third of the lease, 10s as
@@ -251,10 +254,6 @@ func (g *global) show(w io.Writer, l *dlock.LockInfo, another bool) error {
 
 // describe returns all that is known of a lock, for people.
 func describe(s screen, l *dlock.LockInfo) string {
-	state := "nobody has it"
-	if len(l.Holders) > 0 {
-		state = kindOf(l).String() + ", " + held(l)
-	}
 	holders := table{head: []string{"HOLDER", "KIND", "COUNT", "LASTS"}, cut: []int{0}}
 	for _, h := range l.Holders {
 		holders.rows = append(holders.rows, []string{printable(h.ID), h.Kind.String(), strconv.Itoa(h.Count), lastsOf(h)})
@@ -266,7 +265,22 @@ func describe(s screen, l *dlock.LockInfo) string {
 	for i, owner := range l.Line {
 		line.rows = append(line.rows, []string{strconv.Itoa(i + 1), printable(owner)})
 	}
-	return fmt.Sprintf("%s: %s\n%s%s", s.paint(bold, printable(l.Name)), state, holders.on(s), line.on(s))
+	return fmt.Sprintf("%s: %s\n%s%s", s.paint(bold, printable(l.Name)), stateOf(l), holders.on(s), line.on(s))
+}
+
+// stateOf returns in words whether somebody has a lock, or what else is there.
+func stateOf(l *dlock.LockInfo) string {
+	switch {
+	case len(l.Holders) > 0:
+		return kindOf(l).String() + ", " + held(l)
+	case l.Kind == backend.Permits:
+		number := "a number"
+		if l.Limit > 0 {
+			number = "the number " + strconv.Itoa(l.Limit)
+		}
+		return "nobody has it, but the store has " + number + " there: a semaphore's, of which no permit is out, or data of another program"
+	}
+	return "nobody has it"
 }
 
 // held returns how many hold a lock, in words.

@@ -63,15 +63,21 @@ func (r *runner) run(ctx context.Context, stderr io.Writer, name string, command
 	return err
 }
 
-// heldBy returns the error of who didn't get the lock with who has it, if the store says that soon.
-func (s *running) heldBy(c *dlock.Client, err error) error {
-	if !errors.Is(err, dlock.ErrHeld) {
+// explained returns the error of an acquisition with who has the lock, or what is there instead, if the store says that soon.
+func (s *running) explained(c *dlock.Client, err error) error {
+	conflict := errors.Is(err, dlock.ErrConflict)
+	if !conflict && !errors.Is(err, dlock.ErrHeld) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	info, failed := c.Inspect(ctx, s.name)
-	if failed != nil || len(info.Holders) == 0 {
+	switch {
+	case conflict && errors.Is(failed, dlock.ErrConflict):
+		return failed // which doesn't quote the script that met something else
+	case conflict && failed == nil && (len(info.Holders) > 0 || info.Kind == backend.Permits):
+		return fmt.Errorf("%w: %s: %s", dlock.ErrConflict, printable(s.name), stateOf(&info))
+	case conflict, failed != nil, len(info.Holders) == 0:
 		return err
 	}
 	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
@@ -125,7 +131,7 @@ func (s *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		waited()
 		s.leaveNothing(c)
-		return interrupted(ctx, s.refused(store, s.heldBy(c, err)))
+		return interrupted(ctx, s.refused(store, s.explained(c, err)))
 	}
 	s.tell("acquired", func(p *progress) {
 		p.Holder, p.Waited = s.hold.HolderID(), secondsOf(time.Since(began))

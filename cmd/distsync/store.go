@@ -336,6 +336,23 @@ func (s *store) ping(ctx context.Context) error {
 	return err
 }
 
+// keepsNumbers says whether the store keeps the number of a semaphore when all permits are back.
+func (s *store) keepsNumbers() bool { return s.etcd == nil }
+
+// forgetNumber deletes a number of permits if all of so many are there, so that nobody who has one loses it.
+const forgetNumber = `if math.max(tonumber(redis.call('get', KEYS[1]) or '') or -1, 0) ~= tonumber(ARGV[1]) then return 0 end
+return redis.call('del', KEYS[1])`
+
+// forget deletes the number of a semaphore, unless somebody has a permit. It says whether it did.
+func (s *store) forget(ctx context.Context, key string, limit int) (bool, error) {
+	if s.redis != nil {
+		n, err := s.redis.Eval(ctx, forgetNumber, []string{key}, limit).Int()
+		return n > 0, err
+	}
+	n, err := s.valkey.Do(ctx, s.valkey.B().Eval().Script(forgetNumber).Numkeys(1).Key(key).Arg(strconv.Itoa(limit)).Build()).AsInt64()
+	return n > 0, err
+}
+
 // close closes the client.
 func (s *store) close() {
 	switch {

@@ -14,7 +14,7 @@ import (
 )
 
 func newUnlock(g *global) *cobra.Command {
-	var force, yes bool
+	var force, yes, forget bool
 	cmd := &cobra.Command{
 		Use:   "unlock --force NAME",
 		Short: "Free a lock, whoever has it",
@@ -27,9 +27,15 @@ renewal, or when a fixed lease ends. Until then two may be inside. Make sure tha
 he is gone (distsync show NAME says on which host and in which process) before you
 do this. A lock whose holder is dead frees itself when its lease ends.
 
+Redis and Valkey keep the number of a semaphore, so that its name can't be that of
+another kind of lock. With --forget the number goes, too. Java programs that use the
+semaphore have to say it anew (trySetPermits). No store can tell such a number from
+data of another program.
+
 On a terminal it shows whose lock it is, and asks. Elsewhere it needs --yes.`,
 		Example: `  distsync unlock --force orders:42
-  distsync unlock --force --yes --json orders:42`,
+  distsync unlock --force --yes --json orders:42
+  distsync unlock --force --forget gpu`,
 		Args:              usage(cobra.ExactArgs(1)),
 		ValidArgsFunction: g.completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,12 +45,13 @@ On a terminal it shows whose lock it is, and asks. Elsewhere it needs --yes.`,
 			if !yes && !(isTerminal(cmd.InOrStdin()) && isTerminal(cmd.ErrOrStderr())) {
 				return exitf(exitUsage, "there is no terminal to ask on: say --yes")
 			}
-			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error { return g.unlock(cmd, s, c, args[0], yes) })
+			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error { return g.unlock(cmd, s, c, args[0], yes, forget) })
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "take it away from whoever has it")
 	cmd.Flags().BoolVar(&yes, "yes", false, "don't ask")
-	for _, name := range []string{"force", "yes"} {
+	cmd.Flags().BoolVar(&forget, "forget", false, "of a semaphore on Redis and Valkey also delete the number")
+	for _, name := range []string{"force", "yes", "forget"} {
 		cmd.Flags().Lookup(name).Annotations = map[string][]string{byHand: nil}
 	}
 	return cmd
@@ -53,18 +60,20 @@ On a terminal it shows whose lock it is, and asks. Elsewhere it needs --yes.`,
 // unlocked is what unlock did, as programs get it.
 type unlocked struct {
 	nameJSON
-	Released bool         `json:"released"`
-	Holders  []holderJSON `json:"holders"` // who had it just before
-	More     int          `json:"more,omitempty"`
+	Released  bool         `json:"released"`
+	Forgotten bool         `json:"forgotten,omitempty"` // the number of a semaphore
+	Holders   []holderJSON `json:"holders"`             // who had it just before
+	More      int          `json:"more,omitempty"`
 }
 
-func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name string, yes bool) error {
+func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name string, yes, forget bool) error {
 	l, err := g.inspect(cmd.Context(), s, c, name)
 	if err != nil {
 		return err
 	}
 	asked := screenOf(cmd.ErrOrStderr())
-	if len(l.Holders) > 0 && !yes {
+	forget = forget && l.Kind == backend.Permits && s.keepsNumbers()
+	if (len(l.Holders) > 0 || forget) && !yes {
 		if err := ask(cmd, asked, l); err != nil {
 			return err
 		}
@@ -72,23 +81,32 @@ func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name stri
 		if err != nil {
 			return err
 		}
-		if !sameHolders(l, now) {
+		if len(l.Holders) > 0 && !sameHolders(l, now) {
 			fmt.Fprint(asked, describe(asked, now))
 			return exitf(exitFailed, "meanwhile it isn't held by the same any more: nothing was done")
 		}
 	}
-	released := false
-	if len(l.Holders) > 0 {
-		ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
-		defer cancel()
+	ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
+	defer cancel()
+	released, forgotten := false, false
+	if len(l.Holders) > 0 || forget { // of permits that are over the number knows nothing before
 		if released, err = forceUnlock(ctx, c, l); err != nil {
 			return g.failed(s, err)
 		}
 	}
-	if g.json {
-		return printJSON(cmd.OutOrStdout(), unlocked{jsonName(name), released, jsonHolders(l.Holders), l.More})
+	if forget {
+		if forgotten, err = s.forget(ctx, g.prefix+name, l.Limit); err != nil {
+			return g.failed(s, err)
+		}
 	}
-	_, err = io.WriteString(cmd.OutOrStdout(), g.told(l, released))
+	if g.json {
+		err = printJSON(cmd.OutOrStdout(), unlocked{jsonName(name), released, forgotten, jsonHolders(l.Holders), l.More})
+	} else {
+		_, err = io.WriteString(cmd.OutOrStdout(), g.told(l, released, forgotten))
+	}
+	if err == nil && forget && !forgotten {
+		return exitf(exitFailed, "meanwhile somebody uses the semaphore: its number is left")
+	}
 	return err
 }
 
@@ -141,15 +159,21 @@ func forceUnlock(ctx context.Context, c *dlock.Client, l *dlock.LockInfo) (bool,
 }
 
 // told returns what unlock did, for people.
-func (g *global) told(l *dlock.LockInfo, released bool) string {
-	if !released && g.quiet {
-		return ""
-	}
+func (g *global) told(l *dlock.LockInfo, released, forgotten bool) string {
 	name := printable(l.Name)
-	if !released {
-		return name + ": nobody has it\n"
-	}
 	var text strings.Builder
+	switch {
+	case forgotten:
+		fmt.Fprintf(&text, "%s: its number is forgotten\n", name)
+	case released, g.quiet:
+	case len(l.Holders) == 0 && l.Kind == backend.Permits:
+		fmt.Fprintf(&text, "%s: %s; --forget deletes it\n", name, stateOf(l))
+	default:
+		fmt.Fprintf(&text, "%s: nobody has it\n", name)
+	}
+	if !released {
+		return text.String()
+	}
 	for _, h := range l.Holders {
 		fmt.Fprintf(&text, "%s: taken from %s (%s)\n", name, printable(h.ID), h.Kind)
 	}

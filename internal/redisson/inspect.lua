@@ -116,6 +116,9 @@ if (kind ~= 'none') then
     return -1;
 end;
 if (is(ids, 'zset')) then -- how many there are was lost
-    return permits();
+    local found = permits();
+    if (#found[4] > 0) then
+        return found;
+    end;
 end;
 return {'', 0, 0, {}, line()};

@@ -170,6 +170,7 @@ func TestInspect(t *testing.T) {
 			s.do("del", "n")
 		}, "permits, permits " + owned("a:1") + ":2 for 20"},
 		"no permits are out":               {func(s *store) { s.do("set", "n", "7") }, "permits, of 7"},
+		"only permits that are over":       {func(s *store) { s.do("zadd", ids("n"), "1000", "0123456789abcdef") }, "exclusive"},
 		"ids of something else":            {func(s *store) { s.do("set", ids("n"), "text") }, "exclusive"},
 		"a number, with ids of other type": {func(s *store) { s.do("set", "n", "7"); s.do("set", ids("n"), "text") }, "conflict"},
 		"text":                             {func(s *store) { s.do("set", "n", "text") }, "conflict"},
