@@ -33,6 +33,7 @@ type runner struct {
 	lease       time.Duration
 	atLeast     time.Duration // that the lock stays taken
 	grace       time.Duration // from TERM to KILL
+	bounded     bool          // grace was asked for, so that it is also for a TERM that is passed on
 	longest     time.Duration // that the command may run; 0: as long as it likes
 	notAcquired int           // the status for that
 }
@@ -75,7 +76,8 @@ come, when the lock is renewed for the first time. All who share permits must sa
 to say another changes it for all.
 
 The signals INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the
-command's process group. While distsync waits for the lock the first six end it. Who
+command's process group. After a TERM that is passed on the command takes the time that
+it needs, under the lock, unless --grace is given: then it is killed that much later. While distsync waits for the lock the first six end it. Who
 stops the command with ^Z for longer than the lease loses the lock, and the command
 is killed.
 
@@ -119,7 +121,8 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
 	f.DurationVar(&r.wait, "wait", 0, "how long to wait for the lock; 0: not at all (default: for ever)")
 	f.DurationVar(&r.lease, "lease", dlock.DefaultLease, "how long the lock outlives a distsync that dies; it is renewed each third of that")
 	f.DurationVar(&r.atLeast, "at-least", 0, "how long the lock stays taken at least, however soon the command has ended (default: until then)")
-	f.DurationVar(&r.grace, "grace", 0, "how long the command has from TERM to KILL, at most half the lease (default: a third of it, at most 10s)")
+	f.DurationVar(&r.grace, "grace", 0, "how long the command has from TERM to KILL, at most half the lease "+
+		"(default: a third of it, at most 10s, and no end if the TERM is one that is passed on)")
 	f.DurationVar(&r.longest, "timeout", 0, "how long the command may run before it gets TERM, and --grace later KILL (default: for ever)")
 	f.IntVarP(&r.notAcquired, "not-acquired", "E", exitNotAcquired, "the exit status if the lock isn't acquired in time")
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)) // there is such a flag
@@ -132,7 +135,7 @@ var kinds = []string{"lock", "fair", "read", "write", "fenced"}
 // check returns an error if the flags can't be meant.
 func (r *runner) check(cmd *cobra.Command) error {
 	r.forever = !cmd.Flags().Changed("wait")
-	if !cmd.Flags().Changed("grace") {
+	if r.bounded = cmd.Flags().Changed("grace"); !r.bounded {
 		r.grace = min(r.lease/3, longestGrace)
 	}
 	switch {
@@ -230,7 +233,7 @@ type progress struct {
 	Waited *seconds `json:"waited,omitempty"`
 	PID    int      `json:"pid,omitempty"`
 	Status *int     `json:"status,omitempty"` // the command's: 128 and the signal's number if there was one
-	Reason string   `json:"reason,omitempty"` // of a loss; or timeout
+	Reason string   `json:"reason,omitempty"` // of a loss; or timeout, or grace
 	Error  string   `json:"error,omitempty"`
 }
 
@@ -247,6 +250,7 @@ func reasonOf(err error) string {
 // because says to people what a reason means.
 var because = map[string]string{
 	"timeout":                  "it has run for longer than --timeout",
+	"grace":                    "it was asked to end, and --grace is over",
 	dlock.LossExpired.String(): "the lock couldn't be renewed",
 	dlock.LossGone.String():    "the store has the lock no more",
 	dlock.LossTaken.String():   "another has the lock",

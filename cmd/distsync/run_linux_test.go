@@ -385,6 +385,9 @@ func TestRunSaysWhy(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	}
+	if got := (&progress{Event: "killed", Reason: "grace"}).text("n"); !strings.HasSuffix(got, "--grace is over") {
+		t.Errorf("%q", got)
+	}
 	p := &progress{Event: "terminated", Reason: "timeout"}
 	if got, want := p.text("n"), "distsync: n: the command is asked to end: it has run for longer than --timeout"; got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -524,6 +527,37 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	if server.Do("EXISTS", "a") != "0" {
 		t.Error("the lock is still held")
 	}
+}
+
+// A command that is deaf to TERM has --grace until it is killed, if that was asked for, whoever has sent TERM.
+func TestRunKillsAfterTerm(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	r := try(t, "redis://"+server.Addr, "a", "--grace", "100ms", "--",
+		"sh", "-c", `trap "touch $DIR/asked" TERM; times=$(seq 2000); touch $DIR/ready; for i in $times; do sleep 0.01; done`).start()
+	r.awaitFile("ready")
+	r.cmd.Process.Signal(syscall.SIGTERM)
+	r.mustExit(128 + int(syscall.SIGKILL))
+	if p, _ := r.first("killed"); p.Reason != "grace" {
+		t.Errorf("killed for %q", p.Reason)
+	}
+	if _, err := os.Stat(r.dir + "/asked"); err != nil {
+		t.Error("the command wasn't asked to end")
+	}
+	if server.Do("EXISTS", "a") != "0" {
+		t.Error("the lock is still held")
+	}
+}
+
+// Without --grace the command takes the time that it needs after a TERM that is passed on: the default is for what distsync itself ends.
+func TestRunLeavesTimeAfterTerm(t *testing.T) {
+	t.Parallel()
+	// The default is a second here, and the command takes two.
+	r := try(t, "redis://"+testservers.Redis(t).Addr, "a", "--lease", "3s", "--",
+		"sh", "-c", `trap "sleep 2; exit 5" TERM; touch $DIR/ready; while :; do sleep 0.01; done`).start()
+	r.awaitFile("ready")
+	r.cmd.Process.Signal(syscall.SIGTERM)
+	r.mustExit(5)
 }
 
 // What the command finds in its environment is what distsync has found, and what it adds.

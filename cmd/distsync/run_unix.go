@@ -46,6 +46,7 @@ type running struct {
 	told    time.Time // until when the command may run, as the child was told last
 	lost    error     // why the lock is lost, or about to be
 	overdue bool      // the command has run for longer than it may
+	asked   time.Time // when a TERM was passed on first, after which it has only so long
 	killed  bool
 }
 
@@ -292,6 +293,9 @@ func (s *running) follow() {
 		case sig := <-s.signals:
 			s.look() // we may have been stopped, too
 			s.child.Signal(sig.(syscall.Signal))
+			if sig == syscall.SIGTERM && s.bounded && s.asked.IsZero() {
+				s.asked = time.Now()
+			}
 		case e := <-s.renewals:
 			s.tellRenewal(e)
 		case <-lost:
@@ -314,7 +318,19 @@ func (s *running) look() time.Duration {
 	if s.longest > 0 && !s.killed {
 		next = min(next, s.lookAtTime(s.longest-now.Sub(s.started)))
 	}
+	if !s.asked.IsZero() && !s.killed {
+		next = min(next, s.lookAtGrace(s.grace-now.Sub(s.asked)))
+	}
 	return next
+}
+
+// lookAtGrace kills the command when the time is over that it had after a TERM that was passed on: that is left.
+func (s *running) lookAtGrace(left time.Duration) time.Duration {
+	if left > 0 {
+		return left
+	}
+	s.kill("grace")
+	return never
 }
 
 // lookAtLock asks the command to end when the lock is in danger, and kills it before the lock could be another's.
