@@ -38,7 +38,7 @@
 //		return ctx.Err()
 //	}
 //
-// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report".
+// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "cron:report".
 // The one that gets the lock runs the job, and the lock is renewed for as long as that takes. The others skip this run.
 // If the process dies, the lock ends with its lease (30 s, see [dlock.WithLease]), and the next run is another replica's.
 // While a run takes longer than the period no other begins, on any replica.

@@ -45,12 +45,13 @@
 //		return ctx.Err()
 //	}
 //
-// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "report".
+// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "gocron:report".
 // The one that gets the lock runs the job, and the lock is renewed for as long as that takes. The others skip this run.
 // If the process dies, the lock ends with its lease (30 s, see [dlock.WithLease]), and the next run is another replica's.
 // A job that needn't hear of a loss may be any gocron.NewTask, without [Locker.Task].
 //
-// The lock has the job's name. So give each job a name of its own, the same on all replicas. Without gocron.WithName it
+// The lock has the job's name, with "gocron:" in front: distsync watch gocron:report says who has it.
+// So give each job a name of its own, the same on all replicas. Without gocron.WithName it
 // has the name of its function, which functions that are made in a loop share, and which may be another in the next
 // version of the program. Two jobs of one name exclude each other, which is logged.
 //

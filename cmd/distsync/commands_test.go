@@ -260,6 +260,51 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// Whoever asks for a job by its name is told which lock its adapter has made of that.
+func TestNameOfAJob(t *testing.T) {
+	t.Parallel()
+	const says = "distsync: nobody has tick, but somebody has gocron:tick\n"
+	anywhere(t, func(t *testing.T, url string) {
+		watching, stop := context.WithCancel(t.Context())
+		events, hints, ended := new(sink), new(sink), make(chan int, 1)
+		args := []string{"watch", "tick", "--store", url, "--every", "50ms"}
+		go func() { ended <- execute(watching, args, strings.NewReader(""), events, hints) }()
+		testservers.Until(t, "it is watched", func() bool { return strings.Contains(events.String(), "free") })
+		web := client(t, url)
+		must(t)(web.Locker("gocron:tick").Acquire(t.Context()))
+		testservers.Until(t, "the watcher is told", func() bool { return hints.String() == says })
+
+		for _, args := range [][]string{{"show", "tick"}, {"unlock", "--force", "--yes", "tick"}} {
+			if got := inside(t.Context(), append(args, "--store", url)...); got.status != 0 || got.stderr != says {
+				t.Errorf("%q: %+v", args, got)
+			}
+			for _, flag := range []string{"--json", "--quiet"} {
+				if got := inside(t.Context(), append(args, "--store", url, flag)...); got.status != 0 || got.stderr != "" {
+					t.Errorf("%q %s: %+v", args, flag, got)
+				}
+			}
+		}
+		must(t)(web.Locker("tick").Acquire(t.Context()))
+		if got := inside(t.Context(), "show", "tick", "--store", url); got.stderr != "" {
+			t.Errorf("show of one that is held: %+v", got)
+		}
+		stop()
+		if status := <-ended; status != 0 || hints.String() != says {
+			t.Errorf("watch: status %d, %q", status, hints)
+		}
+	})
+	// A user who may not look at other names is told nothing of them, and that is no failure.
+	server := testservers.Redis(t)
+	server.Do("ACL", "SETUSER", "narrow", "on", ">secret", "~tick", "~*{tick}*", "&*", "+@all")
+	for _, args := range [][]string{{"show", "tick"}, {"unlock", "--force", "--yes", "tick"}} {
+		url := "redis://narrow:secret@" + server.Addr
+		got := inside(t.Context(), append(args, "--store", url)...)
+		if got != (result{stdout: "tick: nobody has it\n"}) {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+}
+
 // Releases of each kind are told of without a look: the next one would be an hour later.
 func TestWatchHears(t *testing.T) {
 	t.Parallel()

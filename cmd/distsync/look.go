@@ -62,6 +62,34 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+// adapters are what the names of locks begin with that adapters make of the names of jobs and other things.
+var adapters = []string{"certmagic:", "cron:", "gocron:"}
+
+// hint says if nobody has the lock of a name, but somebody one that an adapter makes of that name.
+// It returns whether to ask again would be of no use: it was said, or the store doesn't say it to
+// this user, which is no failure.
+func (g *global) hint(ctx context.Context, w io.Writer, s *store, c *dlock.Client,
+	l *dlock.LockInfo) (done bool) {
+	if len(l.Holders) > 0 || g.json || g.quiet {
+		return false
+	}
+	for _, prefix := range adapters {
+		akin, err := g.inspect(ctx, s, c, prefix+l.Name)
+		if errors.Is(err, dlock.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return true
+		}
+		if len(akin.Holders) > 0 {
+			fmt.Fprintf(w, "distsync: nobody has %s, but somebody has %s\n",
+				printable(l.Name), printable(akin.Name))
+			done = true
+		}
+	}
+	return done
+}
+
 func newList(g *global) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls [PREFIX]",
@@ -216,6 +244,9 @@ a rule, he is dead, or cut off, or has a fixed lease.
 A lock may stay taken for a while after it was given back, since somebody wants it so
 (AtLeast, Once): that is said, and nobody is inside then.
 
+Adapters put something in front of the names of jobs: gocron's "tick" has the lock
+"gocron:tick". If somebody has that, and nobody "tick", it is said.
+
 A holder is CLIENT:NUMBER, where a client of this library is, unless told
 otherwise, HOST/PROCESS/RANDOM.`,
 		Example: `  distsync show orders:42
@@ -228,6 +259,9 @@ otherwise, HOST/PROCESS/RANDOM.`,
 					l, err := g.inspect(cmd.Context(), s, c, name)
 					if err == nil {
 						err = g.show(cmd.OutOrStdout(), l, i > 0)
+					}
+					if err == nil {
+						g.hint(cmd.Context(), cmd.ErrOrStderr(), s, c, l)
 					}
 					if err != nil {
 						return err

@@ -104,6 +104,7 @@ func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name stri
 	} else {
 		_, err = io.WriteString(cmd.OutOrStdout(), g.told(l, released, forgotten))
 	}
+	g.hint(ctx, cmd.ErrOrStderr(), s, c, l)
 	if err == nil && forget && !forgotten {
 		return exitf(exitFailed, "meanwhile somebody uses the semaphore: its number is left")
 	}

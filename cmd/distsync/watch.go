@@ -30,7 +30,10 @@ time may be missed.
 The events are: holds and free, as it is at first; acquired and gone, which may be
 released, run out or forced, no store tells which; count, if a holder has it more
 or less often than before; queued and unqueued; error, if the store doesn't
-answer, and again, if it then does.`,
+answer, and again, if it then does.
+
+Adapters put something in front of the names of jobs: gocron's "tick" has the lock
+"gocron:tick". If somebody has that, and nobody "tick", it is said once.`,
 		Example: `  distsync watch orders:42
   distsync watch --json orders:42 prices | jq -r 'select(.event == "acquired") | .holder.client'`,
 		Args:              usage(cobra.MinimumNArgs(1)),
@@ -76,6 +79,11 @@ func (g *global) watch(ctx context.Context, cmd *cobra.Command, s *store, c *dlo
 	for _, name := range slices.Compact(names) {
 		w := &watcher{name: name, every: every, timeout: g.timeout, tell: tell, wake: make(chan struct{}, 1)}
 		w.inspect = func(ctx context.Context) (*dlock.LockInfo, error) { return g.inspect(ctx, s, c, name) }
+		w.hint = func(ctx context.Context, l *dlock.LockInfo) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return g.hint(ctx, cmd.ErrOrStderr(), s, c, l)
+		}
 		if n, ok := session.(backend.Notifier); ok {
 			w.notifier = n
 			w.kinds = channels(s.Limits().Kinds)
@@ -99,12 +107,15 @@ type watcher struct {
 	timeout  time.Duration
 	tell     func(event)
 	inspect  func(context.Context) (*dlock.LockInfo, error)
+	hint     func(context.Context, *dlock.LockInfo) bool // says whether it needn't be called again
 	notifier backend.Notifier
 	kinds    []backend.Kind // that are still to be subscribed to
 	standing []backend.Subscription
 	wake     chan struct{}
 
 	last    *dlock.LockInfo // nil at first
+	hinted  time.Time       // when it was last looked for a name that may have been meant
+	known   bool            // that the name was meant, or that another was
 	failing bool
 }
 
@@ -122,9 +133,21 @@ func (w *watcher) run(ctx context.Context) {
 			return
 		}
 		w.compare(l, err)
+		if err == nil {
+			w.doubt(ctx, l)
+		}
 		if !pause(ctx, w.wake, w.every) || !pause(ctx, nil, shortest) {
 			return
 		}
+	}
+}
+
+// doubt looks for another name that may have been meant, each second at most, as long as nobody has had the lock.
+func (w *watcher) doubt(ctx context.Context, l *dlock.LockInfo) {
+	w.known = w.known || len(l.Holders) > 0
+	if !w.known && time.Since(w.hinted) >= time.Second {
+		w.hinted = time.Now()
+		w.known = w.hint(ctx, l)
 	}
 }
 
