@@ -168,7 +168,7 @@ type Holder struct {
 // kind of lock. Redis and Valkey keep the number of a semaphore, and can't tell it from a number that is another program's.
 type LockInfo struct {
 	Name    string
-	Kind    backend.Kind // Exclusive for all three ways to a plain lock, Write for a read-write lock, or Permits: see below
+	Kind    backend.Kind // Exclusive for all three ways to a plain lock, Write for a read-write lock, or Permits
 	Holders []Holder     // a writer before readers; the first thousand
 	More    int          // others that have it
 	Line    []string     // the ids of who stands in line for a fair lock, in order; the first thousand
