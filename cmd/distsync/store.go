@@ -23,6 +23,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/etcdbackend"
+	"github.com/seed951563bd/distsync/internal/redisson"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
@@ -339,17 +340,20 @@ func (s *store) ping(ctx context.Context) error {
 // keepsNumbers says whether the store keeps the number of a semaphore when all permits are back.
 func (s *store) keepsNumbers() bool { return s.etcd == nil }
 
-// forgetNumber deletes a number of permits if all of so many are there, so that nobody who has one loses it.
-const forgetNumber = `if math.max(tonumber(redis.call('get', KEYS[1]) or '') or -1, 0) ~= tonumber(ARGV[1]) then return 0 end
+// forgetNumber deletes a number of permits if none is out.
+const forgetNumber = `
+if redis.call('exists', KEYS[2]) == 1 or not tonumber(redis.call('get', KEYS[1]) or '') then return 0 end
 return redis.call('del', KEYS[1])`
 
 // forget deletes the number of a semaphore, unless somebody has a permit. It says whether it did.
-func (s *store) forget(ctx context.Context, key string, limit int) (bool, error) {
+func (s *store) forget(ctx context.Context, key string) (bool, error) {
+	keys := []string{key, redisson.PermitIDs(key)}
 	if s.redis != nil {
-		n, err := s.redis.Eval(ctx, forgetNumber, []string{key}, limit).Int()
+		n, err := s.redis.Eval(ctx, forgetNumber, keys).Int()
 		return n > 0, err
 	}
-	n, err := s.valkey.Do(ctx, s.valkey.B().Eval().Script(forgetNumber).Numkeys(1).Key(key).Arg(strconv.Itoa(limit)).Build()).AsInt64()
+	eval := s.valkey.B().Eval().Script(forgetNumber).Numkeys(2).Key(keys...).Build()
+	n, err := s.valkey.Do(ctx, eval).AsInt64()
 	return n > 0, err
 }
 

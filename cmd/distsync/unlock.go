@@ -89,13 +89,13 @@ func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name stri
 	ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
 	defer cancel()
 	released, forgotten := false, false
-	if len(l.Holders) > 0 || forget { // of permits that are over the number knows nothing before
+	if len(l.Holders) > 0 || forget { // permits that are over are out until then
 		if released, err = forceUnlock(ctx, c, l); err != nil {
 			return g.failed(s, err)
 		}
 	}
 	if forget {
-		if forgotten, err = s.forget(ctx, g.prefix+name, l.Limit); err != nil {
+		if forgotten, err = s.forget(ctx, g.prefix+name); err != nil {
 			return g.failed(s, err)
 		}
 	}

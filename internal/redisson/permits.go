@@ -66,6 +66,9 @@ func PermitsChannel(name string) string { return tagged("redisson_sc:", name, ""
 // ids is the key of the permits that are out.
 func ids(name string) string { return tagged("", name, idsSuffix) }
 
+// PermitIDs returns the key of the permits that are out. Without one there is none.
+func PermitIDs(name string) string { return ids(name) }
+
 const idsSuffix = ":timeout"
 
 // refuseBraces returns an error for a name that is another in braces: both would have their ids under one key.
