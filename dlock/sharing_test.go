@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -428,6 +429,13 @@ func TestALateUnlockOfALostRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onScript(t, func(t *testing.T, b *scripted, client, other *Client) {
+				var down atomic.Bool
+				b.renew = func(_ backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+					if down.Load() {
+						return backend.RenewResult{}, errors.New("no answer")
+					}
+					return do()
+				}
 				rw := client.RWLocker("x")
 				rw.RLock()
 				rw.RLock()
@@ -435,11 +443,9 @@ func TestALateUnlockOfALostRead(t *testing.T) {
 					_, err := client.Locker(fmt.Sprint(i)).Acquire(t.Context())
 					must(t, err)
 				}
-				b.renew = func(backend.RenewRequest, func() (backend.RenewResult, error)) (backend.RenewResult, error) {
-					return backend.RenewResult{}, errors.New("no answer")
-				}
+				down.Store(true)
 				time.Sleep(2 * DefaultLease)
-				b.renew = nil
+				down.Store(false)
 				time.Sleep(c.late)
 				rw.RLock()
 				lost := rw.Reader().Lost(t.Context())
