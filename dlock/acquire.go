@@ -597,8 +597,6 @@ func (c *Client) unusableLocked(a *acquisition) error {
 	switch v := a.variable(); {
 	case c.closed:
 		return ErrClosed
-	case a.joined:
-		return errAgain
 	case !a.h.valid(c.now()):
 		return errLate
 	case rules[a.kind].numbered && a.h.claim.token() == 0:
