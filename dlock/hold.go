@@ -26,7 +26,7 @@ type stay struct {
 	locker *Locker
 	hold   *hold
 	ctx    context.Context
-	alone  bool // nobody else is the party of the hold: what is left of it after its function was forgotten
+	alone  bool // nobody else is its party: what its function leaves of it was forgotten
 	whole  bool // and is given back with it
 }
 
@@ -227,8 +227,10 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 // meanwhile, even if fn returned nil (it wraps [ErrLost]: test for that first, since fn's error may
 // be that of its context), or if the release failed. Whether ctx has ended by then makes no difference:
 // the release takes at most 5 s, or what is left of the lease. If the lock was not acquired the error
-// is an *Error whose Op is "do". If fn panics, what the release says is logged. What fn has re-entered with its context, and not given back when it returns, keeps the lock, since
-// a goroutine that fn has started may be inside still: that is logged, unless it is an owner's, and given back with that context. Where it matters whether fn
+// is an *Error whose Op is "do". If fn panics, what the release says is logged. What fn has
+// re-entered with its context, and not given back when it returns, keeps the lock, since a
+// goroutine that fn has started may be inside still: that is logged, unless it is an owner's, and
+// given back with that context. Where it matters whether fn
 // ran, see [Locker.TryDo], or note it in fn: what fn returns may be such an error of another lock.
 func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
 	l.mustBeMade()
@@ -297,9 +299,9 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 	return err
 }
 
-// giveBack gives back what a function was called for, which is over. Where it has re-entered the lock and
-// not given that back, the lock goes on being held: perhaps by a goroutine that it has started, so
-// that this is only logged, unless the whole is to be given back.
+// giveBack gives back what a function was called for, which is over. Where it has re-entered the
+// lock and not given that back, the lock goes on being held: perhaps by a goroutine that it has
+// started, so that this is only logged, unless the whole is to be given back.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client
 	err := c.releaseWithin(ctx, s.hold)
@@ -317,8 +319,8 @@ func (s *stay) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// reportLeft logs, and returns, how often a hold whose function has returned is still to be given back by
-// its party, which nobody else is: what it reads under a write, too.
+// reportLeft logs, and returns, how often a hold whose function has returned is still to be given
+// back by its party, which nobody else is: what it reads under a write, too.
 func (c *Client) reportLeft(h *hold, released bool) (left int) {
 	c.mu.Lock()
 	defer c.unlock()

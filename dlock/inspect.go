@@ -283,7 +283,9 @@ func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 }
 
 // Holders asks the store who has the lock, in one round trip: of the reading side of an [RWLocker] those who read, at most a thousand, and of the writing side
-// who writes. Readers to whom a writer of this client has passed the lock on are one Holder, of Kind Write as the store knows it. Errors are those of [Locker.IsLocked]; of a store that can't say, one that wraps [errors.ErrUnsupported].
+// who writes. Readers to whom a writer of this client has passed the lock on are one Holder, of
+// Kind Write as the store knows it. Errors are those of [Locker.IsLocked]; of a store that can't
+// say, one that wraps [errors.ErrUnsupported].
 func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)

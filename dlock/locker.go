@@ -191,7 +191,8 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 //
 // It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold was over
 // before. The client remembers at most 1,024 losses of owners, for ten of its leases each; after
-// that the error is ErrNotHeld. A Locker remembers those of its plain calls for as long as it is there.
+// that the error is ErrNotHeld. A Locker remembers those of its plain calls for as long as it is
+// there.
 func (l *Locker) UnlockContext(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("unlock", l.unlock(ctx))
@@ -498,8 +499,8 @@ func (l *Locker) storedKind() backend.Kind {
 	return l.kind
 }
 
-// lent returns what readers of this client share that was claimed for writing, if the Locker is that
-// of readers. The store knows of a writer only.
+// lent returns what readers of this client share that was claimed for writing, if the Locker is
+// that of readers. The store knows of a writer only.
 func (l *Locker) lent() *claim {
 	if !rules[l.kind].shared {
 		return nil

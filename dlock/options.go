@@ -120,8 +120,8 @@ type acquireOptions struct {
 // then the hold ends by itself after what is left of its lease. The default is none: a lock is renewed.
 //
 // A Locker whose plain calls had the lock waits for its unlock also when the lease has ended, since
-// nobody knows that it won't come; for the reading side of an [RWLocker] see [RWLocker.Reader]. For a
-// lock that nobody is to unlock use [Locker.Acquire], an [Owner], or a Locker for that one call.
+// nobody knows that it won't come; for the reading side of an [RWLocker] see [RWLocker.Reader]. For
+// a lock that nobody is to unlock use [Locker.Acquire], an [Owner], or a Locker for that one call.
 func Lease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
 }

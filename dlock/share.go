@@ -29,11 +29,11 @@ func (o *object) readers() []*hold {
 	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
 }
 
-// plainSharedLocked returns what the next plain unlock of a reading Locker gives back, or nil. Who of
-// its readers that is isn't known: first what was lost, then what ends first, so that what remains
-// protects everybody who is still reading for as long as possible. A loss that the client has
-// forgotten is paid here, and the error says so: what others have got since then isn't given back for
-// it, however late its unlock comes.
+// plainSharedLocked returns what the next plain unlock of a reading Locker gives back, or nil. Who
+// of its readers that is isn't known: first what was lost, then what ends first, so that what
+// remains protects everybody who is still reading for as long as possible. A loss that the client
+// has forgotten is paid here, and the error says so: what others have got since then isn't given
+// back for it, however late its unlock comes.
 func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) (*hold, error) {
 	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -45,8 +45,8 @@ func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) 
 	return c.objects[key.family][key.name].endsFirst(v), nil
 }
 
-// standing returns a valid hold for a call that has got h. Of plain readers of one Locker another may
-// have given that back, and then the call has one of theirs.
+// standing returns a valid hold for a call that has got h. Of plain readers of one Locker another
+// may have given that back, and then the call has one of theirs.
 func (c *Client) standing(h *hold) *hold {
 	v := h.variable()
 	if v == nil || !rules[h.kind].shared {

@@ -177,7 +177,7 @@ func TestAPlainReadOfNobodyIsGivenBack(t *testing.T) {
 		first := rw.Reader().plain.hold
 		time.Sleep(time.Second)
 		rw.RLock()
-		rw.RUnlock()
+		must(t, rw.Reader().UnlockContext(t.Context()))
 		c.letGo(first)
 		synctest.Wait()
 		wantFree(t, other, "x")

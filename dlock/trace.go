@@ -275,8 +275,8 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 }
 
 // release gives back one hold that nobody's call gives back, or not any more. Plain readers of one
-// Locker can't be told apart: another of them may have given it back, and it is one of those that are
-// left, then. It is errAgain if none is.
+// Locker can't be told apart: another of them may have given it back, and it is one of those that
+// are left, then. It is errAgain if none is.
 func (c *Client) release(ctx context.Context, h *hold) error {
 	for {
 		err := c.releaseQuietly(ctx, h)
