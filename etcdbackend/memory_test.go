@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/deep"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 )
@@ -25,10 +26,7 @@ func TestAsInMemory(t *testing.T) {
 	for i := range sessions {
 		sessions[i] = [2]backend.Session{open(t, connect(t, server.Addr)), memory.Open()}
 	}
-	sequences := 60
-	if testing.Short() {
-		sequences = 10
-	}
+	sequences := deep.Of(20, 60)
 	for sequence := range sequences {
 		name := fmt.Sprint("lock ", sequence)
 		var told strings.Builder

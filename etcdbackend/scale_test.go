@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/deep"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
@@ -108,10 +109,7 @@ func TestRoundTrips(t *testing.T) {
 
 // TestTenThousandHeldLocks are renewed over one stream.
 func TestTenThousandHeldLocks(t *testing.T) {
-	n := 10_000
-	if testing.Short() {
-		n = 1000
-	}
+	n := deep.Of(1000, 10_000)
 	server := testservers.Etcd(t)
 	var sent counts
 	cli := connect(t, server.Addr, sent.install)

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/deep"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
@@ -28,7 +29,7 @@ var binary string
 func TestMain(m *testing.M) {
 	wiretest.SideBySide()
 	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "DISTSYNC_") && name != "DISTSYNC_REQUIRE_SERVERS" {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "DISTSYNC_") && name != "DISTSYNC_REQUIRE_SERVERS" && name != deep.Variable {
 			os.Unsetenv(name)
 		}
 	}
