@@ -18,7 +18,7 @@ import (
 )
 
 func TestContractOnRedis(t *testing.T) {
-	if wiretest.Apart(t, "locker") {
+	if wiretest.Apart(t, wiretest.LockerParts...) {
 		return
 	}
 	server := testservers.Redis(t)
@@ -74,11 +74,12 @@ func TestContractOnMiniredis(t *testing.T) {
 }
 
 func TestContractOnCluster(t *testing.T) {
-	if wiretest.Apart(t, "locker") {
+	if wiretest.Apart(t, wiretest.LockerParts...) {
 		return
 	}
 	nodes := testservers.RedisCluster(t, 3)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
+		wiretest.LittleOfTheCore(t)
 		return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
 			return this.Cluster(t, nodes, wiretest.Options{})
 		})

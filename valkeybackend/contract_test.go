@@ -15,11 +15,12 @@ import (
 )
 
 func TestContractOnValkey(t *testing.T) {
-	if wiretest.Apart(t, "locker") {
+	if wiretest.Apart(t, wiretest.LockerParts...) {
 		return
 	}
 	server := testservers.Valkey(t)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
+		wiretest.LittleOfTheCore(t)
 		store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
 			return valkeybackend.New(connected(t, connect(t, server.Addr)))
 		})

@@ -3,11 +3,14 @@ package wiretest
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/seed951563bd/distsync/internal/test/deep"
 )
 
 // SideBySide lets more tests run at a time than there are processors: they mostly wait. Call it in TestMain.
@@ -54,31 +57,40 @@ func eventful(out []byte) []byte {
 	return left
 }
 
-// Apart runs the test that calls it in a process of its own, and says that it has: in two if it names a subtest, that and
-// all others. Most cases of the contract suite wait for leases, one
-// after the other, since each looks for goroutines that are left; processes can wait side by side. In such a process, and where
-// only a part of the test is asked for, it does nothing.
-func Apart(t *testing.T, subtest ...string) bool {
+// Apart runs the test that calls it in a process of its own, and says that it has. If it names parts, each is in one, and
+// so is the rest. A part is what goes into -test.run behind the test, and what was in a part before isn't in a later one.
+// Most cases of the contract suite wait for leases, one after the other, since each looks for goroutines that are left;
+// processes can wait side by side. In such a process, and where only a part of the test is asked for, it does nothing.
+func Apart(t *testing.T, parts ...string) bool {
 	t.Helper()
 	if os.Getenv(inProcess) != "" || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
 		return false
 	}
 	t.Parallel()
-	whole := "^" + t.Name() + "$"
-	if len(subtest) == 0 {
-		runApart(t, "-test.run="+whole)
+	all := divided(t.Name(), parts)
+	if len(all) == 1 {
+		runApart(t, all[0]...)
 		return true
 	}
-	one := whole + "/^" + subtest[0] + "$"
-	t.Run(subtest[0], func(t *testing.T) {
-		t.Parallel()
-		runApart(t, "-test.run="+one)
-	})
-	t.Run("others", func(t *testing.T) {
-		t.Parallel()
-		runApart(t, "-test.run="+whole, "-test.skip="+one)
-	})
+	for i, which := range all {
+		t.Run(fmt.Sprintf("%d of %d", i+1, len(all)), func(t *testing.T) {
+			t.Parallel()
+			runApart(t, which...)
+		})
+	}
 	return true
+}
+
+// divided returns the arguments that run each part of a test, and those that run the rest.
+func divided(test string, parts []string) (all [][]string) {
+	whole := "^" + test + "$"
+	before := "^$" // no test
+	for _, part := range parts {
+		run := whole + "/" + part
+		all = append(all, []string{"-test.run=" + run, "-test.skip=" + before})
+		before += "|" + run
+	}
+	return append(all, []string{"-test.run=" + whole, "-test.skip=" + before})
 }
 
 // runApart runs tests of this program in another process, and is what they are: passed, failed or skipped.
@@ -86,6 +98,7 @@ func runApart(t *testing.T, which ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], append(which, "-test.v")...)
 	cmd.Env = append(os.Environ(), inProcess+"=1")
+	deep.Run() // which the process asks, and the go command is to know that this test depends on it
 	out, err := cmd.CombinedOutput()
 	switch {
 	case bytes.Contains(out, []byte("\n--- SKIP: ")):

@@ -1,6 +1,12 @@
 package wiretest
 
-import "testing"
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
 
 // What a process of its own prints is cut short in logs: nothing of it may be of what went well.
 func TestEventful(t *testing.T) {
@@ -43,5 +49,46 @@ func TestEventfulPanic(t *testing.T) {
 	want := "panic: no\n\ngoroutine 1 [running]:\n"
 	if got := string(eventful([]byte(out))); got != want {
 		t.Errorf("left of the output is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestSuite is what TestDivided divides.
+func TestSuite(t *testing.T) {
+	for _, name := range []string{"steps", "locker", "locker without hand-over", "model"} {
+		t.Run(name, func(t *testing.T) {
+			if name == "locker" {
+				for _, name := range []string{"a lock", "another", "the rest"} {
+					t.Run(name, func(*testing.T) {})
+				}
+			}
+		})
+	}
+}
+
+// Each test is in one part, and in no other.
+func TestDivided(t *testing.T) {
+	parts := []string{"^locker$/^a", "^locker$"}
+	want := [][]string{
+		{"locker/a_lock", "locker/another"},
+		{"locker/the_rest"},
+		{"steps", "locker_without_hand-over", "model"},
+	}
+	for i, which := range divided("TestSuite", parts) {
+		out, err := exec.Command(os.Args[0], append(which, "-test.v")...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		var ran []string
+		for _, test := range result.FindAllSubmatch(out, -1) {
+			if _, name, sub := strings.Cut(string(test[2]), "/"); sub && name != "locker" {
+				ran = append(ran, name)
+			}
+		}
+		if !slices.Equal(ran, want[i]) {
+			t.Errorf("%q runs %q, want %q", which, ran, want[i])
+		}
+	}
+	if all := divided("TestSuite", nil); len(all) != 1 {
+		t.Errorf("without parts there are %q", all)
 	}
 }
