@@ -964,7 +964,7 @@ func (s notarySession) Subscribe(ctx context.Context, req backend.SubscribeReque
 
 // Nobody gets a lock before the time of whoever had it is over, whatever gets lost or comes late on the way.
 func TestRandomHistoriesOfLocksThatStayTaken(t *testing.T) {
-	for seed := range *simulations {
+	for seed := range histories() {
 		for _, kind := range []string{"exclusive", "fenced", "write", "permits"} {
 			t.Run(fmt.Sprint(kind, seed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { randomKeeps(t, uint64(seed), keepables[kind]) })

@@ -146,7 +146,7 @@ func beliefs(t *testing.T, s truth, view backend.Inspector, clients []*Client) {
 // holds are re-entered, given back, handed on, shared and lent, and whatever requests get lost or come late on the way; and alerts without a reason cost nobody a lock.
 func TestRandomHistoriesOfLeases(t *testing.T) {
 	for _, limits := range []backend.Limits{{}, {MinLease: 2 * time.Second, LeaseStep: time.Second}} {
-		for seed := range *simulations {
+		for seed := range histories() {
 			t.Run(fmt.Sprint(limits.LeaseStep, " ", seed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { randomLeases(t, uint64(seed), limits) })
 			})

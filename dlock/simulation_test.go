@@ -15,10 +15,19 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/deep"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-var simulations = flag.Int("simulations", 8, "how many random histories of each sort TestRandomHistories runs")
+var simulations = flag.Int("simulations", 0, "how many random histories of each sort are run; 0: as many as usual")
+
+// histories returns how many random histories of each sort are run.
+func histories() int {
+	if *simulations > 0 {
+		return *simulations
+	}
+	return deep.Of(8, 100)
+}
 
 // A moody store is one in memory that answers late, or not at all, and carries out requests without an answer
 // later, or never. Messages get lost.
@@ -700,7 +709,7 @@ func TestRandomHistories(t *testing.T) {
 		"closed":           {closes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(*simulations) {
+			for seed := range uint64(histories()) {
 				t.Run(fmt.Sprint(seed), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						r := rand.New(rand.NewPCG(seed, 3))

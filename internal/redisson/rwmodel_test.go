@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/seed951563bd/distsync/internal/test/deep"
 )
 
 // Random sequences of our steps and of Redisson's leave on each server what a model of the lock says, with the
 // same answers and messages; and whatever comes, who holds it can rely on that.
 func TestRWModel(t *testing.T) {
+	deep.Checks(t, 2000)
 	everywhere(t, func(t *testing.T, s *store) {
 		rapid.Check(t, func(rt *rapid.T) {
 			s.do("flushall")

@@ -1,6 +1,26 @@
 package deep
 
-import "testing"
+import (
+	"flag"
+	"testing"
+)
+
+var checks = flag.Int("rapid.checks", 100, "as rapid has it")
+
+func TestChecks(t *testing.T) {
+	for value, want := range map[string]int{"": 100, "1": 7} {
+		t.Setenv(Variable, value)
+		t.Run("some", func(t *testing.T) {
+			Checks(t, 7)
+			if *checks != want {
+				t.Errorf("%s=%s: %d checks, want %d", Variable, value, *checks, want)
+			}
+		})
+		if *checks != 100 {
+			t.Errorf("%d checks are left behind", *checks)
+		}
+	}
+}
 
 func TestDeep(t *testing.T) {
 	for value, deep := range map[string]bool{"": false, "0": false, "1": true} {
