@@ -13,6 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/deep"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
@@ -40,6 +41,7 @@ type lab struct {
 	// kinds are those of the parties, in turn; none: all are of the plain kind.
 	kinds   []backend.Kind
 	parties int
+	clients []*dlock.Client // of all of them
 	referee
 }
 
@@ -225,6 +227,7 @@ func (l *lab) connect(addrs []string, more ...dlock.Option) *party {
 	}, l.options...)
 	c := dlock.New(b, append(options, more...)...)
 	l.Cleanup(func() { c.Close() })
+	l.clients = append(l.clients, c)
 	return &party{lab: l, client: c, name: l.lock, kind: l.nextKind()}
 }
 
@@ -396,14 +399,39 @@ func (l *lab) isTaken(p *party) {
 // isEmpty waits until nothing of ours is in the store any more.
 func (l *lab) isEmpty() {
 	l.Helper()
-	testservers.Until(l.T, "the store is empty", func() bool {
-		for _, s := range l.servers {
-			if !l.store.empty(l.T, s.Addr) {
-				return false
-			}
-		}
-		return true
+	l.everywhere("the store is empty", l.store.empty)
+}
+
+// isUnlocked waits until no lock is in the store any more, and in the deep run until nothing is. If something is left
+// that doesn't go away, the end finds it.
+func (l *lab) isUnlocked() {
+	l.Helper()
+	if l.store.unlocked == nil || deep.Run() {
+		l.isEmpty()
+		return
+	}
+	l.everywhere("no lock is left", l.store.unlocked)
+}
+
+// everywhere waits until something is so on all servers.
+func (l *lab) everywhere(what string, is func(*testing.T, string) bool) {
+	l.Helper()
+	testservers.Until(l.T, what, func() bool {
+		return !slices.ContainsFunc(l.servers, func(s *testservers.Server) bool { return !is(l.T, s.Addr) })
 	})
+}
+
+// end waits until nothing of ours is in the store any more, and nobody needs the clients. Where these keep something for
+// a while that is no lock, the deep run waits until that while is over, and others close the clients before.
+func (l *lab) end() {
+	l.Helper()
+	l.isUnlocked()
+	if !deep.Run() {
+		for _, c := range l.clients {
+			c.Close()
+		}
+	}
+	l.isEmpty()
 }
 
 // A referee watches who believes to have the lock, and when.

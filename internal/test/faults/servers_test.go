@@ -114,7 +114,7 @@ func keyDeleted(l *lab) {
 		}
 		g.isLost()
 		l.isFree(b)
-		l.isEmpty()
+		l.isUnlocked()
 	}
 }
 

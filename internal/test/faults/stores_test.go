@@ -42,6 +42,7 @@ type store struct {
 	looks func(backend.Kind) func(faults.Request) bool // the last request with which a waiter finds the lock held
 
 	empty     func(t *testing.T, addr string) bool      // nothing is stored
+	unlocked  func(t *testing.T, addr string) bool      // no lock is; nil: as empty
 	waiting   func(t *testing.T, addr, name string) int // who stands in line for a fair lock
 	deleteKey func(t *testing.T, addr, name string)
 }
@@ -190,15 +191,12 @@ var etcdStore = &store{
 	},
 	looks: func(backend.Kind) func(faults.Request) bool { return calls("Lease/LeaseTimeToLive") },
 	empty: func(t *testing.T, addr string) bool {
-		var keys, leases int
-		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
-			held, err := cli.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithCountOnly())
-			must(t, err)
-			granted, err := cli.Leases(ctx)
-			must(t, err)
-			keys, leases = int(held.Count), len(granted.Leases)
-		})
+		keys, leases := inEtcd(t, addr)
 		return keys == 0 && leases == 0
+	},
+	unlocked: func(t *testing.T, addr string) bool {
+		keys, _ := inEtcd(t, addr)
+		return keys == 0
 	},
 	waiting: func(t *testing.T, addr, name string) (n int) {
 		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
@@ -222,6 +220,19 @@ func connectEtcd(addrs ...string) (backend.Backend, func(), error) {
 		return nil, nil, err
 	}
 	return etcdbackend.New(cli), func() { cli.Close() }, nil
+}
+
+// inEtcd returns how many keys and leases there are.
+func inEtcd(t *testing.T, addr string) (keys, leases int) {
+	t.Helper()
+	withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
+		held, err := cli.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		must(t, err)
+		granted, err := cli.Leases(ctx)
+		must(t, err)
+		keys, leases = int(held.Count), len(granted.Leases)
+	})
+	return keys, leases
 }
 
 func withEtcd(t *testing.T, addr string, do func(context.Context, *clientv3.Client)) {
