@@ -1148,3 +1148,33 @@ func TestAllSendsTogether(t *testing.T) {
 		l.relay.mu.Unlock()
 	})
 }
+
+// What an owner had before it asked for several locks is lost while one of these is asked for: that is what the error says.
+func TestAllWhileWhatItReentersIsLost(t *testing.T) {
+	withAll(t, func(l *allLab) {
+		if l.relay == nil {
+			return // nothing happens in between
+		}
+		ctx := WithOwner(l.Context(), NewOwner())
+		must(l.T, l.c.Locker("a").LockContext(ctx))
+		l.relay.set(func(_ context.Context, op, name string, do func()) error {
+			do()
+			if op == "acquire" && name == "b" {
+				time.Sleep(10 * time.Millisecond)
+				l.c.Locker("a").ForceUnlock(l.Context())
+			}
+			return nil
+		})
+		ok, err := l.all("a", "b").TryLock(ctx)
+		l.wantErr("TryLock", err, "trylock", "a", ErrLost)
+		if ok || errors.Is(err, ErrUnavailable) {
+			l.Errorf("TryLock = %v, %v", ok, err)
+		}
+		l.relay.set(nil)
+		if err := l.c.Locker("a").UnlockContext(ctx); !errors.Is(err, ErrLost) {
+			l.Errorf("the unlock of what was lost: %v", err)
+		}
+		time.Sleep(time.Second)
+		l.wantHeld("after all that", "")
+	})
+}

@@ -704,6 +704,26 @@ func TestACampaignThatEndsAsTheStoreRefuses(t *testing.T) {
 	})
 }
 
+// Whoever wins as its context ends doesn't begin to lead.
+func TestALeaderWhoseContextEndsAsItWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		store := membackend.New()
+		c := New(store, quiet(), WithTrace(&Trace{AcquireDone: func(context.Context, AcquireDone) { cancel() }}))
+		other := New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		err := c.Election("x").Run(ctx, func(context.Context) error {
+			t.Error("it leads")
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Run = %v", err)
+		}
+		mustTry(t, other.Locker("x"))
+	})
+}
+
 // A release that the store doesn't confirm is an error, as that of a Do is, of who was done; who campaigns again leaves it to the log.
 func TestALeaderWhoseReleaseFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

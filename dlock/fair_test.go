@@ -326,6 +326,39 @@ func TestAGrantIsRenewedForTheWholeLease(t *testing.T) {
 	})
 }
 
+// Whoever is given a lock that is to stay taken, and gives up at that moment, has it stay taken for nobody.
+func TestGivenUpAsItIsGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &lined{Backend: membackend.New()}
+		clients := fairClients(t, store, 2)
+		for range 50 { // whether the grant or the end is noticed first is a matter of chance
+			first, err := clients[0].FairLocker("x").Acquire(t.Context())
+			must(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			got := make(chan error)
+			go func() {
+				_, err := clients[1].FairLocker("x").Acquire(ctx, AtLeast(time.Hour))
+				got <- err
+			}()
+			synctest.Wait()
+			store.set(false, true)
+			must(t, first.Release(t.Context()))
+			synctest.Wait()
+			cancel()
+			store.deliver()
+			store.set(false, false)
+			if err := <-got; !errors.Is(err, context.Canceled) {
+				t.Fatalf("Acquire = %v", err)
+			}
+			time.Sleep(2 * linePlace)
+			mustTry(t, clients[0].FairLocker("x").For(NewOwner()))
+			if ok, err := clients[0].FairLocker("x").ForceUnlock(t.Context()); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+		}
+	})
+}
+
 // A grant that comes late is refused; one of an owner who has gone is nobody's.
 func TestLateGrants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

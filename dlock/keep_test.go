@@ -26,6 +26,28 @@ type witness struct {
 	renew    func(do func() (backend.RenewResult, error)) (backend.RenewResult, error)
 }
 
+// A renewal under way asks for less than a lock is to stay taken from now on, and may be carried out after the one that asks for that.
+func TestALateRenewalOfWhatStaysTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		h, err := c.Locker("x").Acquire(t.Context(), AtLeast(time.Second)) // so that it may stay taken for longer
+		must(t, err)
+		cl := h.hold.claim
+		c.mu.Lock()
+		cl.renewing(cl.lease) // and no answer comes
+		c.mu.Unlock()
+		time.Sleep(time.Second)
+		c.keepFromNow(h.hold, time.Hour)
+		sent := c.now()
+		c.renewed(cl, cl.kind, sent, time.Hour, backend.RenewResult{Held: true}, nil)
+		if left := time.Until(h.Until()); left > DefaultLease {
+			t.Errorf("believed in for %v, though a renewal for %v may come late", left, DefaultLease)
+		}
+		must(t, h.Release(t.Context()))
+	})
+}
+
 func newWitness() *witness { return &witness{Backend: membackend.New()} }
 
 func (b *witness) Open() backend.Session { return &witnessed{b.Backend.Open(), b} }

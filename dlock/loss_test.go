@@ -306,6 +306,27 @@ func TestWhatIsGoneIsGone(t *testing.T) {
 	})
 }
 
+// The answer to a renewal may come when the lease is over and nobody has looked yet: it doesn't bring the lock back.
+func TestARenewalThatIsAnsweredTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		c.mu.Lock()
+		c.timer.Stop() // as in a process that is paused
+		c.mu.Unlock()
+		time.Sleep(time.Until(h.Until()) - time.Millisecond)
+		sent := c.now()
+		time.Sleep(2 * time.Millisecond)
+		cl := h.hold.claim
+		c.renewed(cl, cl.kind, sent, cl.lease, backend.RenewResult{Held: true}, nil)
+		if err := h.Err(); !errors.Is(err, ErrLost) {
+			t.Errorf("a millisecond after its lease: %v", err)
+		}
+	})
+}
+
 // severedLines is a store with fair locks that can be cut off.
 type severedLines struct{ severed }
 
