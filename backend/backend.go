@@ -247,9 +247,9 @@ type ReleaseRequest struct {
 	// has had a Write and reads, too, goes on reading; the Write may then be kept for as long as what he
 	// reads would last. Of Permits others get what is left.
 	//
-	// Keep is a whole number of milliseconds, also where the limits for leases are coarser. A store that counts
-	// in longer steps has the session that was asked end it in time, and if that process dies, or the session is
-	// closed, it may end as late as a lease would. It is only
+	// Keep is a whole number of milliseconds, also where the limits for leases are coarser. A store
+	// that counts in longer steps has the session that was asked end it in time, and if that
+	// process dies, or the session is closed, it may end as late as a lease would. It is only
 	// asked for where Limits.Keeps; Read ignores it. An owner who holds nothing keeps nothing.
 	Keep time.Duration
 

@@ -301,7 +301,8 @@ func (s *kindsFake) afterWrite(ctx context.Context, req backend.AcquireRequest, 
 	case res.Acquired && res.Count > 1 && s.st.fault == "many notes keep a writer out":
 		s.st.with(func() {
 			if len(s.st.waiting[req.Name]) > 3 {
-				s.memSession.Release(ctx, backend.ReleaseRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+				undo := backend.ReleaseRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease}
+				s.memSession.Release(ctx, undo)
 				*res = backend.AcquireResult{Remaining: req.Lease}
 			}
 		})

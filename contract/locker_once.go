@@ -12,7 +12,8 @@ import (
 var onceCases = []testCase{
 	{"AtLeast", "the lock stays taken after the unlock until its time is over, or it is forced", locker(atLeast)},
 	{"AtLeast and the end of its time", "who waits gets in then, and not before", locker(atLeastEnds)},
-	{"AtLeast and a period", "a lock that stays taken for most of a period is free when the next begins", locker(atLeastOfAPeriod)},
+	{"AtLeast and a period", "a lock that stays taken for most of a period is free when the next begins",
+		locker(atLeastOfAPeriod)},
 	{"AtLeast and a release without an answer", "whether it was carried out or not, the lock stays taken for as long", locker(atLeastUnanswered)},
 	{"Once", "it runs once for an occasion, again if it failed, and who comes meanwhile is told so", locker(onlyOnce)},
 }
@@ -65,8 +66,8 @@ func atLeastEnds(l *lab) {
 	}
 }
 
-// atLeastOfAPeriod is what replicas do that have a job each second, or each few: each tries at the beginning of a period. A
-// busy machine may be late once, and not each time.
+// atLeastOfAPeriod is what replicas do that have a job each second, or each few: each tries at the
+// beginning of a period. A busy machine may be late once, and not each time.
 func atLeastOfAPeriod(l *lab) {
 	l.needKeeps()
 	p, q := l.process(), l.process()

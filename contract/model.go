@@ -177,8 +177,8 @@ func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 	return slices.Concat(rapid.SliceOfN(rapid.SliceOfN(step, 1, 20), 1, 20).Draw(rt, "steps")...)
 }
 
-// alone returns the kind of lock that the owner of a step has alone: Fenced, or for the first of them Exclusive. An owner doesn't mix
-// the two.
+// alone returns the kind of lock that the owner of a step has alone: Fenced, or for the first of
+// them Exclusive. An owner doesn't mix the two.
 func (s modelStep) alone() backend.Kind {
 	if s.owner == modelOwners[0] {
 		return backend.Exclusive

@@ -251,7 +251,7 @@ var keepKindCases = []testCase{
 				})
 			}
 		}},
-	{"keep/time", "What is kept for a time that no lease may have is free before the next longer lease would be over",
+	{"keep/time", "What is kept for a time that no lease may have is free before the next lease would be over",
 		func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -269,7 +269,7 @@ var keepKindCases = []testCase{
 				case elapsed < e.legal(keep) || keep == e.legal(keep):
 					return
 				case try == 10:
-					e.Fatalf("what was to be kept for %v was free after %v, the tenth time", keep, elapsed)
+					e.Fatalf("kept for %v: free after %v, the tenth time", keep, elapsed)
 				}
 			}
 		}},

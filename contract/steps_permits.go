@@ -280,14 +280,14 @@ var permitsCases = []testCase{
 			b.of(2, 3).has("lock", 2)
 			a.of(1, 3).acquires("lock", lease)
 		}},
-	{"permits/too many of a lock", "Who asks for too many permits where a lock is gets ErrConflict, whatever the session has done before",
+	{"permits/too many of a lock", "Too many permits of what is a lock are ErrConflict, whatever the session did before",
 		func(e *env) {
 			a, b, lease := e.worker("a").of(3, 2), e.party("b"), e.longLease()
 			b.acquires("lock", lease)
 			a.refusedAs("lock", backend.ErrConflict)
 			other := a.as(backend.Exclusive)
 			other.acquires("another name", lease)
-			other.releases("another name", lease, backend.Freed) // a store may need less for the next hold
+			other.releases("another name", lease, backend.Freed) // its next hold may take less
 			a.refusedAs("lock", backend.ErrConflict)
 			b.has("lock", 1)
 		}},

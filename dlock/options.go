@@ -161,8 +161,9 @@ func Wait(d time.Duration) AcquireOption {
 // The default is none: a lock is free as soon as it is unlocked. Parts of a millisecond count as one. A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is
 // released: it wraps [errors.ErrUnsupported], and nothing is acquired.
 //
-// On etcd, which counts leases in seconds, the client that unlocked the lock ends d in time. If that client is closed
-// before, or its process dies, or d is longer than ten minutes, the lock may stay taken for up to three seconds more.
+// On etcd, which counts leases in seconds, the client that unlocked the lock ends d in time. If
+// that client is closed before, or its process dies, or d is longer than ten minutes, the lock may
+// stay taken for up to three seconds more.
 func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
 }

@@ -35,7 +35,8 @@ func WithPrefix(prefix string) Option {
 // New returns a backend on an etcd client, which stays the caller's, who closes it after the locks
 // are closed. New panics if cli is nil.
 //
-// Give the client all members as endpoints: it then goes on when one of them dies. A learner among them is passed over. If machines or
+// Give the client all members as endpoints: it then goes on when one of them dies. A learner among
+// them is passed over. If machines or
 // networks may fail without closing connections, set its DialKeepAliveTime and
 // DialKeepAliveTimeout too, to less than the lease: otherwise requests are sent for many minutes to
 // a member that has vanished.

@@ -88,15 +88,15 @@
 //
 // A lock whose name goes on as these keys do is another, and gets [backend.ErrConflict] where it would be in the way.
 //
-// What is kept when its last owner has given it back (AtLeast and Once of package dlock) is held by an owner that nobody is, with the
-// former's name and a word more, on a lease of its own:
+// What is kept when its last owner has given it back (AtLeast and Once of package dlock) is held by
+// an owner that nobody is, with the former's name and a word more, on a lease of its own:
 //
 //	distsync/locks/report
 //	{"owner":"6ab0…:22-kept","count":1}
 //
-// The client that has given it back revokes that lease when the time is over: so a job that is done every second can be kept for 900 ms.
-// If its process dies before, or the client is closed, or the time is longer than ten minutes, the lease runs out by itself, up to
-// three seconds later.
+// The client that has given it back revokes that lease when the time is over: so a job that is done
+// every second can be kept for 900 ms. If its process dies before, or the client is closed, or the
+// time is longer than ten minutes, the lease runs out by itself, up to three seconds later.
 //
 // A client that waits for a lock keeps an empty key beside it: the lock's key, a zero byte and a
 // number. It goes within some 15 s when the client dies. One that waits to write leaves a note, so that those who come after
@@ -144,8 +144,9 @@
 // none were given since; one more each time that some were. To find too few takes a request for each of up to 16
 // who have some, and to say how many are left one for each of them all, eight at a time.
 //
-// Answers are as long as what there is of a lock: 30,000 permits that are out, or as many readers, are 5 MB for each who asks for another. The client's
-// MaxCallRecvMsgSize doesn't apply. To force them revokes a lease for each, eight at a time.
+// Answers are as long as what there is of a lock: 30,000 permits that are out, or as many readers,
+// are 5 MB for each who asks for another. The client's MaxCallRecvMsgSize doesn't apply. To force
+// them revokes a lease for each, eight at a time.
 //
 // To stand in line for a fair lock takes a request, and when it is its turn a release is another; nobody else sends anything. A lock that is
 // held for longer than a second takes a third when it is renewed first. The first of a client who waits looks at the line, and watches it, which is two more; each process

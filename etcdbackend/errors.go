@@ -59,14 +59,15 @@ var delays = []error{
 	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
 }
 
-// errLearner is what a member says that is a learner, and so doesn't serve clients yet. The client asks one member after the
-// other, so another try is another member's. For requests of one answer it does that itself, for streams it doesn't.
+// errLearner is what a member says that is a learner, and so doesn't serve clients yet. The client
+// asks one member after the other, so another try is another member's. For requests of one answer
+// it does that itself, for streams it doesn't.
 var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 
 func isLearners(err error) bool { return err != nil && errors.Is(rpctypes.Error(err), errLearner) }
 
-// mostLearners is how often in a row a learner may be asked for a stream. If requests alternate with streams, that can be
-// every time for two members.
+// mostLearners is how often in a row a learner may be asked for a stream. If requests alternate
+// with streams, that can be every time for two members.
 const mostLearners = 16
 
 func isAny(err error, list []error) bool {
@@ -78,11 +79,12 @@ func isAny(err error, list []error) bool {
 	return false
 }
 
-// tooLong says whether a request, or the answer to it, was longer than somebody on the way takes. There are other reasons
-// for the same code.
+// tooLong says whether a request, or the answer to it, was longer than somebody on the way takes.
+// There are other reasons for the same code.
 func tooLong(err error) bool {
 	kinded, ok := errors.AsType[*backend.Error](err)
-	return ok && status.Code(kinded.Err) == codes.ResourceExhausted && strings.Contains(kinded.Err.Error(), "larger than max")
+	return ok && status.Code(kinded.Err) == codes.ResourceExhausted &&
+		strings.Contains(kinded.Err.Error(), "larger than max")
 }
 
 // notDone returns the error of a step that has come to nothing: it failed while it was being

@@ -377,7 +377,8 @@ func common(a, b []byte) (n int) {
 	return n
 }
 
-// someOf reads the first keys of a span, fewer if they are longer than a page may be: values of locks are short, but there may be others.
+// someOf reads the first keys of a span, fewer if they are longer than a page may be: values of
+// locks are short, but there may be others.
 func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
 	for ; ; limit /= 2 {
 		read := s.store.readPage
@@ -395,7 +396,9 @@ func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResp
 }
 
 // readPage reads a range of keys whose values may be long, but not all of them at once.
-func (st *store) readPage(ctx context.Context, req *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
+func (st *store) readPage(
+	ctx context.Context, req *pb.RangeRequest, opts ...grpc.CallOption,
+) (*pb.RangeResponse, error) {
 	return st.kv.Range(ctx, req, append(opts, grpc.MaxCallRecvMsgSize(longestPage))...)
 }
 

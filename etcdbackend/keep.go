@@ -16,9 +16,10 @@ import (
 // lease of its own that nobody renews. So to all others it is a lock as any; no request of the former owner finds what it was
 // sent for; and when the lease has run out those who wait are told, as of any.
 //
-// A lease is as much as three seconds longer than what it is for, which is more than the period of some jobs. So the session that
-// keeps a lock revokes the lease in time. The lease itself is for a session that is closed or dead by then. Nothing else
-// is ever attached to it, so it may be revoked whatever has become of the lock.
+// A lease is as much as three seconds longer than what it is for, which is more than the period of
+// some jobs. So the session that keeps a lock revokes the lease in time. The lease itself is for a
+// session that is closed or dead by then. Nothing else is ever attached to it, so it may be revoked
+// whatever has become of the lock.
 
 const keptSuffix = "-kept"
 

@@ -25,7 +25,8 @@ type keeper struct {
 	pulse *pulse     // the present stream, or nil
 }
 
-// A pulse is one stream, after some that learners have refused. One goroutine opens it and sends, another receives.
+// A pulse is one stream, after some that learners have refused. One goroutine opens it and sends,
+// another receives.
 type pulse struct {
 	keeper *keeper
 	ctx    context.Context
@@ -175,7 +176,8 @@ func (p *pulse) beginWaiting() {
 	}
 }
 
-// run opens the stream and sends. Where a learner refuses the stream, another may be a member's that serves clients.
+// run opens the stream and sends. Where a learner refuses the stream, another may be a member's
+// that serves clients.
 func (p *pulse) run() {
 	for range mostLearners - 1 {
 		if err := p.stream(); !isLearners(err) {

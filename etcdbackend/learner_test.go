@@ -8,8 +8,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-// A member that is a learner so far refuses all that clients ask. Those who were given all members as endpoints, as is recommended, don't
-// notice, though requests and streams go to one member after the other.
+// A member that is a learner so far refuses all that clients ask. Those who were given all members
+// as endpoints, as is recommended, don't notice, though requests and streams go to one member after
+// the other.
 func TestALearnerAmongTheEndpoints(t *testing.T) {
 	member := testservers.Etcd(t)
 	all := addrs([]*testservers.Server{member, testservers.EtcdLearner(t, member)})
@@ -23,8 +24,9 @@ func TestALearnerAmongTheEndpoints(t *testing.T) {
 					t.Fatal("a hold isn't there any more")
 				}
 			}
-			sub := wiretest.Must[backend.Subscription](t)(s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}}))
-			sub.Close()
+			if l := subscribe(t, s, "n"); l != nil {
+				l.Sub.Close()
+			}
 			wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 		}
 		s.Close()

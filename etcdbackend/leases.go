@@ -220,8 +220,8 @@ func (ls *leases) discard(all ...lease) {
 	}
 }
 
-// revokeIn revokes a lease after so long. It runs out by itself if the session is closed by then, or if that is
-// so long that some seconds more don't matter.
+// revokeIn revokes a lease after so long. It runs out by itself if the session is closed by then,
+// or if that is so long that some seconds more don't matter.
 func (ls *leases) revokeIn(l lease, d time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

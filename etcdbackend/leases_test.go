@@ -202,8 +202,8 @@ func TestDistrustedLeases(t *testing.T) {
 	})
 }
 
-// What is kept for a time ends then, and later where no server answers; and with its lease where the session is closed, or
-// that is a matter of minutes.
+// What is kept for a time ends then, and later where no server answers; and with its lease where
+// the session is closed, or that is a matter of minutes.
 func TestLeasesThatAreRevokedAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &granter{}
@@ -224,9 +224,9 @@ func TestLeasesThatAreRevokedAtATime(t *testing.T) {
 			ls.revokeIn(l, d)
 		}
 		keep(900 * time.Millisecond)
-		time.Sleep(900*time.Millisecond - 1)
+		time.Sleep(899 * time.Millisecond)
 		left(1)
-		time.Sleep(1)
+		time.Sleep(time.Millisecond)
 		left(0)
 
 		keep(2 * time.Second)

@@ -252,7 +252,8 @@ func (s *session) forcePermits(ctx context.Context, name string) (backend.ForceR
 		if err = ended(ctx); err != nil {
 			break
 		}
-		a.only, a.many = append(same(s.store.key(name), record{}), s.store.beside(name).asOf(at.rev)), len(at.holds) > manyKeys
+		a.only = append(same(s.store.key(name), record{}), s.store.beside(name).asOf(at.rev))
+		a.many = len(at.holds) > manyKeys
 		var forced *pb.TxnResponse
 		if forced, _, err = s.store.swap(ctx, a, record{}, s.store.all(name, permitRole).take()); forced != nil {
 			all, err := s.store.decodeAll(name, permitRole, taken(forced, 0))

@@ -203,7 +203,7 @@ func fill(t *testing.T, cli *clientv3.Client, n int, key, value func(owner strin
 		l := wiretest.Must[*clientv3.LeaseGrantResponse](t)(cli.Grant(t.Context(), 600))
 		var ops []clientv3.Op
 		for j := range atOnce {
-			owner := fmt.Sprintf("host-12.example.com/4711/ABCDEFGHIJKLMNOP:%d", i+j)
+			owner := fmt.Sprintf("%01000d", i+j) // as long as that, or it would take ten times as many
 			ops = append(ops, clientv3.OpPut(key(owner), value(owner), clientv3.WithLease(l.ID)))
 		}
 		wiretest.Must[*clientv3.TxnResponse](t)(cli.Txn(t.Context()).Then(ops...).Commit())
@@ -213,48 +213,33 @@ func fill(t *testing.T, cli *clientv3.Client, n int, key, value func(owner strin
 // What there is of a lock may be longer than the 4 MiB that a connection takes by itself.
 func TestManyHolders(t *testing.T) {
 	cli := connect(t, testservers.Etcd(t).Addr)
-	s, ctx := open(t, cli), t.Context()
-	const n = 25_000
+	s := open(t, cli)
+	p := party{t, s, alice}
+	const n = 2500
 
-	fill(t, cli, n, func(owner string) string { return key("n\x01permits/" + owner) }, func(owner string) string {
+	keys := func(role string) func(string) string {
+		return func(owner string) string { return key("n\x01" + role + "/" + owner) }
+	}
+	fill(t, cli, n, keys("permits"), func(owner string) string {
 		return fmt.Sprintf(`{"owner":%q,"count":1,"kind":"permits","limit":100000}`, owner)
 	})
-	var woken atomic.Int32
-	sub := wiretest.Must[backend.Subscription](t)(s.Subscribe(ctx, backend.SubscribeRequest{
-		Kind: backend.Permits, Name: "n", Wake: func(backend.Wakeup) { woken.Add(1) },
-	}))
-	defer sub.Close()
-	ask := backend.AcquireRequest{Kind: backend.Permits, Name: "n", Owner: alice, Lease: lease, Permits: 1, Limit: n + 1}
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, ask)); !res.Acquired {
-		t.Errorf("a permit of %d, of which %d are out: %+v", n+1, n, res)
-	}
-	ask.Owner = bob
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, ask)); res.Acquired {
+	l := wiretest.SubscribeTo(t, s, backend.Permits, "n")
+	defer l.Sub.Close()
+	p.gets(backend.Permits, of(1, n+1))
+	if res := (party{t, s, bob}).try(backend.Permits, of(1, n+1)); res.Acquired {
 		t.Error("more permits are out than there are")
 	}
-	look := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Kind: backend.Permits, Name: "n", Owner: alice, Limit: n + 2}))
-	if look.Count != 1 || look.Available != 1 {
-		t.Errorf("%+v; want that one is available", look)
-	}
-	if res := wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Permits, Name: "n"})); !res.Released {
-		t.Error("no permits are forced")
-	}
-	testservers.Until(t, "whoever waits is woken", func() bool { return woken.Load() > 0 })
+	p.counts(n+2, 1, 1)
+	p.forces(backend.Permits, true)
+	l.Wait()
 
-	fill(t, cli, n, func(owner string) string { return key("n\x01read/" + owner) }, func(owner string) string {
+	fill(t, cli, n, keys("read"), func(owner string) string {
 		return fmt.Sprintf(`{"owner":%q,"count":1,"kind":"read"}`, owner)
 	})
-	write := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease}
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, write)); res.Acquired {
+	if res := p.try(backend.Write); res.Acquired {
 		t.Error("somebody writes beside readers")
 	}
-	if look := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Kind: backend.Read, Name: "n"})); !look.Held {
-		t.Errorf("readers are looked at: %+v", look)
-	}
-	if res := wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Read, Name: "n"})); !res.Released {
-		t.Error("no readers are forced")
-	}
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, write)); !res.Acquired {
-		t.Errorf("a write after all readers were forced: %+v", res)
-	}
+	p.sees(backend.Read, true, 0)
+	p.forces(backend.Read, true)
+	p.gets(backend.Write)
 }

@@ -82,8 +82,9 @@ func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...gr
 	return res, kinded
 }
 
-// anyLength lets an answer be as long as what there is of a lock, as the client's own requests do if it isn't told otherwise. A
-// connection takes 4 MiB by itself, and then a semaphore of which 30,000 permits are out could be neither had nor forced.
+// anyLength lets an answer be as long as what there is of a lock, as the client's own requests do
+// if it isn't told otherwise. A connection takes 4 MiB by itself, and then a semaphore of which
+// 30,000 permits are out could be neither had nor forced.
 var anyLength = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
 // hasEnded says whether a context is over. gRPC looks at the deadline by itself, and may have done so a

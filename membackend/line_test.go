@@ -128,7 +128,8 @@ func TestPlaceKeptByAnotherSession(t *testing.T) {
 		p[1].refused(inLine, lease)
 		later := open(b)
 		hears := listen(t, later)
-		_, err := later.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: place})
+		req := backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: place}
+		_, err := later.KeepPlaces(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
 		}

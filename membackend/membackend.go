@@ -40,8 +40,8 @@ type Backend struct {
 	// One timer serves all objects: it only takes out what is over, which each step does anew with what it
 	// looks at. It does so in portions, and lets others have mu in between.
 	timer    *time.Timer
-	due      time.Time // when timer fires; zero if it isn't running. During a sweep: when something is over that has come since.
-	sweeping bool
+	due      time.Time // when timer fires; zero if it isn't running
+	sweeping bool      // then due is when the first is over of what has come since the sweep began
 }
 
 // kinds is which kinds of lock there are.
@@ -126,7 +126,8 @@ func (b *Backend) sweepAt(due, now time.Time) {
 	}
 }
 
-// portion is how many objects a sweep looks at before it lets others have the mutex: it takes some 0.3 ms for them if all are over.
+// portion is how many objects a sweep looks at before it lets others have the mutex: it takes some
+// 0.3 ms for them if all are over.
 const portion = 1000
 
 // sweep takes out what is over, so that nothing is left of those who never come back, and gives to those in line
@@ -171,7 +172,8 @@ func (b *Backend) sweep() {
 	n.tell()
 }
 
-// sweepAgain sets the timer after a sweep that has found when the next thing is over, if there is anything. The caller has b.mu.
+// sweepAgain sets the timer after a sweep that has found when the next thing is over, if there is
+// anything. The caller has b.mu.
 func (b *Backend) sweepAgain(next, now time.Time) {
 	if len(b.objects) == 0 {
 		b.objects = make(map[string]object) // a map never shrinks

@@ -137,11 +137,12 @@ func TestAJobThatIsQuickerThanTheSkewRunsOnce(t *testing.T) {
 }
 
 func TestAJobOfEveryFewSecondsRunsEachTime(t *testing.T) {
-	for seconds, spec := range map[int]string{1: "* * * * * *", 2: "*/2 * * * * *", 5: "*/5 * * * * *"} {
-		period := time.Duration(seconds) * time.Second
+	for _, seconds := range []int{1, 2, 5} {
+		spec, period := fmt.Sprintf("*/%d * * * * *", seconds), time.Duration(seconds)*time.Second
 		for _, atLeast := range []time.Duration{cronlock.DefaultAtLeast, period * 9 / 10} {
 			if n := runs(t, spec, period, cronlock.WithAtLeast(atLeast)); n != 10 {
-				t.Errorf("a job of each %v, with a lock for %v at least, ran %d times in 10 periods", period, atLeast, n)
+				t.Errorf("a job of each %v, with a lock for %v at least, ran %d times in 10 periods",
+					period, atLeast, n)
 			}
 		}
 	}

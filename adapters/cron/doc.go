@@ -51,8 +51,9 @@
 // Clocks of machines differ by some milliseconds, and processes are late. If the lock were given back when the job ends,
 // a job that takes less than that would be over before the last replica tries, and run once for each replica. So the lock
 // stays taken until 900 ms after it was acquired, however early the job ends, or the process dies. [WithAtLeast] sets
-// another time: it must be longer than the replicas' clocks differ, and shorter than the job's period. Where a replica dies
-// in that time, etcd may keep the lock for some seconds more, and runs are skipped meanwhile.
+// another time: it must be longer than the replicas' clocks differ, and shorter than the job's
+// period. Where a replica dies in that time, etcd may keep the lock for some seconds more, and runs
+// are skipped meanwhile.
 //
 // It should be most of the period in two cases:
 //   - The schedule is as "@every 5m", whose runs are counted from the start of each process. Replicas then are apart by any

@@ -58,7 +58,8 @@ func TestAJobOfEveryFewSecondsRunsEachTime(t *testing.T) {
 	for _, period := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second} {
 		for _, atLeast := range []time.Duration{gocronlock.DefaultAtLeast, period * 9 / 10} {
 			if n := runs(t, period, gocronlock.WithAtLeast(atLeast)); n != 10 {
-				t.Errorf("a job of each %v, with a lock for %v at least, ran %d times in 10 periods", period, atLeast, n)
+				t.Errorf("a job of each %v, with a lock for %v at least, ran %d times in 10 periods",
+					period, atLeast, n)
 			}
 		}
 	}

@@ -143,7 +143,8 @@ func EtcdCluster(t TB, n int, args ...string) []*Server {
 	return members
 }
 
-// EtcdLearner adds a member to an etcd that votes for nothing, and serves no clients, and starts it.
+// EtcdLearner adds a member to an etcd that votes for nothing, and serves no clients, and starts
+// it.
 func EtcdLearner(t TB, members ...*Server) *Server {
 	t.Helper()
 	path, peer := etcdPath(t), etcdURL(FreePort(t))
@@ -155,7 +156,8 @@ func EtcdLearner(t TB, members ...*Server) *Server {
 	}
 	add := func() error { // which takes a leader, and that all members have been connected for a while
 		ask := strings.NewReader(fmt.Sprintf(`{"peerURLs":[%q],"isLearner":true}`, peer))
-		res, err := etcdHealth.Post("http://"+members[0].Addr+"/v3/cluster/member/add", "application/json", ask)
+		url := "http://" + members[0].Addr + "/v3/cluster/member/add"
+		res, err := etcdHealth.Post(url, "application/json", ask)
 		if err != nil {
 			return err
 		}
