@@ -251,3 +251,34 @@ func FuzzMessages(f *testing.F) {
 		}
 	})
 }
+
+// No two names have one line, list of permits or notes, or one of them is refused.
+func FuzzNamesApart(f *testing.F) {
+	for _, names := range [][2]string{
+		{"lock", "{lock}"}, {"{lock}", "{{lock}}"}, {"{}", "}"}, {"a{b}c", "{a{b}c}"}, {"a}", "{a}}"}, {":{a}", "{a}"},
+	} {
+		f.Add(names[0], names[1])
+	}
+	own := map[backend.Kind]func(name string) []string{
+		backend.Fair:    func(name string) []string { return fairKeys(name)[1:4] },
+		backend.Permits: func(name string) []string { return []string{ids(name)} },
+		backend.Write:   func(name string) []string { return []string{notes(name)} },
+	}
+	f.Fuzz(func(t *testing.T, one, other string) {
+		if one == "" || other == "" || one == other {
+			return
+		}
+		for kind, keys := range own {
+			k := kindOf(kind)
+			refused := func(name string) bool { return k.refuse != nil && k.refuse(name) != nil }
+			for i, key := range keys(one) {
+				if key == keys(other)[i] && !refused(one) && !refused(other) {
+					t.Errorf("%v: %q and %q are both %q", kind, one, other, key)
+				}
+			}
+			if refused(one) && keys(one)[0] != keys(one[1 : len(one)-1])[0] {
+				t.Errorf("%v: %q is refused", kind, one)
+			}
+		}
+	})
+}

@@ -21,9 +21,9 @@ var inspectScript = newScript(inspectText)
 
 // Inspect asks who has what is under a name, whatever kind of lock that is. [ParseInspect] reads its reply.
 func Inspect(name string) Call {
-	keys := fairKeys(name)[:4]
-	if refuseBraces(name) == nil {
-		keys = append(keys, ids(name))
+	keys := []string{name}
+	if _, ok := unbraced(name); !ok { // else these are another's
+		keys = append(fairKeys(name)[:4], ids(name))
 	}
 	return Call{inspectScript, keys, []string{strconv.Itoa(backend.MostHolders)}}
 }
@@ -360,7 +360,8 @@ func lockOf(kind, key string) (name string, ok bool) {
 			name = inside
 		}
 	}
-	return name, ids(name) == key && refuseBraces(name) == nil && !strings.HasPrefix(name, timeoutsPrefix) && !strings.HasPrefix(name, placesPrefix)
+	_, refused := unbraced(name)
+	return name, ids(name) == key && !refused && !strings.HasPrefix(name, timeoutsPrefix) && !strings.HasPrefix(name, placesPrefix)
 }
 
 // inspectAll returns what locks there are under names.

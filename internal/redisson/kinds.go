@@ -103,6 +103,7 @@ var kinds = [...]kind{
 	},
 	backend.Fair: {
 		owner:         inLine,
+		refuse:        refuseBraces("fair lock", "line"),
 		acquire:       Dialect.AcquireFair,
 		acquired:      ParseQueued,
 		line:          true,
@@ -120,7 +121,7 @@ var kinds = [...]kind{
 	},
 	backend.Permits: {
 		owner:         holder,
-		refuse:        refuseBraces,
+		refuse:        refuseBraces("semaphore", "list of permits"),
 		acquire:       Dialect.AcquirePermits,
 		acquired:      ParsePermits,
 		release:       Dialect.ReleasePermits,

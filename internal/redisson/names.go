@@ -30,6 +30,34 @@ func tagged(before, name, after string) string {
 	return before + "{" + name + "}" + after
 }
 
+// apart is [tagged] for a key of our own. One for a name that brings a brace is another than all for
+// names that don't.
+func apart(before, name string) string {
+	if strings.Contains(name, "{") {
+		return before + ":" + name
+	}
+	return tagged(before, name, "")
+}
+
+// unbraced returns the name without the braces that it consists of, if it does, and has no others:
+// [tagged] makes one key of the two names.
+func unbraced(name string) (inside string, ok bool) {
+	inside, begins := strings.CutPrefix(name, "{")
+	inside, ends := strings.CutSuffix(inside, "}")
+	return inside, begins && ends && inside != "" && !strings.Contains(inside, "{")
+}
+
+// refuseBraces returns a check for kinds of lock of which a part is kept, as Redisson does it, under one
+// key for a name and for the same in braces.
+func refuseBraces(kind, part string) func(name string) error {
+	return func(name string) error {
+		if inside, ok := unbraced(name); ok {
+			return fmt.Errorf("%q cannot be the name of a %s: its %s would be kept with that of %q", name, kind, part, inside)
+		}
+		return nil
+	}
+}
+
 // Wakeup says whom a message on a lock's channel is meant for. It is false for a message that is
 // none of the protocol's: anybody may publish on a channel.
 func Wakeup(message string) (backend.Wakeup, bool) {

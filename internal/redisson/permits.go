@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -70,15 +69,6 @@ func ids(name string) string { return tagged("", name, idsSuffix) }
 func PermitIDs(name string) string { return ids(name) }
 
 const idsSuffix = ":timeout"
-
-// refuseBraces returns an error for a name that is another in braces: both would have their ids under one key.
-func refuseBraces(name string) error {
-	inside, ok := strings.CutPrefix(name, "{")
-	if inside, also := strings.CutSuffix(inside, "}"); ok && also && inside != "" && !strings.Contains(inside, "{") {
-		return fmt.Errorf("%q cannot be the name of a semaphore: its permits would be kept with those of %q", name, inside)
-	}
-	return nil
-}
 
 const (
 	holderLen = 12

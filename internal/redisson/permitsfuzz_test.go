@@ -101,24 +101,6 @@ func FuzzPermitCalls(f *testing.F) {
 	})
 }
 
-// No two names have their ids under one key, or one of them is refused.
-func FuzzPermitNames(f *testing.F) {
-	for _, names := range [][2]string{{"lock", "{lock}"}, {"{lock}", "{{lock}}"}, {"{}", "}"}, {"a{b}c", "{a{b}c}"}, {"a}", "{a}}"}} {
-		f.Add(names[0], names[1])
-	}
-	f.Fuzz(func(t *testing.T, one, other string) {
-		if one == "" || other == "" || one == other {
-			return
-		}
-		if ids(one) == ids(other) && refuseBraces(one) == nil && refuseBraces(other) == nil {
-			t.Errorf("%q and %q are both %q", one, other, ids(one))
-		}
-		if refuseBraces(one) != nil && ids(one) != ids(one[1:len(one)-1]) {
-			t.Errorf("%q is refused", one)
-		}
-	})
-}
-
 // Every whole number wakes one, also those below zero, which Redisson sends where it was told of fewer permits than are out.
 func FuzzAvailable(f *testing.F) {
 	for _, seed := range []string{"0", "3", "-2", "", "x", "1.5", "99999999999999999999"} {

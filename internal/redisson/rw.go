@@ -74,8 +74,8 @@ const (
 // with the same messages as on a plain lock's [Channel].
 func RWChannel(name string) string { return tagged("redisson_rwlock:", name, "") }
 
-// notes is where writers who wait leave their notes.
-func notes(name string) string { return tagged("distsync_rwlock_notes:", name, "") }
+// notes is where writers that wait leave their notes.
+func notes(name string) string { return apart("distsync_rwlock_notes:", name) }
 
 // timeout is the key that says how long a reader reads.
 func timeout(name, reader string) string { return tagged("", name, ":"+reader+":rwlock_timeout:1") }
