@@ -396,6 +396,9 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 		if s.op == opReenter {
 			req.Reentry, req.Waited, req.Place = true, 0, 0
 		}
+		if s.kind == backend.Fair {
+			req.Waited = 0 // which says something else there, not to all stores
+		}
 		res, err := session.Acquire(ctx, req)
 		switch {
 		case !res.Acquired:

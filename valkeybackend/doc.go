@@ -123,7 +123,7 @@
 // keys distsync_rwlock_notes:* and {NAME}:*:rwlock_timeout:*, without these braces where the name has some; and
 // redisson_rwlock:* twice. For permits it is GET, SET, INCRBY, PERSIST, TIME, ZADD, ZCARD, ZCOUNT, ZRANGE, ZREM, ZREMRANGEBYSCORE
 // and ZSCORE; among the keys {NAME}:timeout, likewise; and redisson_sc:* twice. For fair locks
-// it is GET, HDEL, HKEYS, HMGET, HSET, LINDEX, LLEN, LPOP, LPUSH, LRANGE, LREM, PEXPIREAT, RPUSH, TIME, ZADD, ZCARD, ZINCRBY, ZRANGE, ZRANGEBYSCORE, ZREM and ZSCORE; among the keys
+// it is GET, HDEL, HKEYS, HMGET, HSET, LINDEX, LLEN, LPOP, LPUSH, LRANGE, LREM, PERSIST, PEXPIREAT, RPUSH, TIME, ZADD, ZCARD, ZRANGEBYSCORE, ZREM and ZSCORE; among the keys
 // redisson_lock_queue:*, redisson_lock_timeout:* and distsync_fair_places:*; and among the channels distsync_fair_grants:*.
 //
 // To ask who has a lock the user needs EVAL, EVALSHA, GET, HGET, HLEN, HSCAN, LRANGE, PTTL, STRLEN, TIME, TYPE, ZCARD, ZCOUNT, ZRANGEBYSCORE and

@@ -533,3 +533,15 @@ func lockersGiveUp(t *testing.T, l *lab) {
 	java.want("unlocked", "unlock", name)
 	l.wantTurns(t, name, line)
 }
+
+// In a cluster where clients in Go use sharded channels, threads of a Redisson that doesn't are told when it
+// is their turn.
+func TestFairBesideUndecided(t *testing.T) {
+	needJava(t)
+	t.Parallel()
+	p := clusterPlace(t)
+	l := &lab{p, startPeer(t, undecided, p.config, longLease), fair}
+	for range 5 { // perhaps it was answered that it can
+		lockersInLine(t, l)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,7 +22,7 @@ import (
 // classpaths has a function for each version that returns the class path of the Java program.
 var classpaths = func() map[string]func() (string, error) {
 	m := make(map[string]func() (string, error))
-	for _, version := range versions {
+	for _, version := range append(slices.Clone(versions), undecided) {
 		m[version] = sync.OnceValues(func() (string, error) { return testservers.RedissonClasspath(".", version) })
 	}
 	return m
@@ -31,7 +32,7 @@ var classpaths = func() map[string]func() (string, error) {
 func needJava(t *testing.T) {
 	t.Helper()
 	testservers.Program(t, "java")
-	for _, version := range versions {
+	for version := range classpaths {
 		_, err := classpaths[version]()
 		switch {
 		case err == nil:

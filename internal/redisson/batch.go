@@ -202,16 +202,27 @@ func (s *session) atNodes(ctx context.Context, chosen []int, name func(int) stri
 	}
 }
 
-// runTogether carries out scripts in one piece.
+// runTogether carries out scripts in one piece, but for those that have more to do.
 func (s *session) runTogether(ctx context.Context, calls []Call) []Reply {
-	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) })
+	send := func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) }
+	return s.finish(ctx, calls, runAll(calls, send))
+}
+
+// finish sends again, one after the other, the scripts that have more to do.
+func (s *session) finish(ctx context.Context, calls []Call, replies []Reply) []Reply {
+	for i, r := range replies {
+		if r.Value == more {
+			replies[i] = s.run(ctx, calls[i])
+		}
+	}
+	return replies
 }
 
 // runAsking is runTogether with a question behind some of the scripts. Of scripts that the server did not know the answer says nothing, and is left out.
 func (s *session) runAsking(ctx context.Context, calls []Call, questions map[int]Command) (replies []Reply, answers map[int]Reply) {
 	first := true
 	answers = make(map[int]Reply)
-	return runAll(calls, func(cmds []Command) []Reply {
+	replies = runAll(calls, func(cmds []Command) []Reply {
 		if !first || len(questions) == 0 {
 			return s.Transport.SendTogether(ctx, cmds...)
 		}
@@ -234,5 +245,6 @@ func (s *session) runAsking(ctx context.Context, calls []Call, questions map[int
 			}
 		}
 		return scripts
-	}), answers
+	})
+	return s.finish(ctx, calls, replies), answers
 }

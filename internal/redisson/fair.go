@@ -2,6 +2,7 @@ package redisson
 
 import (
 	_ "embed"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,18 +92,33 @@ func fairKeys(name string) []string {
 
 // AcquireFair is one attempt to lock. [ParseTurn] reads its reply.
 func (d Dialect) AcquireFair(req backend.AcquireRequest) Call {
-	again := "0"
-	if req.Reentry {
-		again = "1"
-	}
 	return Call{d.script(fairAcquireScript, shardedFairAcquireScript), fairKeys(req.Name),
-		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(ceil(req.Place)), again}}
+		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(ceil(req.Place)),
+			flag(req.Reentry), flag(req.Waited > 0 && req.Place > 0)}}
 }
 
-// KeepPlaces keeps the places of those who wait. [ParseTurn] reads its reply.
-func (d Dialect) KeepPlaces(req backend.PlacesRequest) Call {
-	args := append([]string{d.grants(req.Name), millis(ceil(req.Place))}, req.Owners...)
-	return Call{d.script(fairKeepScript, shardedFairKeepScript), fairKeys(req.Name), args}
+// flag is a bool on the wire.
+func flag(set bool) string {
+	if set {
+		return "1"
+	}
+	return "0"
+}
+
+// placesPortion is how many places one script keeps: the server serves nobody else meanwhile.
+const placesPortion = 250
+
+// KeepPlaces keeps the places of waiters, each call those of a portion. They are to be sent in this
+// order, the last waiters first: owners that come back into the line come before all that are in it.
+// The last call gives the lock away if it is free. [ParseTurn] reads each reply.
+func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
+	var calls []Call
+	for owners := range slices.Chunk(req.Owners, placesPortion) {
+		args := append([]string{d.grants(req.Name), millis(ceil(req.Place)), flag(len(calls) == 0)}, owners...)
+		calls = append(calls, Call{d.script(fairKeepScript, shardedFairKeepScript), fairKeys(req.Name), args})
+	}
+	slices.Reverse(calls)
+	return calls
 }
 
 // ReleaseFair gives one hold back, or a place. [ParseRelease] reads its reply, and no further step is needed if that is no.

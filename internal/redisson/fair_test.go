@@ -18,6 +18,7 @@ import (
 //
 //	lock OWNER LEASE [PLACE]
 //	relock OWNER LEASE
+//	late OWNER LEASE PLACE
 //	keep OWNER,OWNER PLACE
 //	unlock OWNER LEASE
 //	renew OWNER LEASE
@@ -70,7 +71,7 @@ func (s lineStore) inUnits(text string) string {
 		"local fresh = 3000;":  fmt.Sprintf("local fresh = %d;", freshUnits*ms),
 		"local wait = 300000;": fmt.Sprintf("local wait = %d;", waitUnits*ms),
 		"redis.call('time');":  "{redis.call('get', 'clock'), '0'};",
-		"redis.call('pexpireat', l.key, whole(l.now + short));": "redis.call('pexpire', l.key, whole(short));",
+		"redis.call('pexpireat', l.key, whole(l.now + l.left));": "redis.call('pexpire', l.key, whole(l.left));",
 	} {
 		if strings.Count(text, old) != 1 {
 			s.t.Fatalf("the script has %q not just once", old)
@@ -110,17 +111,23 @@ func (s lineStore) take(x lineStep) string {
 		return c
 	}
 	switch x.do {
-	case "lock", "relock":
-		return say(s.store, call(s.dialect.AcquireFair(backend.AcquireRequest{
-			Name: "n", Owner: owner, Lease: lease, Place: place, Reentry: x.do == "relock"})), ParseQueued)
+	case "lock", "relock", "late":
+		req := backend.AcquireRequest{Name: "n", Owner: owner, Lease: lease, Place: place, Reentry: x.do == "relock"}
+		if x.do == "late" {
+			req.Waited = unit
+		}
+		return say(s.store, call(s.dialect.AcquireFair(req)), ParseQueued)
 	case "keep":
 		owners := strings.Split(x.owner, ",")
 		for i := range owners {
 			owners[i] = inLine(owners[i])
 		}
-		reply, err := s.run(call(s.dialect.KeepPlaces(backend.PlacesRequest{Name: "n", Owners: owners, Place: place})))
-		if err != nil {
-			return err.Error()
+		var reply any
+		for _, c := range s.dialect.KeepPlaces(backend.PlacesRequest{Name: "n", Owners: owners, Place: place}) {
+			var err error
+			if reply, err = s.run(call(c)); err != nil {
+				return err.Error()
+			}
 		}
 		turn, err := ParseTurn(reply)
 		if err != nil || turn.At.UnixMilli() != int64(*s.now)*unit.Milliseconds() {
@@ -191,10 +198,13 @@ func (s lineStore) published() string {
 		if g, ok := ParseGranted(message); ok {
 			client, _ := strings.CutPrefix(channel, grantsPrefix)
 			owner := outOfLine(g.Owner)
-			if g.Name != "n" || client != clientOf(owner) || g.At.UnixMilli() != int64(*s.now)*unit.Milliseconds() || g.Lease != shortUnits*unit {
+			if g.Name != "n" || client != clientOf(owner) || g.At.UnixMilli() != int64(*s.now)*unit.Milliseconds() {
 				s.t.Fatalf("published %q", said)
 			}
 			all[i] = "gives " + owner
+			if g.Lease != shortUnits*unit {
+				all[i] += " for " + units(g.Lease.Milliseconds())
+			}
 		} else if said != "" {
 			all[i] = "turn of " + outOfLine(strings.TrimPrefix(channel, Channel("n")+":")) + " " + message
 		}
@@ -322,6 +332,35 @@ func TestFairStates(t *testing.T) {
 			keep B:3,B:1 5 = holds B:1 1
 			published = gives B:1
 			state = [B:1:fair:1] 1 B:2:4+9 B:3:5+10 C:1:2+9`,
+		"who hears too late that it was given the lock": `
+			lock A:1 30 = count 1
+			lock B:1 30 9 = wait 30
+			lock C:1 30 9 = wait 30
+			unlock A:1 1 = freed
+			published = gives B:1
+			pass 1
+			keep C:1 9 = holds C:1 1
+			published = gives C:1
+			lock D:1 30 9 = wait 1
+			late B:1 30 5 = wait 1
+			keep B:1 5 = holds C:1 1
+			state = [C:1:fair:1] 1 B:1:5+10 D:1:9+10
+			unlock C:1 1 = freed
+			published = gives B:1 for 3
+			state = [B:1:fair:1] 3 D:1:9+10
+			unlock B:1 1 = freed
+			published = gives D:1
+			pass 1
+			lock E:1 1 9 = count 1
+			lock F:1 30 9 = wait 1
+			pass 1
+			late D:1 30 9 = count 1
+			state = [D:1:fair:1] 30 F:1:8+9
+			late D:1 30 99 = count 1
+			late F:1 30 99 = wait 30
+			unlock D:1 1 = freed
+			published = gives F:1 for 16
+			state = [F:1:fair:1] 16`,
 		"the lease runs out": `
 			lock A:1 5 = count 1
 			lock B:1 30 9 = wait 5
@@ -374,6 +413,41 @@ func TestFairStates(t *testing.T) {
 			:del distsync_fair_places:{n}
 			lock C:1 30 5 = wait 30
 			state = [A:1:fair:1] 30 B:1:3+10 B:2:3+10 C:1:5+10`,
+		"all die together": `
+			lock A:1 2 = count 1
+			lock B:1 30 3 = wait 2
+			lock B:2 30 3 = wait 2
+			pass 3
+			state = B:1:0+7 B:2:0+7
+			pass 7
+			state`,
+		"all die together, and somebody comes": `
+			lock A:1 2 = count 1
+			lock B:1 30 3 = wait 2
+			lock B:2 30 3 = wait 2
+			pass 3
+			lock C:1 5 = count 1
+			published
+			state = [C:1:fair:1] 5`,
+		"all die together with one of Redisson's, and somebody comes when that is forgotten": `
+			lock A:1 2 = count 1
+			jlock J 30 10 = 2
+			lock B:1 30 3 = wait 2
+			lock B:2 30 3 = wait 2
+			pass 99
+			state = J:+0 B:1:+0 B:2:+0
+			lock C:1 5 = count 1
+			published
+			state = [C:1:fair:1] 5`,
+		"Redisson's comes into a line that would end": `
+			lock A:1 99 = count 1
+			lock B:1 30 3 = wait 99
+			jlock J 30 50 = 10
+			renew A:1 99 = held
+			pass 40
+			state = [A:1:fair:1] 59 B:1:+0 J:+20
+			renew A:1 99 = held
+			state = [A:1:fair:1] 99 J:+20`,
 		"the line is lost": `
 			lock A:1 30 = count 1
 			lock B:1 30 3 = wait 30

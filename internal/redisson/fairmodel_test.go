@@ -85,9 +85,13 @@ type fairModel struct {
 	times      map[string]int // for Redisson
 	places     map[string]int // of ours
 	placesLast int            // when all of these are forgotten
+	lineLast   int            // when the line and the times are; 0: never
 
 	// theirs is how many of Redisson's seem to be in line, during a step of ours: of ours, who have a place all should be.
 	theirs int
+
+	// lasts is for how long, at least, the line and the places are to last, during a step of ours: longer than any time for Redisson in it.
+	lasts int
 
 	published []string
 }
@@ -97,6 +101,9 @@ func (m *fairModel) check(rt *rapid.T, s lineStore, x lineStep, trace *strings.B
 	m.published = nil
 	waited, held := slices.Clone(m.line), m.holder
 	want := m.take(x)
+	if len(m.line) == 0 {
+		m.lineLast = 0
+	}
 	if got := s.take(x); got != want {
 		rt.Fatalf("%+v is answered %q, want %q, after\n%s", x, got, want, trace)
 	}
@@ -242,7 +249,7 @@ func (m *fairModel) ours(x lineStep) string {
 
 // begin is what each of our steps begins with.
 func (m *fairModel) begin() {
-	m.theirs = 0
+	m.theirs, m.lasts = 0, 0
 	if len(m.line) == 0 {
 		if len(m.places) > 0 {
 			clear(m.places)
@@ -251,12 +258,18 @@ func (m *fairModel) begin() {
 		return
 	}
 	if len(m.places) == 0 {
+		m.placesLast = 0
 		for _, owner := range m.line {
 			if slices.Contains(oursInLine, owner) {
-				m.places[owner] = m.now + freshUnits
-				m.placesLast = m.now + freshUnits + waitUnits
+				m.places[owner] = m.now
+				left := max(m.times[owner]-m.now, 0)
+				if left > 0 {
+					m.places[owner] += freshUnits
+				}
+				m.lasts = max(m.lasts, freshUnits, left)
 			}
 		}
+		m.placesLast = m.now + m.lasts
 	}
 	m.theirs = len(m.line) - len(m.places)
 	for owner, ends := range m.places {
@@ -310,6 +323,21 @@ func (m *fairModel) placed(owner string) bool {
 	return place && time
 }
 
+// listed is placed for one whose place is kept by its client. That it has no time doesn't say that it isn't in line.
+func (m *fairModel) listed(owner string) bool {
+	_, place := m.places[owner]
+	_, time := m.times[owner]
+	switch {
+	case !place:
+		return false
+	case time && m.theirs >= 0 || slices.Contains(m.line, owner):
+		return true
+	default:
+		m.theirs++
+		return false
+	}
+}
+
 func (m *fairModel) stand(x lineStep) {
 	least := m.times[x.owner]
 	if m.placed(x.owner) {
@@ -332,13 +360,29 @@ func (m *fairModel) keep(owner string, place, least int) {
 	if _, times := m.times[owner]; !ok || !times {
 		before = 0
 	}
-	ends := max(before, m.now+place)
+	m.keepUntil(owner, max(before, m.now+place), least)
+}
+
+func (m *fairModel) keepUntil(owner string, ends, least int) {
 	if len(m.places) == 0 {
 		m.placesLast = 0
 	}
 	m.places[owner] = ends
 	m.times[owner] = max(ends, least, m.now+waitUnits*(1+2*max(0, m.theirs)))
-	m.placesLast = max(m.placesLast, ends+waitUnits)
+	m.lasts = max(m.lasts, m.times[owner]-m.now)
+}
+
+// kept is how long what was kept lasts.
+func (m *fairModel) kept() {
+	switch {
+	case m.theirs > 0:
+		m.lineLast = 0
+	case m.lasts > 0 && len(m.line) > 0:
+		m.lineLast = max(m.lineLast, m.now+m.lasts)
+	}
+	if m.lasts > 0 {
+		m.placesLast = max(m.placesLast, m.now+m.lasts)
+	}
 }
 
 func (m *fairModel) keepAll(owners []string, place int) {
@@ -347,13 +391,13 @@ func (m *fairModel) keepAll(owners []string, place int) {
 		if owner == m.holder {
 			continue
 		}
-		least := 0
-		if m.placed(owner) {
-			least = m.times[owner]
-		} else {
+		least := m.times[owner]
+		before, placed := m.places[owner], m.listed(owner)
+		if !placed {
+			least, before = 0, 0
 			lost = append(lost, owner)
 		}
-		m.keep(owner, place, least)
+		m.keepUntil(owner, max(before, m.now+place), least)
 	}
 	m.line = slices.Concat(lost, m.line)
 }
@@ -363,7 +407,11 @@ func (m *fairModel) gets(owner string, lease int) {
 	m.holder, m.holds, m.ends = owner, 1, m.now+lease
 	m.drop(owner)
 	if m.theirs > 0 && len(m.line) > 0 && slices.Contains(theirsInLine, m.line[0]) {
-		m.takeOff(waitUnits)
+		for _, member := range m.line {
+			if _, ok := m.times[member]; ok {
+				m.times[member] -= waitUnits
+			}
+		}
 	}
 }
 
@@ -375,6 +423,7 @@ func (m *fairModel) takeOff(wait int) {
 
 // settle is what each of our steps ends with.
 func (m *fairModel) settle() {
+	m.kept()
 	switch {
 	case m.holder != "" || len(m.line) == 0:
 	case slices.Contains(oursInLine, m.line[0]):
@@ -400,6 +449,10 @@ func (m *fairModel) pass(n int) {
 	}
 	if m.placesLast <= m.now {
 		clear(m.places)
+	}
+	if m.lineLast > 0 && m.lineLast <= m.now {
+		m.line, m.lineLast = nil, 0
+		clear(m.times)
 	}
 }
 

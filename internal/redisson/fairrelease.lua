@@ -1,5 +1,8 @@
 local grants, lease, owner = ARGV[1], ARGV[2], ARGV[3];
 local l = begin(KEYS, 1, owner);
+if (l.more) then
+    return 'more';
+end;
 local released = nil;
 if (not l.holds) then
     leave(l, owner); -- sent in any case: a replica refuses it

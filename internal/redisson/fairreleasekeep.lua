@@ -1,9 +1,12 @@
 local grants, lease, owner, time = ARGV[1], ARGV[2], ARGV[3], ARGV[4];
 local l = begin(KEYS, 1, owner);
-local kept, released = keptOf(owner, ':fair'), nil;
+if (l.more) then
+    return 'more';
+end;
+local keeps, released = keptOf(owner, ':fair'), nil;
 if (not l.holds) then
     leave(l, owner); -- sent in any case: a replica refuses it
-    if (redis.call('hmget', l.key, kept)[1]) then
+    if (redis.call('hmget', l.key, keeps)[1]) then
         released = 2;
     end;
 elseif (l.holds > 1) then
@@ -12,7 +15,7 @@ elseif (l.holds > 1) then
     released = 0;
 else
     redis.call('del', l.key);
-    redis.call('hset', l.key, kept, 1);
+    redis.call('hset', l.key, keeps, 1);
     redis.call('pexpire', l.key, time);
     released = 2;
 end;

@@ -6,9 +6,12 @@ for i = 1, #KEYS / 5 do
     if (l.holds) then
         redis.call('pexpire', l.key, lease);
         held[i] = 1;
+        kept(l);
     else
         held[i] = redis.call('hdel', l.key, owner); -- 0, and no replica's: that refuses it
-        settle(l, grants);
+        if (not l.more) then
+            settle(l, grants);
+        end;
     end;
 end;
 return held;

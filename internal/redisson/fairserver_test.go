@@ -119,7 +119,7 @@ func TestFairInACluster(t *testing.T) {
 				run(d.AcquireFair(acquire))
 				acquire.Owner, acquire.Place = two, unit
 				run(d.AcquireFair(acquire))
-				run(d.KeepPlaces(backend.PlacesRequest{Name: name, Owners: []string{one, two}, Place: unit}))
+				run(d.KeepPlaces(backend.PlacesRequest{Name: name, Owners: []string{one, two}, Place: unit})[0])
 				run(d.RenewFair([]backend.RenewRequest{{Name: name, Owner: one, Lease: unit}}))
 				run(d.ReleaseFair(backend.ReleaseRequest{Name: name, Owner: one, Lease: unit}))
 				m, err := messages.ReceiveTimeout(ctx, testservers.Patience)
@@ -181,7 +181,7 @@ func TestFairDialect(t *testing.T) {
 		want := map[bool]string{false: "distsync_fair_grants:", true: "distsync_fair_grants:{n}:"}[d.Sharded]
 		for _, c := range []Call{
 			d.AcquireFair(backend.AcquireRequest{Name: "n", Owner: "o:fair", Lease: time.Second, Place: time.Microsecond}),
-			d.KeepPlaces(backend.PlacesRequest{Name: "n", Owners: []string{"o:fair"}, Place: time.Second}),
+			d.KeepPlaces(backend.PlacesRequest{Name: "n", Owners: []string{"o:fair"}, Place: time.Second})[0],
 			d.ReleaseFair(backend.ReleaseRequest{Name: "n", Owner: "o:fair", Lease: time.Second}),
 			d.RenewFair([]backend.RenewRequest{{Name: "n", Owner: "o:fair", Lease: time.Second}}),
 			d.ForceReleaseFair(backend.ForceReleaseRequest{Name: "n"}),

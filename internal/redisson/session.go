@@ -93,24 +93,39 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, nil
 }
 
-// run carries out a script: one round trip, but for the first time that a server sees it.
+// more is what a script of a fair lock replies that has done only a portion of what comes first, and
+// nothing else. It is to be sent again.
+const more = "more"
+
+// run carries out a script: one round trip, but for the first time that a server sees it, and for
+// one that has more to do.
 func (s *session) run(ctx context.Context, call Call) Reply {
-	r := s.Transport.Send(ctx, call.bySHA())
-	if r.unknownScript() {
-		r = s.Transport.Send(ctx, call.byText())
+	for {
+		r := s.Transport.Send(ctx, call.bySHA())
+		if r.unknownScript() {
+			r = s.Transport.Send(ctx, call.byText())
+		}
+		if r.Value != more {
+			return r
+		}
 	}
-	return r
 }
 
-// runWith carries out a script and, in the same round trip, commands. The first of these becomes the script.
-func runWith(ctx context.Context, send func(context.Context, ...Command) []Reply, call Call, cmds []Command) []Reply {
-	cmds[0] = call.bySHA()
-	replies := send(ctx, cmds...)
-	if replies[0].unknownScript() {
-		cmds[0] = call.byText()
-		replies = send(ctx, cmds...)
+// runWith carries out a script and, in the same round trip, commands. The first of these becomes the
+// script.
+func runWith(ctx context.Context, send func(context.Context, ...Command) []Reply,
+	call Call, cmds []Command) []Reply {
+	for {
+		cmds[0] = call.bySHA()
+		replies := send(ctx, cmds...)
+		if replies[0].unknownScript() {
+			cmds[0] = call.byText()
+			replies = send(ctx, cmds...)
+		}
+		if replies[0].Value != more {
+			return replies
+		}
 	}
-	return replies
 }
 
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {

@@ -72,7 +72,7 @@ func (s *session) acquireInLine(ctx context.Context, k *kind, req backend.Acquir
 	}
 }
 
-// KeepPlaces is one script for all.
+// KeepPlaces is one script for each portion of the owners.
 func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, "")
@@ -111,14 +111,15 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 	}
 }
 
-// keepPlaces keeps places. If one of the owners is found to have the lock, that is done again to ask how many replicas have acknowledged it, where that
-// is asked for.
+// keepPlaces keeps places. If one of the owners is found to have the lock, that one is kept again to
+// ask how many replicas have acknowledged it, where that is asked for.
 func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Turn, error) {
-	call := s.Dialect.KeepPlaces(req)
-	turn, err := parse(s.run(ctx, call), ParseTurn)
+	turn, err := s.keepPortions(ctx, s.Dialect.KeepPlaces(req))
 	if err != nil || s.Replicas.N == 0 || !slices.Contains(req.Owners, turn.Holder) {
 		return turn, err
 	}
+	req.Owners = []string{turn.Holder}
+	call := s.Dialect.KeepPlaces(req)[0]
 	replies := runWith(ctx, s.Transport.SendApart, call, []Command{{}, s.Replicas.wait()})
 	turn, err = parse(replies[0], ParseTurn)
 	if err != nil || !slices.Contains(req.Owners, turn.Holder) {
@@ -126,6 +127,24 @@ func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Tu
 	}
 	if err := s.Replicas.acknowledged(replies[1]); err != nil {
 		return Turn{}, &backend.Error{Kind: backend.Unknown, Err: err}
+	}
+	return turn, nil
+}
+
+// keepPortions keeps the places of portions, and returns how the lock is held in the end. The first is
+// sent alone: it takes what is over out of the front of the line, so that the others, which go together,
+// have no more to do than their portions, and come back in order.
+func (s *session) keepPortions(ctx context.Context, calls []Call) (turn Turn, err error) {
+	turn, err = parse(s.run(ctx, calls[0]), ParseTurn)
+	if err != nil {
+		return turn, err
+	}
+	for some := range slices.Chunk(calls[1:], maxSteps) {
+		for _, r := range s.runTogether(ctx, some) {
+			if turn, err = parse(r, ParseTurn); err != nil {
+				return Turn{}, &backend.Error{Kind: backend.Unknown, Err: err} // a part was carried out
+			}
+		}
 	}
 	return turn, nil
 }

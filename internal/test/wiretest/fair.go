@@ -128,22 +128,22 @@ var fairKeys = []any{5, "n", lineKey, timesKey, placesKey, lockChannel, grantsFo
 
 // fairOnWire is what each step sends. Bob is given the lock by the release that says so.
 var fairOnWire = []wired{
-	{"lock", acquires(backend.Fair, Alice), "acquired 1", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0), ""},
-	{"lock again", acquires(backend.Fair, Alice), "acquired 1", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0), ""},
-	{"re-enter", acquires(backend.Fair, Alice, true), "acquired 2", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 1), ""},
-	{"another tries", acquires(backend.Fair, Bob), "held", append(slices.Clip(fairKeys), 30000, bobInLine, 0, 0), ""},
-	{"another waits", standsInLine(Bob), "false", append(slices.Clip(fairKeys), 30000, bobInLine, 60000, 0), ""},
-	{"another keeps his place", keepsOne, "held by ", append(slices.Clip(fairKeys), 60000, bobInLine), ""},
+	{"lock", acquires(backend.Fair, Alice), "acquired 1", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
+	{"lock again", acquires(backend.Fair, Alice), "acquired 1", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
+	{"re-enter", acquires(backend.Fair, Alice, true), "acquired 2", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 1, 0), ""},
+	{"another tries", acquires(backend.Fair, Bob), "held", append(slices.Clip(fairKeys), 30000, bobInLine, 0, 0, 0), ""},
+	{"another waits", standsInLine(Bob), "false", append(slices.Clip(fairKeys), 30000, bobInLine, 60000, 0, 0), ""},
+	{"another keeps his place", keepsOne, "held by ", append(slices.Clip(fairKeys), 60000, 1, bobInLine), ""},
 	{"renew", renews(backend.Fair, Alice), "true", append(slices.Clone(fairKeys[:6]), 30000, grantsFor, aliceInLine), ""},
 	{"renew in a batch", renewsInBatch(backend.Fair, Alice), "true", append(slices.Clone(fairKeys[:6]), 30000, grantsFor, aliceInLine), ""},
 	{"renew another's", renews(backend.Fair, Bob), "false", append(slices.Clone(fairKeys[:6]), 30000, grantsFor, bobInLine), ""},
 	{"release one of two", releases(backend.Fair, Alice), "holds left", append(slices.Clip(fairKeys), 30000, aliceInLine), ""},
 	{"release", releases(backend.Fair, Alice), "freed", append(slices.Clip(fairKeys), 30000, aliceInLine), Bob},
-	{"the other asks", keepsOne, "held by " + Bob, append(slices.Clip(fairKeys), 60000, bobInLine), ""},
+	{"the other asks", keepsOne, "held by " + Bob, append(slices.Clip(fairKeys), 60000, 1, bobInLine), ""},
 	{"the other releases", releases(backend.Fair, Bob), "freed", append(slices.Clip(fairKeys), 30000, bobInLine), ""},
 	{"release nothing", releases(backend.Fair, Bob), "not held", append(slices.Clip(fairKeys), 30000, bobInLine), ""},
-	{"lock, later", acquires(backend.Fair, Alice), "acquired 1", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0), ""},
-	{"another waits again", standsInLine(Bob), "false", append(slices.Clip(fairKeys), 30000, bobInLine, 60000, 0), ""},
+	{"lock, later", acquires(backend.Fair, Alice), "acquired 1", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
+	{"another waits again", standsInLine(Bob), "false", append(slices.Clip(fairKeys), 30000, bobInLine, 60000, 0, 0), ""},
 	{"force", forces(backend.Fair), "true", slices.Clip(fairKeys), Bob},
 	{"the other releases what was forced", releases(backend.Fair, Bob), "freed", append(slices.Clip(fairKeys), 30000, bobInLine), ""},
 }
@@ -353,8 +353,8 @@ func FairBreaks(t *testing.T, p Package, server *testservers.Server) {
 // FairPermitted tests that users need no more than the documentation says.
 func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
 	server.Do("ACL", "SETUSER", "fair", "on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping", "+subscribe", "+unsubscribe",
-		"+eval", "+evalsha", "+exists", "+hget", "+hkeys", "+hlen", "+hvals", "+hmget", "+hset", "+hincrby", "+hdel", "+get", "+del", "+pttl", "+pexpire", "+pexpireat", "+publish", "+time",
-		"+lindex", "+llen", "+lpop", "+lpush", "+lrange", "+lrem", "+rpush", "+zadd", "+zcard", "+zincrby", "+zrange", "+zrangebyscore", "+zrem", "+zscore",
+		"+eval", "+evalsha", "+exists", "+hget", "+hkeys", "+hlen", "+hvals", "+hmget", "+hset", "+hincrby", "+hdel", "+get", "+del", "+pttl", "+pexpire", "+pexpireat", "+persist", "+publish", "+time",
+		"+lindex", "+llen", "+lpop", "+lpush", "+lrange", "+lrem", "+rpush", "+zadd", "+zcard", "+zrangebyscore", "+zrem", "+zscore",
 		"~lock:*", "~redisson_lock__channel:*", "~redisson_lock_queue:*", "~redisson_lock_timeout:*", "~distsync_fair_places:*",
 		"&redisson_lock__channel:*", "&distsync_fair_grants:*")
 	s := open(t, p.Server(t, server.Addr, Options{User: "fair", Prefix: "lock:"}))
