@@ -55,6 +55,7 @@ type waiting struct {
 	alarm      alarm         // when it looks again at the latest
 	since      instant       // when it began to wait; 0: it has asked only
 	fresh      bool          // to try
+	late       bool          // it was given the lock, too late to renew that
 	trying     bool          // an attempt is under way
 	joined     bool          // the same party got in elsewhere: it can re-enter
 	handed     *hold         // what it was handed by whoever had it before, or joined
@@ -498,7 +499,7 @@ func (c *Client) reentersLocked(a *acquisition) bool {
 // errHeld, remaining is how long the present hold would last.
 func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
 	at := c.attempting(a)
-	res, err := c.acquireStep(ctx, at.h.claim, a.o.lease, c.attemptRequest(a, at.h.claim, at.lease))
+	res, err := c.acquireStep(ctx, at.h.claim, a.o.lease, c.attemptRequest(a, at))
 	return c.attempted(ctx, a, at, res, err)
 }
 
@@ -509,6 +510,8 @@ type attempt struct {
 	sent   instant
 	forced uint64 // how many locks this client had forced before
 	alerts uint64 // how often it had been alerted before
+	late   bool   // it was given the lock too late
+	place  time.Duration
 }
 
 // attempting notes that an attempt goes out now.
@@ -518,7 +521,10 @@ func (c *Client) attempting(a *acquisition) attempt {
 	if a.h == nil {
 		a.h = c.claimForLocked(a)
 	}
-	at := attempt{a.h, c.stored(a.o.asked()), c.now(), c.forced.Load(), c.alerts.Load()}
+	at := attempt{a.h, c.stored(a.o.asked()), c.now(), c.forced.Load(), c.alerts.Load(), a.late, linePlace}
+	if a.in != nil && a.in.placed {
+		at.place = a.in.placeLasts()
+	}
 	at.h.claim.sending(at.sent, at.lease)
 	c.attempts++
 	a.attempt, a.sent = c.attempts, at.sent
@@ -543,6 +549,9 @@ func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res 
 func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
 	c.mu.Lock()
 	defer c.unlock()
+	if a.in != nil && a.in.placed && err == nil {
+		a.in.took(c.now()-sent, false, nil)
+	}
 	switch {
 	case err != nil:
 		if backend.KindOf(err) == backend.Unknown {
@@ -648,15 +657,18 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.until()
 }
 
-// attemptRequest asks for the lock. Who goes on waiting may leave a note of that.
-func (c *Client) attemptRequest(a *acquisition, cl *claim, lease time.Duration) backend.AcquireRequest {
-	req := cl.acquireRequest(lease, false)
+// attemptRequest asks for the lock. A call that goes on waiting may leave a note of that.
+func (c *Client) attemptRequest(a *acquisition, at attempt) backend.AcquireRequest {
+	req := at.h.claim.acquireRequest(at.lease, false)
 	switch r := rules[a.kind]; {
 	case a.single():
 	case r.family == readWrites:
 		req.Waited, req.Place = c.now()-a.began, a.placeLease()
 	case r.placed:
-		req.Place = linePlace
+		req.Place = at.place
+		if at.late {
+			req.Waited = c.now() - a.began
+		}
 	}
 	return req
 }

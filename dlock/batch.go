@@ -137,7 +137,7 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 	reqs := make([]backend.AcquireRequest, len(sent))
 	for i, j := range sent {
 		j.at = c.attempting(j.a)
-		reqs[i] = c.attemptRequest(j.a, j.at.h.claim, j.at.lease)
+		reqs[i] = c.attemptRequest(j.a, j.at)
 	}
 	heard := func(res backend.AcquireResult, err error) { r.heard(err == nil && res.Acquired) }
 	late := func(i int, res backend.AcquireResult, err error) { c.answeredLate(sent[i].at.h.claim, res, err) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -577,4 +578,68 @@ func TestFairLocksUnderLoad(t *testing.T) {
 		synctest.Wait()
 		mustTry(t, cs[0].FairLocker("x"))
 	})
+}
+
+// farLine is [far] for all steps about a line, and what is said of it.
+type farLine struct{ far }
+
+func (b farLine) Open() backend.Session { return farLineSession{b.far.Open().(farSession)} }
+
+type farLineSession struct{ farSession }
+
+func (s farLineSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+	time.Sleep(s.b.half)
+	defer time.Sleep(s.b.half)
+	return s.Session.Renew(context.WithoutCancel(ctx), req)
+}
+
+func (s farLineSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+	time.Sleep(s.b.half)
+	defer time.Sleep(s.b.half)
+	return s.Session.(backend.Liner).KeepPlaces(context.WithoutCancel(ctx), req)
+}
+
+func (s farLineSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if granted := req.Granted; granted != nil {
+		req.Granted = func(g backend.Grant) { time.AfterFunc(s.b.half, func() { granted(g) }) }
+	}
+	return s.farSession.Subscribe(ctx, req)
+}
+
+// However far away the store is, waiters get a fair lock, and have it for as long as they want: also
+// where what they are given is over before they hear of that. Then their order may be another.
+func TestFairLockFarAway(t *testing.T) {
+	for _, way := range []time.Duration{0, 200, 400, 600, 900, 2000} {
+		way *= time.Millisecond
+		t.Run(way.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := membackend.New()
+				holder := fairClients(t, store, 1)[0].FairLocker("x")
+				mustTry(t, holder)
+				var all []*tenant
+				t.Cleanup(func() { time.Sleep(time.Minute) }) // until nothing is on its way any more
+				for _, c := range fairClients(t, farLine{far{store, way, 0}}, 3) {
+					all = append(all, wait(t.Context(), c.FairLocker("x")))
+					time.Sleep(10 * time.Second)
+				}
+				mustUnlock(t, t.Context(), holder)
+				for len(all) > 0 {
+					time.Sleep(time.Minute)
+					i := slices.IndexFunc(all, func(w *tenant) bool { return w.isIn(t) })
+					if i < 0 {
+						t.Fatalf("of %d waiters none is in after a minute", len(all))
+					}
+					if i > 0 && way < 500*time.Millisecond {
+						t.Errorf("the next is waiter %d of those that are left", i)
+					}
+					w := all[i]
+					all = slices.Delete(all, i, i+1)
+					if held, err := w.l.IsHeld(t.Context()); !held || err != nil {
+						t.Errorf("IsHeld = %v, %v", held, err)
+					}
+					mustUnlock(t, t.Context(), w.l)
+				}
+			})
+		})
+	}
 }

@@ -16,6 +16,8 @@ import (
 const (
 	linePlace    = longestPlace  // how long a place lasts that isn't kept
 	keepInterval = linePlace / 3 // and when it is kept
+
+	longestTrip = 10 * time.Second // for how long an answer is awaited, at most
 )
 
 // keeping is how the places of a queue are kept.
@@ -27,6 +29,9 @@ type keeping struct {
 	fails   backoff
 	reports backoff // of failures, in the log
 	report  instant // when the next is due
+
+	trip time.Duration // how long the last answer took
+	slow bool          // the last look was left without an answer
 }
 
 // A lineLook is the look at a line for all who wait.
@@ -62,11 +67,14 @@ func (q *queue) claims() []*claim {
 
 // keepPlaces makes a look.
 func (c *Client) keepPlaces(q *queue, claims []*claim) {
-	req := backend.PlacesRequest{Kind: claims[0].kind, Name: q.object.name, Place: linePlace, Owners: make([]string, len(claims))}
+	c.mu.Lock()
+	place, patience := q.placeLasts(), q.patience()
+	c.unlock()
+	req := backend.PlacesRequest{Kind: claims[0].kind, Name: q.object.name, Place: place, Owners: make([]string, len(claims))}
 	for i, cl := range claims {
 		req.Owners[i] = cl.owner
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, keepInterval) // places outlast two lost answers in a row
+	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
 	sent := c.now()
 	res, err := step(ctx, c, keepThem, req)
@@ -74,7 +82,8 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	c.mu.Lock()
 	defer c.unlock()
 	q.looking = false
-	c.lookedLocked(claims, sent, err)
+	q.took(c.now()-sent, ctx.Err() != nil, err)
+	c.lookedLocked(claims, sent, place, err)
 	if !c.waitsLocked(q) {
 		return
 	}
@@ -106,6 +115,29 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	}
 }
 
+// placeLasts returns for how long places are asked for.
+func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
+
+// patience returns for how long a look may take. Places outlast two lost answers in a row.
+func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
+
+// took notes how long the store took for an answer, or that none came in time. The second time in
+// a row it may be that the way there is so long.
+func (q *queue) took(trip time.Duration, late bool, err error) {
+	switch {
+	case err == nil:
+		q.trip, q.slow = min(trip, longestTrip/2), false
+	case !late:
+	case q.slow:
+		q.trip = min(q.patience(), longestTrip/2)
+	default:
+		q.slow = true
+	}
+}
+
+// far says whether a grant for so long is heard of too late to be renewed, every time.
+func (q *queue) far(lease time.Duration) bool { return q.trip >= promised(lease)/2 }
+
 // askLocked has those who wait for some claims ask the store themselves.
 func (q *queue) askLocked(claims []*claim) {
 	for a := q.first; a != nil; a = a.next {
@@ -121,10 +153,10 @@ func keepThem(s backend.Session, ctx context.Context, req backend.PlacesRequest)
 }
 
 // lookedLocked notes that a look is over. It gave whoever had left the line meanwhile his place back, perhaps.
-func (c *Client) lookedLocked(claims []*claim, sent instant, err error) {
+func (c *Client) lookedLocked(claims []*claim, sent instant, place time.Duration, err error) {
 	unknown := err != nil && backend.KindOf(err) == backend.Unknown
 	for _, cl := range claims {
-		switch until := sent + linePlace; {
+		switch until := sent + place; {
 		case unknown:
 			cl.unsure = true
 			cl.horizon = max(cl.horizon, until)
@@ -213,7 +245,7 @@ func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration)
 		c.abandonLocked(a)
 		return
 	}
-	q.failure = nil
+	q.failure, a.late = nil, false
 	if q.subscribed == unsubscribed && c.notifier != nil {
 		c.subscribeLocked(q)
 	}
@@ -234,16 +266,24 @@ func (c *Client) granted(q *queue, g backend.Grant) {
 	} // else it is given back already
 }
 
-// grantedLocked lets a waiter in whom the store has given the lock for so long, if that isn't over. If it is he has lost his
-// place, and only a look gives it back: an attempt of his own would put him last.
+// grantedLocked lets a waiter in which the store has given the lock for so long, if it can renew that
+// before it is over. If it can't it has lost its place, or will have. A look gives the place back; but
+// where the store is so far away that the next grant would come too late again, the waiter asks for the
+// lock with its own lease, before all others.
 func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
 	since, lease = min(since, c.now()), min(lease, longestLease)
+	end := since + promised(lease)
 	switch {
 	case a.barred() && a.trying: // the answer says what becomes of it
 	case a.barred():
 		c.abandonLocked(a)
-	case lease <= 0 || c.now() >= since+promised(lease) || since < c.struckAt || c.begunLocked(a, since): // what was forced may be that
+	case lease <= 0 || since < c.struckAt || c.begunLocked(a, since): // what was forced may be that
+		c.lookAtLineLocked(q)
+	case c.now()+q.trip >= end && q.far(lease):
+		a.h.claim.noted, a.h.claim.unsure, a.late = false, true, true
+		a.ask()
+	case c.now() >= end:
 		c.lookAtLineLocked(q)
 	default:
 		c.admitLocked(a, since, lease)

@@ -7,14 +7,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// grantLease is for how long the first in line is given the lock. Nobody waits for longer for one who is gone.
-const grantLease = time.Second
+const (
+	// grantLease is for how long the first in line is given the lock. Nobody waits for longer for one that is gone.
+	grantLease = time.Second
+
+	// longestGrant is for how long it may be given to one that has heard of a grant too late.
+	longestGrant = 16 * grantLease
+)
 
 // place is that of an owner who waits for a Fair lock.
 type place struct {
 	owner   string
 	s       *session // which last asked for it, and is told when the owner's turn has come
 	expires time.Time
+	longer  time.Duration // than grantLease, for one that has heard of a grant too late
 }
 
 // inLine returns the index of the owner's place, or -1.
@@ -41,7 +47,7 @@ func (o *object) settle(now time.Time) (first place, granted bool) {
 	}
 	first = o.line[0]
 	o.leave(first.owner)
-	o.alone = hold{kind: backend.Fair, owner: first.owner, count: 1, expires: now.Add(grantLease)}
+	o.alone = hold{kind: backend.Fair, owner: first.owner, count: 1, expires: now.Add(grantLease + first.longer)}
 	return first, true
 }
 
@@ -50,6 +56,9 @@ func (o *object) acquireFair(req backend.AcquireRequest, s *session, now time.Ti
 	if h := &o.alone; h.by(req.Owner) && !req.Reentry {
 		h.expires = later(h.expires, now.Add(req.Lease))
 		return backend.AcquireResult{Acquired: true, Count: h.count}
+	}
+	if req.Place > 0 && req.Waited > 0 && !o.alone.keptBy(req.Owner) {
+		o.comeBack(req.Owner, s, now, req.Place)
 	}
 	res := o.acquire(req, now)
 	switch {
@@ -64,10 +73,20 @@ func (o *object) acquireFair(req backend.AcquireRequest, s *session, now time.Ti
 // stand keeps the owner's place in line, or makes one at the end.
 func (o *object) stand(owner string, s *session, until time.Time) {
 	if i := o.inLine(owner); i >= 0 {
-		o.line[i] = place{owner, s, later(o.line[i].expires, until)}
+		o.line[i].s, o.line[i].expires = s, later(o.line[i].expires, until)
 		return
 	}
-	o.line = append(o.line, place{owner, s, until})
+	o.line = append(o.line, place{owner: owner, s: s, expires: until})
+}
+
+// comeBack is stand for an owner that has heard of a grant too late: it comes first, if it isn't in line.
+func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Duration) {
+	i := o.inLine(owner)
+	if i < 0 {
+		i = 0
+		o.line = slices.Insert(o.line, 0, place{owner: owner, s: s, expires: now.Add(lasts)})
+	}
+	o.line[i].longer = min(max(lasts-3*grantLease, 0), longestGrant-grantLease)
 }
 
 // keepPlaces keeps those of a session's owners. Who has none any more comes back before all others.
@@ -78,14 +97,14 @@ func (o *object) keepPlaces(owners []string, s *session, until time.Time) {
 	}
 	for i, p := range o.line {
 		if _, ok := kept[p.owner]; ok {
-			o.line[i] = place{p.owner, s, until}
+			o.line[i].s, o.line[i].expires = s, until
 			kept[p.owner] = true
 		}
 	}
 	var back []place
 	for _, owner := range owners {
 		if !kept[owner] {
-			back = append(back, place{owner, s, until})
+			back = append(back, place{owner: owner, s: s, expires: until})
 			kept[owner] = true
 		}
 	}

@@ -521,7 +521,7 @@ func (n *news) wake(subs []*subscription, k backend.Kind) {
 
 // grant is for whoever has been given the lock now, if its session wants to know.
 func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
-	g := backend.Grant{Owner: to.owner, Since: now, Lease: grantLease}
+	g := backend.Grant{Owner: to.owner, Since: now, Lease: grantLease + to.longer}
 	for sub := range subs {
 		if sub.s == to.s && sub.granted != nil {
 			n.grants = append(n.grants, func() { sub.granted(g) })
