@@ -525,6 +525,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 	if a.in != nil && a.in.placed {
 		at.place = a.in.placeLasts()
 	}
+	a.late = false
 	at.h.claim.sending(at.sent, at.lease)
 	c.attempts++
 	a.attempt, a.sent = c.attempts, at.sent
@@ -533,7 +534,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 
 // attempted notes what an attempt was answered.
 func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res backend.AcquireResult, err error) (time.Duration, error) {
-	remaining, err := c.answered(a, at.h, at.sent, res, err)
+	remaining, err := c.answered(a, at, res, err)
 	if err == nil && c.forced.Load() != at.forced {
 		c.confirm(ctx, at.h.claim, c.forcedLocked)
 	}
@@ -546,7 +547,8 @@ func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res 
 }
 
 // answered notes the answer to an attempt to get h.
-func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
+func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
+	h, sent := at.h, at.sent
 	c.mu.Lock()
 	defer c.unlock()
 	if a.in != nil && a.in.placed && err == nil {
@@ -554,6 +556,7 @@ func (c *Client) answered(a *acquisition, h *hold, sent instant, res backend.Acq
 	}
 	switch {
 	case err != nil:
+		a.late = a.late || at.late
 		if backend.KindOf(err) == backend.Unknown {
 			h.claim.unsure = true
 			h.claim.doubted(a.o.asked())

@@ -245,7 +245,7 @@ func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration)
 		c.abandonLocked(a)
 		return
 	}
-	q.failure, a.late = nil, false
+	q.failure = nil
 	if q.subscribed == unsubscribed && c.notifier != nil {
 		c.subscribeLocked(q)
 	}

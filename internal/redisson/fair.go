@@ -113,7 +113,7 @@ const placesPortion = 250
 // The last call gives the lock away if it is free. [ParseTurn] reads each reply.
 func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	var calls []Call
-	for owners := range slices.Chunk(req.Owners, placesPortion) {
+	for owners := range slices.Chunk(req.Owners, placesPortion) { // there is at least one
 		args := append([]string{d.grants(req.Name), millis(ceil(req.Place)), flag(len(calls) == 0)}, owners...)
 		calls = append(calls, Call{d.script(fairKeepScript, shardedFairKeepScript), fairKeys(req.Name), args})
 	}
