@@ -76,7 +76,7 @@ func redisStore(name string, start func(testservers.TB, ...string) *testservers.
 		requests: scripts,
 		looks: func(k backend.Kind) func(faults.Request) bool {
 			if k == backend.Fair { // who stands in line looks after his place
-				return runs(redisson.Dialect{}.KeepPlaces(backend.PlacesRequest{}).Script)
+				return runs(redisson.Dialect{}.KeepPlaces(backend.PlacesRequest{Owners: []string{""}})[0].Script)
 			}
 			return scripts(k)[acquire][0]
 		},
