@@ -129,7 +129,7 @@
 // or a Redisson that is told not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
-// HGET, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. With PUBSUB, whoever
+// HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. With PUBSUB, whoever
 // unlocks learns on the way whether others wait. The names of channels are arguments in the place of
 // keys, so besides the lock names the user needs the pattern redisson_lock__channel:* twice: among its
 // keys and among its channels. The options say which commands they need besides. A

@@ -32,6 +32,7 @@ func TestWrongServers(t *testing.T) {
 	free.Do("ACL", "SETUSER", "noscripts", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")
 	free.Do("ACL", "SETUSER", "nokeys", "on", ">secret", "~other", "&*", "+@all")
 	odd := testservers.Redis(t, "--rename-command", "EVALSHA", "")
+	odder := testservers.Redis(t, "--rename-command", "EVAL", "")
 	nowhere := fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t))
 	guess := func(o *redis.Options) { o.Password = "guess" }
 
@@ -52,7 +53,8 @@ func TestWrongServers(t *testing.T) {
 		"replica":           {connect(t, slaves[0].Addr), "READONLY", false},
 		"no scripts":        {connect(t, free.Addr, as("noscripts")), "NOPERM", true},
 		"no such keys":      {connect(t, free.Addr, as("nokeys")), "NOPERM", true},
-		"no EVALSHA":        {connect(t, odd.Addr), "unknown command", true},
+		"no EVALSHA":        {connect(t, odd.Addr), "EVAL and EVALSHA pass", true},
+		"no EVAL":           {connect(t, odder.Addr), "EVAL and EVALSHA pass", true},
 		"no such database":  {connect(t, free.Addr, func(o *redis.Options) { o.DB = 99 }), "DB index is out of range", true},
 		"cluster, database": {connect(t, cluster[0].Addr, func(o *redis.Options) { o.DB = 1 }), "SELECT is not allowed", true},
 		"not a cluster":     {connectCluster(t, []*testservers.Server{free}), "cluster support disabled", true},
@@ -91,6 +93,10 @@ func TestWrongServers(t *testing.T) {
 	if n := free.Do("DBSIZE"); n != "0" {
 		t.Errorf("%s keys stay behind", n)
 	}
+}
+
+func TestWithoutSubscriptions(t *testing.T) {
+	wiretest.Deaf(t, this, testservers.Redis(t, "--rename-command", "SUBSCRIBE", ""))
 }
 
 func TestPermissions(t *testing.T) { wiretest.Permissions(t, this, testservers.Redis(t)) }

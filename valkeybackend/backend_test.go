@@ -795,10 +795,18 @@ func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
 	})
 	t.Run("no permission for the channel as a key", func(t *testing.T) {
 		s := allow("c", "resetkeys", "~n")
-		hold()
-		_, err := s.Release(ctx, release(alice))
-		wantKind(t, err, backend.Refused)
-		wantHash(t, admin, "n", map[string]string{alice: "1"}, lease)
+		admin.FlushAll(ctx)
+		for range 2 {
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
+		}
+		for i, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed, backend.NotHeld} {
+			ask := release(alice)
+			ask.AskWaiting = i == 1
+			if res, err := s.Release(ctx, ask); res.Outcome != want || err != nil {
+				t.Errorf("release %d: %v, %v; want %v", i, res.Outcome, err, want)
+			}
+		}
+		wantHash(t, admin, "n", map[string]string{}, -2) // it is free, and nobody was told
 	})
 	t.Run("no permission to publish", func(t *testing.T) {
 		s := allow("d", "resetchannels")
@@ -809,10 +817,18 @@ func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
 	})
 	t.Run("no permission inside the script", func(t *testing.T) {
 		s := allow("e", "-pexpire")
-		admin.FlushAll(ctx)
-		_, err := s.Acquire(ctx, acquire(alice))
-		wantKind(t, err, backend.Unknown)
-		wantHash(t, admin, "n", map[string]string{alice: "1"}, -1) // it is locked, although
+		for range 2 {
+			admin.FlushAll(ctx)
+			_, err := s.Acquire(ctx, acquire(alice))
+			wantKind(t, err, backend.Unknown)
+			wantHash(t, admin, "n", map[string]string{alice: "1"}, -1) // it is locked, although
+			admin.FlushAll(ctx)
+			_, err = s.Acquire(ctx, acquire(alice))
+			wantKind(t, err, backend.Refused)
+			wantHash(t, admin, "n", map[string]string{}, -2) // it wasn't sent
+		}
+		server.Do("ACL", "SETUSER", "e", "+pexpire")
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 	})
 	t.Run("no permission to count", func(t *testing.T) {
 		s := allow("f", "-hget")

@@ -112,7 +112,7 @@
 // nowhere and a Redisson that is told not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
-// HGET, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, besides those that
+// HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, besides those that
 // valkey-go needs for itself. With PUBSUB, whoever unlocks learns on the way whether others wait. The
 // names of channels are arguments in the place of keys, so besides the lock names the user needs the
 // pattern redisson_lock__channel:* twice: among its keys and among its channels. The options say

@@ -124,6 +124,7 @@ func TestWrongServers(t *testing.T) {
 	server.Do("ACL", "SETUSER", "noscripts", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")
 	server.Do("ACL", "SETUSER", "nokeys", "on", ">secret", "~other", "&*", "+@all")
 	_, slaves := testservers.ValkeyReplicated(t, 1)
+	odd := testservers.Valkey(t, "--rename-command", "EVAL", "")
 	for name, test := range map[string]struct {
 		addr   string
 		change option
@@ -134,6 +135,7 @@ func TestWrongServers(t *testing.T) {
 		"no scripts":     {server.Addr, as("noscripts"), "NOPERM"},
 		"no such keys":   {server.Addr, as("nokeys"), "NOPERM"},
 		"replica":        {slaves[0].Addr, impatient, "READONLY"},
+		"no EVAL":        {odd.Addr, impatient, "EVAL and EVALSHA pass"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, o := range []wiretest.Options{{}, {Sharded: true}, {Replicas: 1, Timeout: wiretest.Scant}} {
@@ -158,6 +160,10 @@ func TestWrongServers(t *testing.T) {
 	if n := server.Do("DBSIZE"); n != "0" {
 		t.Errorf("%s keys stay behind", n)
 	}
+}
+
+func TestWithoutSubscriptions(t *testing.T) {
+	wiretest.Deaf(t, this, testservers.Valkey(t, "--rename-command", "SUBSCRIBE", ""))
 }
 
 func TestPermissions(t *testing.T) {

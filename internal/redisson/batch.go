@@ -54,6 +54,13 @@ func (b *acquires) fail(i int, err error) { b.answer(i, backend.AcquireResult{},
 
 // send makes attempts together. Those that were refused by what may be no locks are looked at, together, too.
 func (b *acquires) send(ctx context.Context, group []int) {
+	group = slices.DeleteFunc(slices.Clone(group), func(index int) bool {
+		err := b.denied.take(b.kinds[index])
+		if err != nil {
+			b.fail(index, err)
+		}
+		return err != nil
+	})
 	calls := make([]Call, len(group))
 	for i, index := range group {
 		calls[i] = b.kinds[index].acquire(b.Dialect, b.reqs[index])
@@ -64,6 +71,7 @@ func (b *acquires) send(ctx context.Context, group []int) {
 	for i, r := range b.runTogether(ctx, calls) {
 		index := group[i]
 		k, req := b.kinds[index], b.reqs[index]
+		b.denied.note(k, r.Err)
 		res, err := parse(r, k.acquired)
 		switch {
 		case k.line:
@@ -153,6 +161,9 @@ func (b *releases) send(ctx context.Context, group []int) {
 	replies, answers := b.runAsking(ctx, calls, questions)
 	for i, index := range group {
 		k := b.kinds[index]
+		if _, ok := k.mute(b.reqs[index].Name, calls[i]); ok && replies[i].deniedKeys() {
+			replies[i] = b.runRelease(ctx, k, b.reqs[index].Name, calls[i])
+		}
 		res, err := parse(replies[i], k.released)
 		if own := counts[i]; own != nil {
 			least, most := own()

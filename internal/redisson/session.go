@@ -38,6 +38,7 @@ type session struct {
 	Options
 	probed atomic.Bool // see probe
 	latest latest      // plain lock
+	denied denials
 	turns  turns
 }
 
@@ -168,10 +169,14 @@ func (s *session) noted(k *kind, req backend.AcquireRequest, sent time.Time, res
 
 // attempt acquires, and returns the script's reply besides.
 func (s *session) attempt(ctx context.Context, k *kind, req backend.AcquireRequest) (Reply, backend.AcquireResult, error) {
+	if err := s.denied.take(k); err != nil {
+		return Reply{Err: err}, backend.AcquireResult{}, err
+	}
 	if s.Replicas.N > 0 || req.Reentry && k.count != nil {
 		return s.acquireAsking(ctx, k, req)
 	}
 	r := s.run(ctx, k.acquire(s.Dialect, req))
+	s.denied.note(k, r.Err)
 	res, err := parse(r, k.acquired)
 	return r, res, err
 }
@@ -197,11 +202,7 @@ func foundForeign(r Reply) error {
 
 // kept says whether a lock is kept, or returns the error of a step that has found something else than a plain one.
 func (s *session) kept(ctx context.Context, name string) (bool, error) {
-	r := readOnly(s.run(ctx, IsKept(name)))
-	if r.Refusal != "" {
-		return false, nil // it stays what it seems to be
-	}
-	return parse(r, ParseIsKept)
+	return parse(readOnly(s.run(ctx, IsKept(name))), ParseIsKept)
 }
 
 // acquireAsking acquires and asks, in the same round trip, what else must be known: how many holds the owner
@@ -216,6 +217,7 @@ func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.Acquir
 		send, cmds = s.Transport.SendApart, append(cmds, s.Replicas.wait())
 	}
 	replies := runWith(ctx, send, k.acquire(s.Dialect, req), cmds)
+	s.denied.note(k, replies[0].Err)
 	res, err := parse(replies[0], k.acquired)
 	if err != nil || !res.Acquired {
 		return replies[0], res, err
@@ -243,16 +245,16 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	s.latest.isNot(req.Name)
 	s.turns.over(req.Name, req.Owner)
 	if req.Keep > 0 && k.keep != nil {
-		return parse(s.run(ctx, k.keep(s.Dialect, req)), ParseKeep)
+		return parse(s.runRelease(ctx, k, req.Name, k.keep(s.Dialect, req)), ParseKeep)
 	}
 	var res backend.ReleaseResult
 	if !req.AskWaiting || k.line {
-		res, err = parse(s.run(ctx, k.release(s.Dialect, req)), k.released)
+		res, err = parse(s.runRelease(ctx, k, req.Name, k.release(s.Dialect, req)), k.released)
 	} else {
 		res, err = s.releaseAsking(ctx, k, req)
 	}
 	if k.releaseAgain != nil && MayHold(res, err) {
-		return parse(s.run(ctx, k.releaseAgain(s.Dialect, req)), k.releasedAgain)
+		return parse(s.runRelease(ctx, k, req.Name, k.releaseAgain(s.Dialect, req)), k.releasedAgain)
 	}
 	return res, err
 }
@@ -263,6 +265,9 @@ func (s *session) releaseAsking(ctx context.Context, k *kind, req backend.Releas
 	own := s.Subscriber.Watch(channel)
 	replies := runWith(ctx, s.Transport.SendTogether, k.release(s.Dialect, req), []Command{{}, s.Dialect.countWaiting(channel, s.Cluster)})
 	least, most := own()
+	if replies[0].deniedKeys() {
+		return parse(s.runRelease(ctx, k, req.Name, k.release(s.Dialect, req)), k.released)
+	}
 	res, err := parse(replies[0], k.released)
 	if err == nil && res.Outcome == backend.Freed {
 		s.Dialect.AddWaiting(&res, replies[1].Value, replies[1].Err, s.Cluster, least, most)

@@ -312,7 +312,7 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 // KindsPermitted tests that users need no more than the documentation says, for each family of kinds.
 func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 	least := []string{"on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping", "+subscribe", "+unsubscribe", "+pubsub",
-		"+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hlen", "+hvals", "+pexpire", "+pttl", "+del", "+publish"}
+		"+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hkeys", "+hlen", "+hvals", "+pexpire", "+pttl", "+del", "+publish"}
 	for name, c := range map[string]struct {
 		keys, channel string
 		commands      []string

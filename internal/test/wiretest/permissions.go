@@ -22,7 +22,7 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 	// What the documentation asks for is enough.
 	t.Run("the least", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "least", "on", ">secret", "~lock:*", "~redisson_lock__channel:*", "resetchannels", "&redisson_lock__channel:*",
-			"-@all", "+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hlen", "+hvals", "+pexpire", "+pttl", "+del",
+			"-@all", "+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hkeys", "+hlen", "+hvals", "+pexpire", "+pttl", "+del",
 			"+publish", "+subscribe", "+unsubscribe", "+ping", "+pubsub",
 			"+hello", "+client") // of the clients themselves
 		s := open(t, p.Server(t, server.Addr, Options{User: "least", Prefix: "lock:"}))
@@ -65,7 +65,38 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 		}
 	})
 
-	// Without permission for PEXPIRE a lock would never end. Nobody gets it, and it is taken back.
+	// Nor without permission for the channel among the keys, which only a release is told.
+	t.Run("no channels among the keys", func(t *testing.T) {
+		server.Do("ACL", "SETUSER", "narrow", "on", ">secret", "~narrow*", "~{narrow}*",
+			"~distsync_rwlock_notes:*", "~redisson_lock_token:*", "&*", "+@all")
+		b := p.Server(t, server.Addr, Options{User: "narrow"})
+		holder, waiter := locks(t, b), locks(t, b, dlock.WithLease(time.Second))
+		for name, kind := range map[string]func(*dlock.Client) *dlock.Locker{
+			"plain":  func(c *dlock.Client) *dlock.Locker { return c.Locker("narrow") },
+			"fenced": func(c *dlock.Client) *dlock.Locker { return c.FencedLocker("narrow") },
+			"read":   func(c *dlock.Client) *dlock.Locker { return c.RWLocker("narrow").Reader() },
+			"write":  func(c *dlock.Client) *dlock.Locker { return c.RWLocker("narrow").Writer() },
+		} {
+			held := kind(holder)
+			if err := held.LockContext(ctx); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			waited := make(chan error, 1)
+			go func() {
+				waited <- kind(waiter).Do(ctx, func(context.Context) error { return nil })
+			}()
+			if err := held.UnlockContext(ctx); err != nil {
+				t.Errorf("%s: unlock: %v", name, err)
+			}
+			if err := <-waited; err != nil {
+				t.Errorf("%s: who waits: %v", name, err)
+			}
+			testservers.Until(t, name+" is free", func() bool { return server.Do("EXISTS", "narrow") == "0" })
+		}
+	})
+
+	// Without permission for PEXPIRE a lock would never end. Nobody gets it, it is taken back, and
+	// whoever waits for it is told at once, since that would go on for ever.
 	t.Run("no expiry", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "eternal", "on", ">secret", "~*", "&*", "+@all", "-pexpire")
 		c := locks(t, p.Server(t, server.Addr, Options{User: "eternal"}))
@@ -73,7 +104,24 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 		if ok || err == nil || !strings.Contains(err.Error(), "script") {
 			t.Errorf("TryLock: %v, %v; want an error about the script", ok, err)
 		}
+		err = c.Locker("eternal").LockContext(ctx)
+		if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "permissions that the backend's package") {
+			t.Errorf("LockContext: %v, want an error that says what to do", err)
+		}
 		testservers.Until(t, "it is taken back", func() bool { return server.Do("EXISTS", "eternal") == "0" })
+	})
+
+	// With what is documented one learns that what is to be done once is done.
+	t.Run("once", func(t *testing.T) {
+		key := func(by string) (bool, error) {
+			c := locks(t, p.Server(t, server.Addr, Options{User: "least", Prefix: "lock:"}))
+			return c.Once(ctx, "report", by, time.Minute, func(context.Context) error { return nil })
+		}
+		for _, want := range []bool{true, false} {
+			if ran, err := key("today"); ran != want || err != nil {
+				t.Errorf("Once: %v, %v; want %v", ran, err, want)
+			}
+		}
 	})
 }
 
