@@ -537,7 +537,7 @@ func lockersGiveUp(t *testing.T, l *lab) {
 // In a cluster where clients in Go use sharded channels, threads of a Redisson that doesn't are told when it
 // is their turn.
 func TestFairBesideUndecided(t *testing.T) {
-	needJava(t)
+	needVersions(t, []string{undecided})
 	t.Parallel()
 	p := clusterPlace(t)
 	l := &lab{p, startPeer(t, undecided, p.config, longLease), fair}

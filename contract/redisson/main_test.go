@@ -12,6 +12,7 @@ package redisson_test
 
 import (
 	"flag"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,6 +40,10 @@ var versions = []string{"4.7.0", "3.23.5"}
 // undecided is a release of Redisson that asks one node of a cluster, in a way that few of them answer,
 // whether to use sharded channels. So it mostly doesn't use them.
 const undecided = "3.27.2"
+
+// loadVersions are those that take part in loads: that one, too, which has the new way to unlock and
+// the old way to renew.
+var loadVersions = append(slices.Clone(versions), undecided)
 
 const (
 	// longLease is what nobody waits out: ten times what a test waits for anything. Nor do those who
@@ -135,12 +140,17 @@ func TestWatchdogs(t *testing.T) {
 
 func redisPlace(t *testing.T) *place {
 	p := single(t, testservers.Redis(t))
-	p.backend = func(t *testing.T) backend.Backend {
+	p.backend = byRedis(p)
+	return p
+}
+
+// byRedis connects by go-redis.
+func byRedis(p *place) func(t *testing.T) backend.Backend {
+	return func(t *testing.T) backend.Backend {
 		rdb := redis.NewClient(&redis.Options{Addr: p.servers[0].Addr})
 		t.Cleanup(func() { rdb.Close() })
 		return redisbackend.New(rdb)
 	}
-	return p
 }
 
 func redisByValkeyPlace(t *testing.T) *place { return byValkey(single(t, testservers.Redis(t))) }
@@ -152,6 +162,13 @@ func byValkey(p *place) *place {
 }
 
 func single(t *testing.T, server *testservers.Server) *place {
+	p := unwatched(t, server)
+	p.monitor = watch(t, p.servers)
+	return p
+}
+
+// unwatched is single without a monitor, which would take its time for each command.
+func unwatched(t *testing.T, server *testservers.Server) *place {
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { admin.Close() })
 	servers := []*testservers.Server{server}
@@ -159,7 +176,6 @@ func single(t *testing.T, server *testservers.Server) *place {
 		servers: servers,
 		config:  redissonConfig{Single: &singleConfig{"redis://" + server.Addr, redissonTimeout}},
 		admin:   admin,
-		monitor: watch(t, servers),
 	}
 }
 
@@ -167,10 +183,15 @@ func single(t *testing.T, server *testservers.Server) *place {
 func clusterPlace(t *testing.T) *place {
 	p := cluster(t, "")
 	p.sharded = true
-	p.backend = func(t *testing.T) backend.Backend {
+	p.backend = byCluster(p)
+	return p
+}
+
+// byCluster connects by go-redis, to a cluster with sharded channels.
+func byCluster(p *place) func(t *testing.T) backend.Backend {
+	return func(t *testing.T) backend.Backend {
 		return redisbackend.New(connectCluster(t, p.servers), redisbackend.WithShardedPubSub())
 	}
-	return p
 }
 
 func clusterByValkeyPlace(t *testing.T) *place {
@@ -189,6 +210,12 @@ func unshardedPlace(t *testing.T) *place {
 }
 
 func cluster(t *testing.T, sharded string) *place {
+	p := unwatchedCluster(t, sharded)
+	p.monitor = watch(t, p.servers)
+	return p
+}
+
+func unwatchedCluster(t *testing.T, sharded string) *place {
 	servers := testservers.RedisCluster(t, 3)
 	var urls []string
 	for _, addr := range addrs(servers) {
@@ -198,7 +225,6 @@ func cluster(t *testing.T, sharded string) *place {
 		servers: servers,
 		config:  redissonConfig{Cluster: &clusterConfig{urls, sharded, redissonTimeout}},
 		admin:   connectCluster(t, servers),
-		monitor: watch(t, servers),
 	}
 }
 

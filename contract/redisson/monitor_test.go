@@ -36,6 +36,11 @@ func (c command) refused() bool {
 	return c.does("pttl") && !c.does("hincrby") && !c.does("hset") && !c.does("hdel")
 }
 
+// identifies says whether it is a look of ours who has a lock, which goes with an attempt now and then.
+func (c command) identifies() bool {
+	return len(c.effects) > 0 && c.effects[0][0] == "hlen" && len(c.effects) <= 2 && len(c.args) == 4
+}
+
 // renews says whether it is a script that lets its first key last longer, and does nothing else with it.
 func (c command) renews() bool {
 	return c.does("pexpire") && !c.does("hset") && !c.does("hincrby")

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,17 +21,20 @@ import (
 // classpaths has a function for each version that returns the class path of the Java program.
 var classpaths = func() map[string]func() (string, error) {
 	m := make(map[string]func() (string, error))
-	for _, version := range append(slices.Clone(versions), undecided) {
+	for _, version := range loadVersions {
 		m[version] = sync.OnceValues(func() (string, error) { return testservers.RedissonClasspath(".", version) })
 	}
 	return m
 }()
 
 // needJava skips a test where there is no Redisson to run, or fails it if that was asked for.
-func needJava(t *testing.T) {
+func needJava(t *testing.T) { needVersions(t, versions) }
+
+// needVersions is needJava for other versions.
+func needVersions(t *testing.T, versions []string) {
 	t.Helper()
 	testservers.Program(t, "java")
-	for version := range classpaths {
+	for _, version := range versions {
 		_, err := classpaths[version]()
 		switch {
 		case err == nil:

@@ -86,7 +86,7 @@ public final class Peer {
         return locks.computeIfAbsent(kind + " " + name, key -> switch (kind) {
             case "" -> redisson.getLock(name);
             case "read" -> redisson.getReadWriteLock(name).readLock();
-            case "write" -> redisson.getReadWriteLock(name).writeLock();
+            case "write", "both" -> redisson.getReadWriteLock(name).writeLock();
             case "fenced" -> redisson.getFencedLock(name);
             case "fair" -> redisson.getFairLock(name);
             default -> throw new IllegalArgumentException(kind);
@@ -141,6 +141,8 @@ public final class Peer {
                     compare(lock);
                 }
                 return n[0];
+            case "work/2":
+                return work(lock, kind.equals("both") ? lock("read", name) : null, n[0], n[1]);
             case "sleeps/0":
                 return sleeps(name);
             case "interrupt/0":
@@ -194,6 +196,8 @@ public final class Peer {
                     enter(semaphore, (int) n[1], n[2]);
                 }
                 return n[0];
+            case "work/4":
+                return work(semaphore, (int) n[0], n[1], n[2], n[3]);
             default:
                 throw new IllegalArgumentException(method);
         }
@@ -217,6 +221,59 @@ public final class Peer {
         } finally {
             semaphore.release(ids);
         }
+    }
+
+    /**
+     * Adds one to a counter again and again, for some time, and stays inside for a while each time. It
+     * loses what somebody else adds meanwhile. If there is somewhere to read it does that every fourth
+     * time. Returns how often it has added, and read.
+     */
+    private String work(RLock lock, RLock reads, long inside, long time) throws InterruptedException {
+        RBucket<String> counter = redisson.getBucket(lock.getName() + ":counter", StringCodec.INSTANCE);
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(time);
+        long added = 0;
+        long read = 0;
+        while (System.nanoTime() < end) {
+            RLock now = reads != null && (added + read) % 4 == 3 ? reads : lock;
+            now.lock();
+            try {
+                String n = counter.get();
+                Thread.sleep(inside);
+                if (now == lock) {
+                    counter.set(String.valueOf(n == null ? 1 : Long.parseLong(n) + 1));
+                    added++;
+                } else if (!Objects.equals(counter.get(), n)) {
+                    throw new IllegalStateException("somebody writes");
+                } else {
+                    read++;
+                }
+            } finally {
+                now.unlock();
+            }
+        }
+        return added + "," + read;
+    }
+
+    /** Has some permits again and again, for some time, and a while each time. Returns how often. */
+    private String work(RPermitExpirableSemaphore semaphore, int permits, long limit, long inside, long time)
+            throws InterruptedException {
+        RAtomicLong out = redisson.getAtomicLong(semaphore.getName() + ":inside");
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(time);
+        long n = 0;
+        while (System.nanoTime() < end) {
+            List<String> ids = semaphore.acquire(permits);
+            try {
+                if (out.addAndGet(permits) > limit) {
+                    throw new IllegalStateException("too many inside");
+                }
+                Thread.sleep(inside);
+                out.addAndGet(-permits);
+                n++;
+            } finally {
+                semaphore.release(ids);
+            }
+        }
+        return n + ",0";
     }
 
     /** Returns the thread of this program that is an owner. */

@@ -1,0 +1,227 @@
+package redisson_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+)
+
+// loads are the kinds of lock that both sides work with under load.
+var loads = []struct {
+	name, java string
+	work       func(*place, *testing.T, *dlock.Client, string, func() bool) (added, read int)
+	channel    func(name string) string
+}{
+	{"plain", "", locking((*dlock.Client).Locker), channel},
+	{"fenced", "fenced.", locking((*dlock.Client).FencedLocker), channel},
+	{"fair", "fair.", locking((*dlock.Client).FairLocker), channel},
+	{"read and write", "both.", (*place).readAndWrite, rwChannel},
+	{"permits", "permits.", (*place).havePermits, scChannel},
+}
+
+const (
+	loadPermits = 2                // of the semaphore, of which each has one
+	loadInside  = time.Millisecond // for how long each is inside
+	loadThreads = 2                // of each process
+	briefLoad   = 2 * time.Second  // of each kind, where nothing else is asked for
+	loadLease   = 30 * time.Second // the default of both sides
+	loadEnd     = 2 * loadLease    // how long the last may take to get in
+	leastShare  = 20               // of each side, in percent; see TestLoad
+	longEnough  = 10 * time.Second // for shares to mean something
+	warmUp      = 500 * time.Millisecond
+)
+
+// TestLoad has processes of both sides contend for a lock of each kind, without a pause. Nothing is
+// counted twice or lost. In a load of ten seconds or more, two processes of each side have at least a
+// fifth of what was done, but of permits, of which Go may take nearly all: see docs/redisson.md. What
+// it really is depends on the machine, and is logged. DISTSYNC_LOAD is how long the load of each kind lasts (say 20s); where
+// it is set there is a load with each version, on one server and in a cluster, and with three
+// processes beside one.
+func TestLoad(t *testing.T) {
+	long, places, sizes := briefLoad, []string{"redis"}, [][2]int{{2, 2}}
+	of := versions[:1]
+	if text := os.Getenv("DISTSYNC_LOAD"); text != "" {
+		var err error
+		if long, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+		places, sizes, of = []string{"redis", "cluster"}, [][2]int{{2, 2}, {1, 3}, {3, 1}, {1, 1}}, loadVersions
+	}
+	needVersions(t, of)
+	for _, name := range places {
+		for _, version := range of {
+			t.Run(name+"/"+version, func(t *testing.T) {
+				var p *place
+				if name == "redis" {
+					p = unwatched(t, testservers.Redis(t))
+					p.backend = byRedis(p)
+				} else {
+					p = unwatchedCluster(t, "")
+					p.sharded, p.backend = true, byCluster(p)
+				}
+				load(t, p, version, sizes, long)
+			})
+		}
+	}
+}
+
+func load(t *testing.T, p *place, version string, sizes [][2]int, long time.Duration) {
+	var peers []*peer
+	var clients []*dlock.Client
+	for _, size := range sizes {
+		for len(clients) < size[0] {
+			clients = append(clients, p.client(t, dlock.WithLease(loadLease)))
+		}
+		for len(peers) < size[1] {
+			peers = append(peers, startPeer(t, version, p.config, loadLease))
+		}
+	}
+	for i, k := range loads {
+		t.Run(k.name, func(t *testing.T) {
+			for j, size := range sizes {
+				name := fmt.Sprintf("load%d:%d", i, j)
+				p.contend(t, name+":warm", clients[:size[0]], peers[:size[1]], i, warmUp)
+				ours, theirs := p.contend(t, name, clients[:size[0]], peers[:size[1]], i, long)
+				share := 100 * float64(ours) / float64(max(ours+theirs, 1))
+				t.Logf("%d Go and %d Java processes: %d and %d times, Go has %.0f %%", size[0], size[1], ours, theirs, share)
+				asks := long >= longEnough && size[0] == size[1] && k.name != "permits"
+				if asks && (share < leastShare || share > 100-leastShare) {
+					t.Errorf("%d Go and %d Java processes: Go has %.0f %%", size[0], size[1], share)
+				}
+			}
+		})
+	}
+}
+
+// contend has clients and processes of Java's work with one lock for some time, and returns how often each
+// side was inside.
+func (p *place) contend(t *testing.T, name string, clients []*dlock.Client, peers []*peer, kind int, long time.Duration) (ours, theirs int) {
+	t.Helper()
+	k := loads[kind]
+	arguments := []any{loadInside, long}
+	if k.name == "permits" {
+		arguments = []any{1, loadPermits, loadInside, long}
+		peers[0].thread(t).want("true", "permits.trySetPermits", name, loadPermits)
+	}
+	var java []<-chan string
+	for _, peer := range peers {
+		for range loadThreads {
+			th := peer.thread(t)
+			th.kind = k.java
+			java = append(java, th.start("work", name, arguments...))
+		}
+	}
+	var running sync.WaitGroup
+	var added, read atomic.Int64
+	end := time.Now().Add(long)
+	for _, c := range clients {
+		for range loadThreads {
+			running.Go(func() {
+				a, r := k.work(p, t, c, name, func() bool { return time.Now().Before(end) })
+				added.Add(int64(a))
+				read.Add(int64(r))
+			})
+		}
+	}
+	running.Wait()
+	ours = int(added.Load() + read.Load())
+	stop := p.nudge(t, k.channel(name))
+	for _, done := range java {
+		var a, r int
+		answer := receiveWithin(t, loadEnd, "Java is done", done)
+		if _, err := fmt.Sscanf(answer, "%d,%d", &a, &r); err != nil {
+			t.Errorf("Java: %s", answer)
+		}
+		added.Add(int64(a))
+		theirs += a + r
+	}
+	stop()
+	want, counter := added.Load(), name+":counter"
+	if k.name == "permits" {
+		want, counter = 0, name+":inside"
+	}
+	if n, err := p.admin.Get(t.Context(), counter).Int64(); err != nil || n != want {
+		t.Errorf("counted %d, %v; want %d", n, err, want)
+	}
+	return ours, theirs
+}
+
+// locking returns what Peer.work does, with locks of a kind.
+func locking(kind func(*dlock.Client, string) *dlock.Locker) func(*place, *testing.T, *dlock.Client, string, func() bool) (int, int) {
+	return func(p *place, t *testing.T, c *dlock.Client, name string, goesOn func() bool) (added, _ int) {
+		for goesOn() {
+			if err := kind(c, name).Do(t.Context(), func(ctx context.Context) error { return p.add(ctx, name) }); err != nil {
+				t.Errorf("Go: %v", err)
+				return
+			}
+			added++
+		}
+		return added, 0
+	}
+}
+
+// add adds one to the counter beside a lock, and loses what somebody else adds meanwhile.
+func (p *place) add(ctx context.Context, name string) error {
+	n, err := p.admin.Get(ctx, name+":counter").Int()
+	if err != nil && err != redis.Nil {
+		return err
+	}
+	time.Sleep(loadInside)
+	return p.admin.Set(ctx, name+":counter", n+1, 0).Err()
+}
+
+// readAndWrite is the same with a read-write lock, which every fourth time is read under.
+func (p *place) readAndWrite(t *testing.T, c *dlock.Client, name string, goesOn func() bool) (added, read int) {
+	rw := c.RWLocker(name)
+	for goesOn() {
+		side, count, do := rw.Writer(), &added, p.add
+		if (added+read)%4 == 3 {
+			side, count, do = rw.Reader(), &read, p.readTwice
+		}
+		if err := side.Do(t.Context(), func(ctx context.Context) error { return do(ctx, name) }); err != nil {
+			t.Errorf("Go: %v", err)
+			return
+		}
+		*count++
+	}
+	return added, read
+}
+
+// readTwice looks whether somebody adds to the counter meanwhile.
+func (p *place) readTwice(ctx context.Context, name string) error {
+	before := p.admin.Get(ctx, name+":counter").Val()
+	time.Sleep(loadInside)
+	if after := p.admin.Get(ctx, name+":counter").Val(); after != before {
+		return fmt.Errorf("somebody writes: %q, then %q", before, after)
+	}
+	return nil
+}
+
+// havePermits is the same with a semaphore.
+func (p *place) havePermits(t *testing.T, c *dlock.Client, name string, goesOn func() bool) (n, _ int) {
+	s := c.Semaphore(name, loadPermits)
+	for goesOn() {
+		err := s.Do(t.Context(), 1, func(ctx context.Context) error {
+			if out, err := p.admin.IncrBy(ctx, name+":inside", 1).Result(); err != nil || out > loadPermits {
+				return fmt.Errorf("%d inside, %w", out, err)
+			}
+			time.Sleep(loadInside)
+			return p.admin.DecrBy(ctx, name+":inside", 1).Err()
+		})
+		if err != nil {
+			t.Errorf("Go: %v", err)
+			return
+		}
+		n++
+	}
+	return n, 0
+}
