@@ -295,6 +295,9 @@ type ReleaseResult struct {
 	// Waiting is how many clients other than this one wait for the lock now that it is free, at least,
 	// so that this one can let them come first.
 	Waiting int
+	// Strangers is how many of them, as far as is known, don't pass a lock on inside, as clients of package
+	// dlock do, but have one turn at a time. This one should do nearly the same, or it takes nearly all.
+	Strangers int
 }
 
 // RenewRequest prolongs a hold.

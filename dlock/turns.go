@@ -8,6 +8,9 @@ import "github.com/seed951563bd/distsync/backend"
 // one that is followed by its own turn. A client that is alone with a lock never waits; and whoever is
 // counted, but doesn't come (a process that stands still, somebody who only listens), is waited for
 // now and then only.
+//
+// Strangers have one turn at a time, while a client hands a lock on inside: see handoverEnd. Where both
+// are, clients also let one release more pass.
 
 // A streak is how a client takes a lock again and again, with no more than a moment in between.
 type streak struct {
@@ -77,6 +80,9 @@ type crowd struct {
 	until instant // and until when, at the latest, if none does; 0: this client doesn't sit out
 	alarm alarm   // when it is forgotten
 
+	strangers int  // how many of them have one turn at a time: see backend.ReleaseResult
+	mixed     bool // and others hand the lock on, as we do
+
 	vain   bool    // the attempt under way follows a wait for releases that didn't come
 	absent int     // how many of those who are counted haven't come
 	excuse instant // until when they aren't waited for
@@ -96,12 +102,19 @@ func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult
 	chain := cl.handed && began >= c.handoverEnd(cl) && c.queueLocked(cl) != nil
 	waiting := res.Waiting - c.absentLocked(cl.object.key())
 	switch {
+	case waiting <= 0 || res.Strangers == 0:
+	case res.Strangers < res.Waiting:
+		waiting++ // strangers are slower to come than others of ours, who are here, too
+	case waiting > 1:
+		waiting-- // who of the strangers has just had a turn often has the next
+	}
+	switch {
 	case waiting > 0 && own == toCome:
-		c.standBackLocked(cl, waiting)
+		c.standBackLocked(cl, waiting, res)
 	case waiting > 0:
-		c.standBackLocked(cl, waiting-1)
+		c.standBackLocked(cl, waiting-1, res)
 	case chain && own != heard:
-		c.standBackLocked(cl, 0) // for those who can't be counted: its own message is the signal
+		c.standBackLocked(cl, 0, res) // for those who can't be counted: its own message is the signal
 	default:
 		if res.Counted && res.Waiting == 0 {
 			c.dispelLocked(cl.object.key())
@@ -119,7 +132,7 @@ func (c *Client) absentLocked(key lockKey) int {
 }
 
 // standBackLocked lets so many releases pass before this client asks for the lock again.
-func (c *Client) standBackLocked(cl *claim, releases int) {
+func (c *Client) standBackLocked(cl *claim, releases int, res backend.ReleaseResult) {
 	key := cl.object.key()
 	cr := c.crowds[key]
 	if cr == nil {
@@ -128,6 +141,9 @@ func (c *Client) standBackLocked(cl *claim, releases int) {
 		c.crowds[key] = cr
 	}
 	cr.skip = releases
+	if res.Counted {
+		cr.strangers, cr.mixed = res.Strangers, res.Strangers < res.Waiting
+	}
 	c.sitOutLocked(cr, c.queueLocked(cl))
 }
 

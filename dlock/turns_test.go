@@ -283,7 +283,7 @@ func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
 		mustTry(t, holder)
 		w := wait(t.Context(), c.Locker("x"))
 		c.mu.Lock()
-		c.standBackLocked(&claim{object: &object{name: "x"}}, 1)
+		c.standBackLocked(&claim{object: &object{name: "x"}}, 1, backend.ReleaseResult{})
 		c.unlock()
 		b.mu.Lock()
 		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
@@ -402,4 +402,47 @@ func TestABoundedWaitSitsOutATurn(t *testing.T) {
 		}
 		l.Unlock()
 	})
+}
+
+// A client hands a lock on inside, but not where strangers wait, who don't: then each waiter has a turn
+// of its own. If all who wait elsewhere are strangers, and several, every second one is handed it.
+func TestHandoverBesideStrangers(t *testing.T) {
+	const waiters = 4
+	for _, c := range []struct{ waiting, strangers, releases int }{
+		{0, 0, 1}, {2, 0, 1}, {3, 1, waiters}, {1, 1, waiters}, {3, 3, waiters / 2},
+	} {
+		t.Run(fmt.Sprintf("%d of %d", c.strangers, c.waiting), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				releases := 0
+				b := &hooked{Backend: membackend.New()}
+				b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+					releases++
+					res, err := do(ctx)
+					res.Counted, res.Waiting, res.Strangers = true, c.waiting, c.strangers
+					return res, err
+				}
+				client := New(b, quiet(), WithHandover(time.Minute))
+				defer client.Close()
+				do := func() {
+					err := client.Locker("x").Do(t.Context(), func(context.Context) error {
+						time.Sleep(time.Millisecond)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				do() // and learns who waits
+				releases = 0
+				var running sync.WaitGroup
+				for range waiters {
+					running.Go(do)
+				}
+				running.Wait()
+				if releases != c.releases {
+					t.Errorf("%d waiters released %d times, want %d", waiters, releases, c.releases)
+				}
+			})
+		})
+	}
 }

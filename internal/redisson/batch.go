@@ -169,6 +169,7 @@ func (b *releases) send(ctx context.Context, group []int) {
 			least, most := own()
 			if asked, ok := answers[i]; ok && err == nil && res.Outcome == backend.Freed {
 				b.Dialect.AddWaiting(&res, asked.Value, asked.Err, b.Cluster, least, most)
+				res.Strangers = b.strangers.among(res.Waiting, b.reqs[index].Name)
 			}
 		}
 		if k.releaseAgain != nil && MayHold(res, err) {

@@ -26,6 +26,9 @@ type kind struct {
 	// blind says that whoever is refused isn't told whether what keeps him out is a lock of the kind.
 	blind bool
 
+	// passed says that a client may pass such a lock on inside: see strangers.
+	passed bool
+
 	// line says that those who wait stand in line: see turns. Then there is no channel on which releases are published.
 	line bool
 
@@ -85,6 +88,7 @@ var kinds = [...]kind{
 	},
 	backend.Write: {
 		owner:         inside,
+		passed:        true,
 		acquire:       inAny(AcquireWrite),
 		acquired:      ParseGrant,
 		release:       Dialect.ReleaseWrite,
@@ -172,6 +176,7 @@ var exclusive = kind{
 	acquired:      ParseAcquire,
 	count:         func(name, owner string) Command { return ask("HGET", name, owner) },
 	blind:         true,
+	passed:        true,
 	release:       Dialect.Release,
 	released:      ParseRelease,
 	keep:          Dialect.Keep,
@@ -194,7 +199,7 @@ var exclusive = kind{
 // fenced is an exclusive lock that is acquired in another way.
 func fenced() kind {
 	k := exclusive
-	k.acquire, k.acquired, k.count, k.blind = inAny(AcquireFenced), ParseFenced, nil, false
+	k.acquire, k.acquired, k.count, k.blind, k.passed = inAny(AcquireFenced), ParseFenced, nil, false, false
 	k.keys = func(name, _ string) []string { return []string{Channel(name), tokenKey(name)} }
 	return k
 }

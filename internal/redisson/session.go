@@ -39,7 +39,9 @@ type session struct {
 	probed atomic.Bool // see probe
 	latest latest      // plain lock
 	denied denials
-	turns  turns
+
+	strangers strangers
+	turns     turns
 }
 
 var (
@@ -175,10 +177,24 @@ func (s *session) attempt(ctx context.Context, k *kind, req backend.AcquireReque
 	if s.Replicas.N > 0 || req.Reentry && k.count != nil {
 		return s.acquireAsking(ctx, k, req)
 	}
-	r := s.run(ctx, k.acquire(s.Dialect, req))
+	r := s.runLooking(ctx, k, req)
 	s.denied.note(k, r.Err)
 	res, err := parse(r, k.acquired)
+	if k.passed && err == nil && !res.Acquired {
+		s.strangers.refused(req.Name)
+	}
 	return r, res, err
+}
+
+// runLooking carries out an attempt, and looks now and then who keeps its owner out.
+func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRequest) Reply {
+	call := k.acquire(s.Dialect, req)
+	if !k.passed || !s.strangers.due(req.Name) {
+		return s.run(ctx, call)
+	}
+	replies := runWith(ctx, s.Transport.SendTogether, call, []Command{{}, whoHas(req.Name)})
+	s.strangers.saw(req.Name, req.Owner, replies[1])
+	return replies[0]
 }
 
 // doubtful says whether what has refused an owner may be no lock of the kind. Locks end. And somebody has looked if
@@ -271,6 +287,7 @@ func (s *session) releaseAsking(ctx context.Context, k *kind, req backend.Releas
 	res, err := parse(replies[0], k.released)
 	if err == nil && res.Outcome == backend.Freed {
 		s.Dialect.AddWaiting(&res, replies[1].Value, replies[1].Err, s.Cluster, least, most)
+		res.Strangers = s.strangers.among(res.Waiting, req.Name)
 	}
 	return res, err
 }
