@@ -103,6 +103,9 @@ func unavailable(err error) error {
 			return err
 		}
 	}
+	if backend.KindOf(err) == backend.Refused {
+		return fmt.Errorf("%w: it refuses this for as long as nobody puts it right: %w", ErrUnavailable, err)
+	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -117,4 +119,116 @@ func TestHeldByACallOfTheSameClient(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What the store refuses for good ends a call at once, whichever step that is, and the error says that trying again doesn't help. A
+// refused subscription is no reason to end: whoever waits polls, and it isn't asked for again.
+func TestARefusalEndsTheCall(t *testing.T) {
+	for _, refused := range []string{"acquire", "re-entry", "release", "partial release", "subscribe"} {
+		t.Run(refused, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &refusing{Backend: membackend.New()}
+				c, other := New(b, quiet()), New(b.Backend, quiet())
+				defer c.Close()
+				defer other.Close()
+				ctx, l := WithOwner(t.Context(), NewOwner()), c.Locker("x")
+				lock := func() error { return l.LockContext(ctx) }
+				unlock := func() error { return l.UnlockContext(ctx) }
+				var call func() error
+				switch refused {
+				case "acquire":
+					call = lock
+				case "re-entry":
+					must(t, lock())
+					call = lock
+				case "partial release":
+					must(t, lock())
+					must(t, lock())
+					call = unlock
+				case "release":
+					must(t, lock())
+					call = unlock
+				case "subscribe":
+					must(t, other.Locker("x").LockContext(t.Context(), Lease(time.Minute)))
+					call = lock
+				}
+				b.refuses.Store(true)
+				b.subscribes = refused == "subscribe"
+				began := time.Now()
+				err := call()
+				took, asked := time.Since(began), b.asked.Load()
+				switch {
+				case refused == "subscribe":
+					if err != nil || took > time.Minute+longestPoll || asked != 1 {
+						t.Errorf("%d subscriptions, and after %v: %v", asked, took, err)
+					}
+				case refused == "partial release":
+					if err != nil || took > 0 || asked != 1 { // the last one gives back what the store counts too much
+						t.Errorf("%d requests, and after %v: %v", asked, took, err)
+					}
+				default:
+					if !errors.Is(err, ErrUnavailable) || !errors.Is(err, errNoPermission) || took > 0 || asked != 1 {
+						t.Errorf("%d requests, and after %v: %v", asked, took, err)
+					}
+					if want := "store unavailable: it refuses this for as long as nobody puts it right: NOPERM"; err != nil && !strings.HasSuffix(err.Error(), want) {
+						t.Errorf("%q doesn't say %q", err, want)
+					}
+				}
+				time.Sleep(2 * DefaultLease)
+				if more := b.asked.Load() - asked; refused == "release" && more > 1 || refused == "acquire" && more > 0 {
+					t.Errorf("%d more requests in the background", more)
+				}
+				b.refuses.Store(false)
+				if refused == "re-entry" || refused == "partial release" || refused == "subscribe" {
+					must(t, unlock())
+				}
+			})
+		})
+	}
+}
+
+// A refusing store refuses steps from some moment on, or subscriptions.
+type refusing struct {
+	backend.Backend
+	refuses    atomic.Bool
+	subscribes bool         // it refuses those
+	asked      atomic.Int64 // how often it has refused
+}
+
+func (b *refusing) Open() backend.Session {
+	return refusingSession{b.Backend.Open(), b}
+}
+
+type refusingSession struct {
+	backend.Session
+	b *refusing
+}
+
+func (b *refusing) answer(subscribes bool) error {
+	if !b.refuses.Load() || b.subscribes != subscribes {
+		return nil
+	}
+	b.asked.Add(1)
+	return errNoPermission
+}
+
+func (s refusingSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	if err := s.b.answer(false); err != nil {
+		return backend.AcquireResult{}, err
+	}
+	return s.Session.Acquire(ctx, req)
+}
+
+func (s refusingSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+	if err := s.b.answer(false); err != nil {
+		return backend.ReleaseResult{}, err
+	}
+	return s.Session.Release(ctx, req)
+}
+
+func (s refusingSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if err := s.b.answer(true); err != nil {
+		return nil, err
+	}
+	return s.Session.(backend.Notifier).Subscribe(ctx, req)
 }
