@@ -468,7 +468,8 @@ func (a *acquisition) heldBy(o *object) error {
 	return errHeld
 }
 
-// hasForItself says whether this client has a lock, as one of that kind, so that whoever asks for it might have re-entered it.
+// hasForItself says whether this client has a lock, as one of that kind, so that whoever asks for
+// it might have re-entered it.
 func (o *object) hasForItself(kind backend.Kind) bool {
 	return o != nil && o.alone != nil && o.alone.kind == kind && o.alone.state == live
 }

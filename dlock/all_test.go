@@ -1149,7 +1149,8 @@ func TestAllSendsTogether(t *testing.T) {
 	})
 }
 
-// What an owner had before it asked for several locks is lost while one of these is asked for: that is what the error says.
+// What an owner had before it asked for several locks is lost while one of these is asked for: that
+// is what the error says.
 func TestAllWhileWhatItReentersIsLost(t *testing.T) {
 	withAll(t, func(l *allLab) {
 		if l.relay == nil {

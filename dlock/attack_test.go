@@ -334,7 +334,8 @@ func (s *stubborn) Value(key any) any {
 	return s.Context.Value(key)
 }
 
-// The context of one caller hangs when what comes from it is over. Everybody else hears of his loss, and Close returns.
+// The context of one caller hangs when what comes from it is over. All others hear of their losses,
+// and Close returns.
 func TestAContextThatHangs(t *testing.T) {
 	for name, test := range map[string]struct {
 		end      func(c *Client)
@@ -394,7 +395,8 @@ func TestAContextThatHangs(t *testing.T) {
 	}
 }
 
-// The context of a call hangs as its attempt is left, since its owner got in by another call. That one doesn't wait for it.
+// The context of a call hangs as its attempt is left, since its owner got in by another call. That
+// one doesn't wait for it.
 func TestAContextThatHangsInAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &hooked{Backend: membackend.New()}

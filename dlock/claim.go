@@ -619,7 +619,8 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 	return backend.RenewRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, Permits: n}
 }
 
-// lookRequest asks about the claim itself. A store that has lost it may no longer know how many permits there are.
+// lookRequest asks about the claim itself. A store that has lost it may no longer know how many
+// permits there are.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner}
 	n, limit := cl.permits()

@@ -109,12 +109,14 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// isDisplaced says whether an error about a claim means that the store has it no more: something else is under its name.
+// isDisplaced says whether an error about a claim means that the store has it no more: something
+// else is under its name.
 func isDisplaced(err error) bool {
 	return backend.KindOf(err) == backend.Refused && errors.Is(err, ErrConflict)
 }
 
-// withUnlock returns what fn has returned, and with it the error of the unlock. Where both tell of the same loss the text does so once.
+// withUnlock returns what fn has returned, and with it the error of the unlock. Where both tell of
+// the same loss the text does so once.
 func withUnlock(fn, unlock error) error {
 	if e, ok := unlock.(*Error); ok && fn != nil {
 		if l, ok := e.Err.(*Loss); ok && strings.Contains(fn.Error(), l.Error()) {

@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// A function returns how its lock was lost, as it should. The error of Do says that once, and is what both have said.
+// A function returns how its lock was lost, as it should. The error of Do says that once, and is
+// what both have said.
 func TestALossIsSaidOnce(t *testing.T) {
 	errWork := errors.New("at row 4")
 	for name, test := range map[string]struct {
@@ -77,7 +78,8 @@ func tree(err error) []error {
 	return all
 }
 
-// Somebody waits for himself, since he passes the wrong context on: the error says where the lock is.
+// A call waits for what its own caller holds, since it got the wrong context: the error says where
+// the lock is.
 func TestHeldByACallOfTheSameClient(t *testing.T) {
 	const here = "held by another call of this client, and this call isn't made in its name"
 	for name, test := range map[string]struct {
@@ -121,8 +123,9 @@ func TestHeldByACallOfTheSameClient(t *testing.T) {
 	}
 }
 
-// What the store refuses for good ends a call at once, whichever step that is, and the error says that trying again doesn't help. A
-// refused subscription is no reason to end: whoever waits polls, and it isn't asked for again.
+// What the store refuses for good ends a call at once, whichever step that is, and the error says
+// that trying again doesn't help. A refused subscription is no reason to end: whoever waits polls,
+// and it isn't asked for again.
 func TestARefusalEndsTheCall(t *testing.T) {
 	for _, refused := range []string{"acquire", "re-entry", "release", "partial release", "subscribe"} {
 		t.Run(refused, func(t *testing.T) {

@@ -306,7 +306,8 @@ func TestWhoDoesNotWaitStaysBehindTheLine(t *testing.T) {
 	})
 }
 
-// What the store gives to the first in line lasts for a moment, and for the whole lease once a third of that is over.
+// What the store gives to the first in line lasts for a moment, and for the whole lease once a
+// third of that is over.
 func TestAGrantIsRenewedForTheWholeLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients := fairClients(t, membackend.New(), 2)
@@ -327,7 +328,8 @@ func TestAGrantIsRenewedForTheWholeLease(t *testing.T) {
 	})
 }
 
-// Whoever is given a lock that is to stay taken, and gives up at that moment, has it stay taken for nobody.
+// Whoever is given a lock that is to stay taken, and gives up at that moment, has it stay taken for
+// nobody.
 func TestGivenUpAsItIsGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &lined{Backend: membackend.New()}

@@ -146,11 +146,12 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 	}
 }
 
-// Until returns until when the lock is surely held if it isn't renewed any more, by this process's clock, monotonic: a
-// hundredth of the lease before the store lets it end. It moves with each renewal. A fair lock that the store has given to
-// the first in line has a second or a few at first, however long its lease is: the first renewal, when a third of that is
-// over at the latest, is for the whole lease. Whoever must have stopped by then, whatever happens, looks at it again and
-// again: a lock that is lost may be another's before.
+// Until returns until when the lock is surely held if it isn't renewed any more, by this process's
+// clock, monotonic: a hundredth of the lease before the store lets it end. It moves with each
+// renewal. A fair lock that the store has given to the first in line has a second or a few at
+// first, however long its lease is: the first renewal, when a third of that is over at the latest,
+// is for the whole lease. Whoever must have stopped by then, whatever happens, looks at it again
+// and again: a lock that is lost may be another's before.
 func (h *Hold) Until() time.Time {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {

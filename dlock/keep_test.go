@@ -26,7 +26,8 @@ type witness struct {
 	renew    func(do func() (backend.RenewResult, error)) (backend.RenewResult, error)
 }
 
-// A renewal under way asks for less than a lock is to stay taken from now on, and may be carried out after the one that asks for that.
+// A renewal under way asks for less than a lock is to stay taken from now on, and may be carried
+// out after the one that asks for that.
 func TestALateRenewalOfWhatStaysTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())

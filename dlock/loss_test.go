@@ -235,7 +235,8 @@ func TestFailedRenewalsAreNamed(t *testing.T) {
 	})
 }
 
-// Where a store hangs many renewals of a lock fail at once. That is one line in the log, and none once the lock isn't renewed again.
+// Where a store hangs many renewals of a lock fail at once. That is one line in the log, and none
+// once the lock isn't renewed again.
 func TestRenewalsThatFailTogether(t *testing.T) {
 	for name, test := range map[string]struct {
 		hangs time.Duration // for how long they do
@@ -306,7 +307,8 @@ func TestWhatIsGoneIsGone(t *testing.T) {
 	})
 }
 
-// The answer to a renewal may come when the lease is over and nobody has looked yet: it doesn't bring the lock back.
+// The answer to a renewal may come when the lease is over and nobody has looked yet: it doesn't
+// bring the lock back.
 func TestARenewalThatIsAnsweredTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
@@ -412,7 +414,8 @@ func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 	})
 }
 
-// A store that has lost a lock may have something else under its name by then. Whatever finds that finds a loss.
+// A store that has lost a lock may have something else under its name by then. Whatever finds that
+// finds a loss.
 func TestWhatIsSomethingElseByNowIsLost(t *testing.T) {
 	for name, find := range map[string]func(t *testing.T, ctx context.Context, l *Locker) error{
 		"a renewal": func(t *testing.T, ctx context.Context, l *Locker) error {

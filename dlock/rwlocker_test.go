@@ -358,8 +358,8 @@ func TestPlainReadersOfDifferentAge(t *testing.T) {
 	})
 }
 
-// Readers of one Locker overlap all the time, and each wants to know of a loss. What those have asked for who have left takes
-// no more room after a thousand of them, and who stays is told.
+// Readers of one Locker overlap all the time, and each wants to know of a loss. What those have
+// asked for who have left takes no more room after a thousand of them, and who stays is told.
 func TestPlainReadersThatOverlapAllTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()

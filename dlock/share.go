@@ -363,12 +363,13 @@ func (c *Client) bequeathLocked(h *hold) {
 	}
 }
 
-// mostNotices is how many notices a hold has before those who come later share one of them. Each may be of somebody who
-// reads still, and nobody knows of whom.
+// mostNotices is how many notices a hold has before those who come later share one of them. Each
+// may be of somebody who reads still, and nobody knows of whom.
 const mostNotices = 8
 
-// noticeFor returns the notice for whoever is the first to ask about a hold: one of his own, or that of a hold of the same
-// party which has many already. What is lost of these two then counts as lost for both.
+// noticeFor returns the notice for whoever is the first to ask about a hold: one of his own, or
+// that of a hold of the same party which has many already. What is lost of these two then counts as
+// lost for both.
 func (h *hold) noticeFor() *notice {
 	if rules[h.kind].shared && h.state == live {
 		for _, other := range h.claim.object.readers() {

@@ -10,14 +10,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// step runs one step of the store so that the caller can leave when its context ends, when the client
-// is closed, or when it has taken too long, whatever the store's client does. What it leaves behind
-// has an unknown outcome. Where steps never wait that is not needed.
+// step runs one step of the store so that the caller can leave when its context ends, when the
+// client is closed, or when it has taken too long, whatever the store's client does. What it leaves
+// behind has an unknown outcome. Where steps never wait that is not needed.
 func step[Req, Res any](ctx context.Context, c *Client, do doing[Req, Res], req Req) (Res, error) {
 	return stepWithin(ctx, c, patienceWith(c.lease), nil, do, req)
 }
 
-// acquireStep is a step that asks for a claim with that lease. What is granted when nobody waits for it any more is taken back.
+// acquireStep is a step that asks for a claim with that lease. What is granted when nobody waits
+// for it any more is taken back.
 func (c *Client) acquireStep(ctx context.Context, cl *claim, lease time.Duration, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	if c.prompt {
 		return step(ctx, c, backend.Session.Acquire, req)
@@ -29,7 +30,8 @@ func (c *Client) acquireStep(ctx context.Context, cl *claim, lease time.Duration
 // doing is how a session takes a step.
 type doing[Req, Res any] = func(backend.Session, context.Context, Req) (Res, error)
 
-// stepWithin is step that is left after that time, unless that is 0. If it is answered then, late hears of it, unless that is nil.
+// stepWithin is step that is left after that time, unless that is 0. If it is answered then, late
+// hears of it, unless that is nil.
 func stepWithin[Req, Res any](ctx context.Context, c *Client, patience time.Duration, late func(Res, error), do doing[Req, Res], req Req) (Res, error) {
 	if !c.tracesSteps {
 		return untraced(ctx, c, patience, late, do, req)
@@ -81,8 +83,8 @@ func unanswered(ctx context.Context, err error) error {
 	return err
 }
 
-// aside runs a step in a goroutine, which calls done at its end, and returns early if ctx ends: late hears of an answer that
-// comes after that, unless it is nil.
+// aside runs a step in a goroutine, which calls done at its end, and returns early if ctx ends:
+// late hears of an answer that comes after that, unless it is nil.
 func aside[Req, Res any](ctx context.Context, c *Client, done func(), late func(Res, error), do doing[Req, Res], req Req) (Res, error) {
 	type answer struct {
 		res Res
@@ -116,7 +118,8 @@ func aside[Req, Res any](ctx context.Context, c *Client, done func(), late func(
 	}
 }
 
-// answeredLate notes the answer to a request for a claim that came when nobody waited for it any more.
+// answeredLate notes the answer to a request for a claim that came when nobody waited for it any
+// more.
 func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
 	if err != nil || !res.Acquired {
 		return
@@ -130,8 +133,8 @@ func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
 	}
 }
 
-// Steps are waited for as long as their answers may be of use, which is a lease, but not for very long where that is, nor for less
-// than a slow store needs to say no.
+// Steps are waited for as long as their answers may be of use, which is a lease, but not for very
+// long where that is, nor for less than a slow store needs to say no.
 const (
 	shortestPatience = time.Second
 	longestPatience  = DefaultLease
@@ -142,7 +145,8 @@ func patienceWith(lease time.Duration) time.Duration {
 	return min(max(lease, shortestPatience), longestPatience)
 }
 
-// bounded returns a context for a step, which ends with ctx, when the client is closed, and after that time, unless it is 0.
+// bounded returns a context for a step, which ends with ctx, when the client is closed, and after
+// that time, unless it is 0.
 func (c *Client) bounded(ctx context.Context, d time.Duration) (context.Context, func()) {
 	if end, ok := ctx.Deadline(); d == 0 || ok && time.Until(end) <= d {
 		return c.untilClosed(ctx)
@@ -178,8 +182,8 @@ func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel() }
 }
 
-// withCancelCause is [context.WithCancelCause] for contexts that are ended in any goroutine: that doesn't hang because the
-// context of a caller does.
+// withCancelCause is [context.WithCancelCause] for contexts that are ended in any goroutine: that
+// doesn't hang because the context of a caller does.
 func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	if ctx.Done() != nil {
 		ctx = gate{ctx, ctx.Value(cancelKey)}
@@ -187,7 +191,8 @@ func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseF
 	return context.WithCancelCause(ctx)
 }
 
-// A gate is a caller's context that is asked only once, by the caller, what a cancel asks the parent of a context.
+// A gate is a caller's context that is asked only once, by the caller, what a cancel asks the
+// parent of a context.
 type gate struct {
 	context.Context
 	parent any // under cancelKey
@@ -242,7 +247,8 @@ type patience struct {
 	end         instant
 }
 
-// patience returns a context that ends after that time, or up to an eighth of it earlier: the latest of its sort, if it will do.
+// patience returns a context that ends after that time, or up to an eighth of it earlier: the
+// latest of its sort, if it will do.
 func (c *Client) patience(latest *atomic.Pointer[patience], d time.Duration) *patience {
 	end := c.now() + d
 	if p := latest.Load(); p != nil && p.end >= end-d/8 {

@@ -11,8 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// A stuck store doesn't return from some steps before it goes on, whatever becomes of their contexts, and then carries them out. It
-// takes several at once, unless it is simple.
+// A stuck store doesn't return from some steps before it goes on, whatever becomes of their
+// contexts, and then carries them out. It takes several at once, unless it is simple.
 type stuck struct {
 	relay
 	next atomic.Int64  // how many acquisitions are to hang
@@ -54,8 +54,8 @@ func mustBeFree(t *testing.T, direct *Client, names ...string) {
 	}
 }
 
-// One step never returns, and the store is well: whoever waits gets in by a later attempt. When the step goes on at last, long after
-// the lock was given back, what it has got is taken back.
+// One step never returns, and the store is well: whoever waits gets in by a later attempt. When the
+// step goes on at last, long after the lock was given back, what it has got is taken back.
 func TestAStepThatHangs(t *testing.T) {
 	type giveBack func() error
 	hold := func(h *Hold, err error) (giveBack, error) {

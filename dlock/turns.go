@@ -49,7 +49,8 @@ func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 	return ask
 }
 
-// streaks are those of the names that were locked last, at least mostStreaks of them: others come and go in between.
+// streaks are those of the names that were locked last, at least mostStreaks of them: others come
+// and go in between.
 type streaks struct{ young, old map[lockKey]streak }
 
 func newStreaks() streaks {

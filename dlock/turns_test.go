@@ -369,12 +369,9 @@ func TestAStreakBesideManyNames(t *testing.T) {
 		const turns, others = 200, 80 // each of which takes a moment
 		for i := range turns * others {
 			if i%others == 0 {
-				l.Lock()
-				l.Unlock()
+				pass(l)
 			}
-			other := c.Locker(fmt.Sprint(i))
-			other.Lock()
-			other.Unlock()
+			pass(c.Locker(fmt.Sprint(i)))
 		}
 		if least := turns / (2 * shortStreak); *b.asked < least {
 			t.Errorf("%d of %d turns ask who waits, want %d", *b.asked, turns, least)

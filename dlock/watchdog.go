@@ -206,9 +206,10 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 	})
 }
 
-// reportRenewals logs which locks couldn't be renewed with requests that were sent at that instant, and how long they last, but
-// for those that are over, or will be before they are renewed again, and for those of which it was logged since the requests were sent:
-// where a store hangs many fail at once.
+// reportRenewals logs which locks couldn't be renewed with requests that were sent at that instant,
+// and how long they last, but for those that are over, or will be before they are renewed again,
+// and for those of which it was logged since the requests were sent: where a store hangs many fail
+// at once.
 func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 	if len(failed.claims) == 0 || c.ctx.Err() != nil {
 		return

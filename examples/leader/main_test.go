@@ -59,7 +59,8 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// A process that is told to end doesn't fail, whether it leads or waits for that. One that can't campaign does.
+// A process that is told to end doesn't fail, whether it leads or waits for that. One that can't
+// campaign does.
 func TestHowACampaignEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
