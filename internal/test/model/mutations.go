@@ -165,6 +165,14 @@ const (
 	silentLeft
 	lateVoteLeft
 	refutedForgotten
+	neverRepaired
+	forgivenAtOnce
+	forgivenUnasked
+	confirmsItself
+	freedOnce
+	waitsForTheLast
+	believesFirst
+	listensToLeftover
 )
 
 // mutations says in words what each mutation does.
@@ -308,7 +316,7 @@ var mutations = [...]string{
 	reentriesCounted: "re-entries are counted in the stores",
 	renewedByFew:     "a renewal counts that fewer than a majority answered",
 	silenceCounts:    "a store that doesn't answer has said yes",
-	refutedCounts:    "a store that has said \"not held\" counts again",
+	refutedCounts:    "a store that has said \"not held\" counts as if it hadn't",
 	asksAllAtOnce:    "all stores are asked at once",
 	firstFreedFirst:  "a release frees the store first that is asked first",
 	keepsSplit:       "who fails keeps what it has until it tries again",
@@ -317,6 +325,15 @@ var mutations = [...]string{
 	silentLeft:       "what is given back leaves out stores that didn't answer",
 	lateVoteLeft:     "a release takes back nothing that is under way beside it",
 	refutedForgotten: "… nor where a renewal was told \"not held\", as it overtook the acquisition",
+
+	neverRepaired:     "a store that lacks a hold isn't asked for it again",
+	forgivenAtOnce:    "a store that has a hold again has never lacked it",
+	forgivenUnasked:   "… that has it again since the renewal was sent that others answer",
+	confirmsItself:    "… is one of the majority that says so",
+	freedOnce:         "a release isn't repeated where the store has carried out two acquisitions",
+	waitsForTheLast:   "who has one vote, as another has, waits for the last store until it answers",
+	believesFirst:     "who is refused by the store that is asked first doesn't look at the others",
+	listensToLeftover: "… listens there, though a majority has it from another",
 }
 
 func (m mutation) String() string { return mutations[m] }

@@ -14,12 +14,16 @@ type Quorum struct {
 	Names    int      // of each client that aren't dead, at a time
 	Depth    uint8    // how deep is re-entered
 	Lease    uint8    // in ticks; 0: time stands still, and nothing runs out
-	Late     int      // acquisitions that nobody waits for, at a time; others are lost
+	Late     int      // acquisitions that nobody waits for, or repairs, at a time; others are lost
+	Repairs  bool     // stores that lack a hold are asked for it again
 	Ghost    bool     // a give-back may be late, and come twice
 	Silent   uint8    // times that an answer is given up though its store is there; often: as often as you like
 	Restarts uint8    // times that a store restarts empty
 	Away     bool     // … and then stays away for a lease
+	Spaced   bool     // … and not before the last one, and all repairs, were seen by two renewals of the hold; all else is well
 	Dead     bool     // the first store is away for good
+	Crossed  bool     // … and A believes the second to be down
+	Leftover bool     // the first store has what nobody uses, for good
 	Crashes  uint8
 	Well     bool // all is well: whoever is let in by the store that is asked first gets in
 	Mutation mutation
@@ -29,6 +33,8 @@ const (
 	quorumStores = 3
 	majority     = 2
 	maxNames     = 3
+	leftover     = 1 + 2*maxNames // a name that nobody uses
+	enough       = 2              // renewals between two restarts
 	forGood      = 255
 	often        = 255
 )
@@ -63,6 +69,10 @@ type voter struct {
 	comes    uint8 // it has yet to lock
 	votes    [quorumStores]uint8
 	never    uint8 // stores that have said that they don't have the name; a bit for each
+	regained uint8 // of those, which have it again
+	repairs  uint8 // stores that were asked for it again, and are listened to
+	perhaps  uint8 // stores that were asked for it again, and weren't listened to
+	said     uint8 // what never is if nothing is forgotten too early
 	lead     uint8 // which store was asked first, or is now
 	down     uint8 // stores that it believes to be down
 	listens  uint8 // at which store; 0: none, yet
@@ -76,21 +86,24 @@ type voter struct {
 
 // A ballotName is what an attempt is called in the stores.
 type ballotName struct {
-	late uint8 // where an acquisition may yet be carried out for which nobody waits
-	back uint8 // where it is being taken back
+	late  uint8 // where an acquisition may yet be carried out
+	later uint8 // … and another one
+	back  uint8 // where it is being taken back
 }
 
 // QuorumState is a state.
 type QuorumState struct {
 	stores   [quorumStores]ballot
 	clients  [2]voter
-	names    [1 + 2*maxNames]ballotName
+	names    [leftover + 1]ballotName
 	ghost    [2]uint8 // a give-back that is late: 1 + the store, and the name
 	restarts uint8
 	crashes  uint8
 	silent   uint8
 	split    bool  // an attempt failed that the store asked first had let in (V)
 	tooLate  bool  // somebody was told that he has a lock which was over (S4)
+	rounds   uint8 // renewals of the hold since a store restarted, or was repaired
+	robbed   bool  // a hold was lost that wasn't over (K)
 	again    uint8 // how often a majority has refused what a store had let in, since anybody last got in, released or restarted (Z)
 }
 
@@ -102,6 +115,12 @@ func (m *Quorum) Init() QuorumState {
 	}
 	if m.Dead {
 		s.stores[0].away = forGood
+	}
+	if m.Crossed {
+		s.clients[0].down = 1 << 1
+	}
+	if m.Leftover {
+		s.stores[0] = ballot{name: leftover, count: 1}
 	}
 	return s
 }
@@ -127,14 +146,14 @@ func (m *Quorum) Bad(s QuorumState) []string {
 		if m.valid(x) {
 			believers++
 			counted = counted && s.count(x.name) >= majority
-			told = told && !(x.struck && bits.OnesCount8(x.never) >= majority)
+			told = told && !(x.struck && bits.OnesCount8(x.said) >= majority)
 		}
 		if x.at == sleeps && !x.woken && !x.looks {
 			awake = awake && s.stores[x.listens-1].name != 0
 		}
 	}
 	for k, e := range s.stores {
-		if e.name != 0 && !s.uses(e.name) && !inSet(s.names[e.name].back, k) && s.clients[m.client(e.name)].at != dead {
+		if e.name != 0 && e.name != leftover && !s.uses(e.name) && !inSet(s.names[e.name].back, k) && s.clients[m.client(e.name)].at != dead {
 			kept = false
 		}
 	}
@@ -146,6 +165,7 @@ func (m *Quorum) Bad(s QuorumState) []string {
 	check("L2", awake)
 	check("V", !s.split || !m.Well)
 	check("Z", s.again <= 2)
+	check("K", !s.robbed)
 	return bad
 }
 
@@ -180,11 +200,11 @@ func (m *Quorum) Done(s QuorumState) bool {
 		}
 	}
 	for k := range s.stores {
-		if s.stores[k].name != 0 {
+		if name := s.stores[k].name; name != 0 && name != leftover {
 			return false
 		}
 	}
-	return s.names == [1 + 2*maxNames]ballotName{}
+	return s.names == [leftover + 1]ballotName{}
 }
 
 // inSet says whether a store is in a set.
@@ -226,7 +246,7 @@ func (m *Quorum) tidy(s *QuorumState) {
 			}
 			*x = voter{at: sleeps, name: name, comes: x.comes, down: x.down, listens: x.listens, woken: x.woken && !x.looks, looks: x.looks}
 		case asks:
-			x.left, x.depth, x.struck, x.never = 0, 0, false, 0
+			x.left, x.depth, x.struck, x.never, x.said = 0, 0, false, 0, 0
 		case has:
 			x.votes, x.promise, x.listens, x.woken, x.looks = [quorumStores]uint8{}, 0, 0, false, false
 		case renews, reenters:
@@ -239,6 +259,9 @@ func (m *Quorum) tidy(s *QuorumState) {
 		}
 	}
 	s.split = s.split && m.Well
+	if !m.Spaced {
+		s.rounds, s.robbed = 0, false
+	}
 	if m.Rival {
 		x := &s.clients[0]
 		x.down, x.lead, x.listens, x.woken, x.looks = 0, 0, 1, false, true

@@ -29,10 +29,10 @@ func (m *Quorum) Next(s QuorumState, calm bool, emit func(QuorumState, string, .
 // store emits what stores do by themselves, and time.
 func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	for k := range s.stores {
-		if !calm && s.restarts < m.Restarts && s.oneWell(k) {
+		if !calm && s.restarts < m.Restarts && s.oneWell(k) && m.mayRestart(&s) {
 			t := s
 			t.restarts++
-			t.again = 0
+			t.again, t.rounds = 0, 0
 			m.free(&t, k)
 			if m.Away {
 				t.stores[k].away = m.Lease
@@ -70,6 +70,11 @@ func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	do(s, "tick")
 }
 
+// mayRestart says whether there was time enough since the last store restarted.
+func (m *Quorum) mayRestart(s *QuorumState) bool {
+	return !m.Spaced || s.rounds == enough && s.lates() == 0
+}
+
 // oneWell says whether no other store than k is at fault.
 func (s *QuorumState) oneWell(k int) bool {
 	for i := range s.stores {
@@ -99,36 +104,61 @@ func (m *Quorum) acquire(s *QuorumState, k int, name uint8) uint8 {
 		*e = ballot{name: name, count: 1, left: m.Lease}
 	case name:
 		e.left = m.Lease
-		if m.Mutation == reentriesCounted {
-			e.count++
-		}
+		e.count++
 	default:
 		return no
 	}
 	return yes
 }
 
-// release gives back what a store has under a name.
-func (m *Quorum) release(s *QuorumState, k int, name uint8) {
-	if s.stores[k].name == name {
+// release gives back once what a store has under a name, and says whether there is more.
+func (m *Quorum) release(s *QuorumState, k int, name uint8) (more bool) {
+	e := &s.stores[k]
+	if e.name != name {
+		return false
+	}
+	if e.count--; e.count == 0 {
 		m.free(s, k)
 	}
+	return e.name == name && m.Mutation != freedOnce
 }
 
 // abandon lets nobody wait for what was sent to a store.
 func (m *Quorum) abandon(s *QuorumState, c, k int) {
 	x := &s.clients[c]
 	if acquires := x.at == asks || x.at == reenters && m.Mutation == reentriesCounted; acquires && x.votes[k] == sent && s.lates() < m.Late {
-		s.names[x.name].late |= 1 << k
+		s.names[x.name].add(k)
 	}
 	x.votes[k] = silent
 }
 
 func (s *QuorumState) lates() (n int) {
 	for _, x := range s.names {
-		n += bits.OnesCount8(x.late)
+		n += bits.OnesCount8(x.late) + bits.OnesCount8(x.later)
 	}
 	return n
+}
+
+// add notes that one acquisition more may be carried out by a store. It returns false if there are too many.
+func (x *ballotName) add(k int) bool {
+	switch {
+	case !inSet(x.late, k):
+		x.late |= 1 << k
+	case !inSet(x.later, k):
+		x.later |= 1 << k
+	default:
+		return false
+	}
+	return true
+}
+
+// remove notes that one was carried out, or was lost.
+func (x *ballotName) remove(k int) {
+	if inSet(x.later, k) {
+		x.later &^= 1 << k
+	} else {
+		x.late &^= 1 << k
+	}
 }
 
 // network emits what may become of what a client has sent to a store. An answer takes no time but that of the request: what is heard late differs from what
@@ -140,6 +170,9 @@ func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	}
 	there := s.stores[k].away == 0
 	silences := !there || m.silent(&s) && !calm
+	if m.Mutation == waitsForTheLast && x.at == asks && m.splitBut(x, k) {
+		silences = false
+	}
 	if there {
 		t := s
 		word, answer := m.carryOut(&t, c, k)
@@ -167,6 +200,12 @@ func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	m.abandon(&t, c, k)
 	m.hear(&t, c, k, silent)
 	do(t, "%c gives up waiting for store %d%s", 'A'+c, k+1, m.account(&t, c))
+}
+
+// splitBut says whether a client has a vote, and another has one, and all that is left to be heard is one store.
+func (m *Quorum) splitBut(x *voter, k int) bool {
+	yeas, nays, open := m.votes(x)
+	return yeas == 1 && nays == 1 && open == 1 && x.votes[k] == sent
 }
 
 // silent says whether an answer may be given up of a store that is there.
@@ -202,12 +241,24 @@ func (m *Quorum) hear(s *QuorumState, c, k int, answer uint8) {
 	x := &s.clients[c]
 	x.votes[k] = answer
 	switch answer {
+	case yes:
+		if inSet(x.perhaps, k) {
+			x.regained |= 1 << k
+		}
 	case no:
-		x.never |= 1 << k
+		m.refute(x, k)
 	case silent:
 		x.down |= 1 << k
 	}
 	m.decide(s, c)
+}
+
+// refute notes that a store has said that it doesn't have what a client holds.
+func (m *Quorum) refute(x *voter, k int) {
+	x.never |= 1 << k
+	x.said |= 1 << k
+	x.regained &^= 1 << k
+	x.perhaps &^= 1 << k
 }
 
 func (m *Quorum) account(s *QuorumState, c int) string {
@@ -223,7 +274,7 @@ func (m *Quorum) votes(x *voter) (yeas, nays, open int) {
 				open++
 			}
 		case yes:
-			if !inSet(x.never, k) || m.Mutation == refutedCounts {
+			if !inSet(x.never, k) || inSet(x.regained, k) || m.Mutation == refutedCounts {
 				yeas++
 			}
 		case no:
@@ -272,10 +323,21 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 	if m.Mutation == renewedByFew {
 		few = 1
 	}
-	if m.Mutation != refutedCounts {
+	switch m.Mutation {
+	case refutedCounts:
+	case forgivenAtOnce:
+		nays = bits.OnesCount8(x.never &^ x.regained)
+	default:
 		nays = bits.OnesCount8(x.never)
 	}
 	switch {
+	case m.Spaced && open > 0:
+		return // all is well: they answer
+	case nays >= majority:
+		s.robbed = s.robbed || x.left > 0
+		x.left = 0
+		m.endHold(s, c)
+		return
 	case yeas >= few:
 		if x.at == reenters {
 			x.depth++
@@ -283,10 +345,11 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 		if x.left > 0 {
 			x.left = max(x.left, m.granted(x))
 		}
-	case nays >= majority:
-		x.left = 0
-		m.endHold(s, c)
-		return
+		m.confirm(x)
+		m.repair(s, c)
+		if s.rounds = min(s.rounds+1, enough); s.lates() > 0 {
+			s.rounds = 0
+		}
 	case open > 0:
 		return
 	}
@@ -296,6 +359,48 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 		}
 	}
 	x.at = has
+}
+
+// confirm forgives the stores that had lost a hold and have it again, if a majority of others has it.
+func (m *Quorum) confirm(x *voter) {
+	sure, surely, asked := 0, 0, uint8(0)
+	for k, v := range x.votes {
+		if v == yes && (!inSet(x.never, k) || m.Mutation == confirmsItself) {
+			sure++
+		}
+		if v == yes && !inSet(x.said, k) {
+			surely++
+		}
+		if v != unasked {
+			asked |= 1 << k
+		}
+	}
+	forgiven := x.never & x.regained & asked &^ x.perhaps
+	if surely >= majority {
+		x.said &^= forgiven
+	}
+	if m.Mutation == forgivenUnasked {
+		forgiven = x.never & x.regained
+	}
+	if sure >= majority {
+		x.never &^= forgiven
+		x.regained &^= forgiven
+	}
+	x.perhaps &^= x.regained
+}
+
+// repair asks the stores for a hold that don't have it.
+func (m *Quorum) repair(s *QuorumState, c int) {
+	x := &s.clients[c]
+	if !m.Repairs || m.Mutation == neverRepaired {
+		return
+	}
+	for k := range quorumStores {
+		lacks := inSet(x.never&^(x.regained|x.repairs|x.perhaps), k)
+		if lacks && s.lates() < m.Late && s.names[x.name].add(k) {
+			x.repairs |= 1 << k
+		}
+	}
 }
 
 // granted is what is left of a lease that a majority granted.
@@ -316,8 +421,11 @@ func (m *Quorum) decideAttempt(s *QuorumState, c int) {
 	lead := x.votes[x.lead]
 	switch {
 	case lead == no && yeas == 0 && m.Mutation != asksAllAtOnce && !m.Rival:
-		m.fail(s, c)
-		return
+		if !m.doubts(s, c) {
+			m.fail(s, c)
+			return
+		}
+		m.askNext(s, c)
 	case yeas > 0:
 		m.askRest(x)
 	case lead == silent:
@@ -326,6 +434,42 @@ func (m *Quorum) decideAttempt(s *QuorumState, c int) {
 	if yeas, _, open := m.votes(x); yeas+open < majority {
 		m.fail(s, c)
 	}
+}
+
+// doubts says whether a client that was refused by the store that it asked first goes on: all others are free, and have been for a while.
+func (m *Quorum) doubts(s *QuorumState, c int) bool {
+	x := &s.clients[c]
+	if m.Mutation == believesFirst {
+		return false
+	}
+	name, free := s.stores[x.lead].name, 0
+	for k, e := range s.stores {
+		if e.name == 0 && e.away == 0 && x.votes[k] == unasked {
+			free++
+		}
+	}
+	if y := &s.clients[1-c]; m.Well && y.name == name && (y.at == asks || y.at == givesBack) {
+		return false // soon all have it, or none
+	}
+	return free >= majority
+}
+
+// elsewhere says where to listen instead of the store that has refused a client: at another, 1 and up, if somebody else has a majority of the others; 0 if
+// not. If they only may be on the way to one that is soon over, and worth another look.
+func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
+	if m.Mutation == listensToLeftover {
+		return 0, false
+	}
+	for k, e := range s.stores {
+		if e.name == 0 || x.votes[k] != unasked || e.name == s.stores[x.lead].name {
+			continue
+		}
+		if s.count(e.name) >= majority {
+			return uint8(k) + 1, false
+		}
+		soon = true
+	}
+	return 0, soon
 }
 
 // enter lets a client have the lock, unless that is over by now.
@@ -343,11 +487,11 @@ func (m *Quorum) enter(s *QuorumState, c int) {
 		case sent:
 			m.abandon(s, c, k)
 		case no:
-			x.never |= 1 << k
+			m.refute(x, k)
 		}
 	}
 	x.at, x.left, x.depth = has, m.granted(x), 0
-	s.again = 0
+	s.again, s.rounds = 0, 0
 	if y := &s.clients[1-c]; m.valid(y) {
 		y.struck = true
 	}
@@ -389,12 +533,20 @@ func (m *Quorum) fail(s *QuorumState, c int) {
 	}
 	x.at, x.listens = sleeps, x.lead+1
 	x.looks = !refused || yeas > 0
+	if refused && yeas == 0 {
+		at, soon := m.elsewhere(s, x)
+		if at != 0 {
+			x.listens = at
+			x.down |= 1 << x.lead
+		}
+		x.looks = soon
+	}
 }
 
 // endHold begins to give back a hold.
 func (m *Quorum) endHold(s *QuorumState, c int) {
 	x := &s.clients[c]
-	x.at, x.votes, x.depth = givesBack, [quorumStores]uint8{}, 0
+	x.at, x.votes, x.depth, x.regained, x.repairs, x.perhaps, x.said = givesBack, [quorumStores]uint8{}, 0, 0, 0, 0, 0
 	if m.Rival && !m.Ghost {
 		x.at = absent
 		s.names[x.name].back = s.names[x.name].late
@@ -405,7 +557,8 @@ func (m *Quorum) endHold(s *QuorumState, c int) {
 // giveBackAtOnce gives back what is there of a name: what is there for longer only keeps others out.
 func (m *Quorum) giveBackAtOnce(s *QuorumState, name uint8) {
 	for k := range s.stores {
-		m.release(s, k, name)
+		for m.release(s, k, name) {
+		}
 	}
 	s.names[name].back &= s.names[name].late
 }
@@ -496,7 +649,7 @@ func (m *Quorum) renew(s QuorumState, c int, at uint8, words string, do quorumEm
 	x := &s.clients[c]
 	x.at, x.promise, x.votes = at, m.Lease, [quorumStores]uint8{}
 	for k := range x.votes {
-		if !inSet(x.never, k) || m.Mutation == refutedCounts || m.Mutation == reentriesCounted {
+		if !inSet(x.never&^(x.regained|x.perhaps), k) || m.Mutation == refutedCounts || m.Mutation == reentriesCounted {
 			x.votes[k] = sent
 		}
 	}
@@ -539,8 +692,9 @@ func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 		y.votes[k] = yes
 		gone := left == 1
 		if s.stores[k].away == 0 {
-			m.release(&t, k, x.name)
-			if forgotten := m.Mutation == lateVoteLeft || m.Mutation == refutedForgotten && inSet(x.never, k); inSet(t.names[x.name].late, k) && !forgotten {
+			more := m.release(&t, k, x.name)
+			forgotten := m.Mutation == lateVoteLeft || m.Mutation == refutedForgotten && inSet(x.never, k)
+			if more || inSet(t.names[x.name].late, k) && !forgotten {
 				t.names[x.name].back |= 1 << k
 			}
 			if gone {
@@ -578,23 +732,13 @@ func (m *Quorum) first(x *voter) int {
 // background emits what becomes of a name that is taken back, and of an acquisition that is late.
 func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumEmitter) {
 	x := s.names[n]
-	if inSet(x.late, k) {
-		t := s
-		t.names[n].late &^= 1 << k
-		do(t, "network loses the acquisition of %s at store %d", m.nameText(n), k+1)
-		if s.stores[k].away == 0 {
-			m.acquire(&t, k, n)
-			do(t, "store %d: LATE acquisition of %s", k+1, m.nameText(n))
-		}
-	}
+	m.acquisition(s, n, k, do)
 	if !inSet(x.back, k) {
 		return
 	}
 	t := s
-	if s.stores[k].away == 0 {
-		m.release(&t, k, n)
-	}
-	if !inSet(x.late, k) || m.Mutation == takenBackOnce {
+	more := s.stores[k].away == 0 && m.release(&t, k, n)
+	if !inSet(x.late, k) && !more || m.Mutation == takenBackOnce {
 		t.names[n].back &^= 1 << k
 	}
 	if s.stores[k].away == 0 || s.stores[k].away == forGood {
@@ -604,6 +748,47 @@ func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumE
 		t = s
 		t.ghost = [2]uint8{uint8(k) + 1, n}
 		do(t, "the give-back of %s to store %d has no answer", m.nameText(n), k+1)
+	}
+}
+
+// acquisition emits what becomes of one that is under way by itself: a client listens to the last that it has sent for its hold.
+func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
+	x := s.names[n]
+	if !inSet(x.late, k) {
+		return
+	}
+	c := m.client(n)
+	heard := s.clients[c].name == n && inSet(s.clients[c].repairs, k)
+	there := s.stores[k].away == 0
+	if heard {
+		t := s
+		y := &t.clients[c]
+		y.repairs &^= 1 << k
+		if !there || m.silent(&s) {
+			u := t
+			m.silence(&u, k)
+			u.clients[c].perhaps |= 1 << k
+			do(u, "%c gives up waiting for store %d to have %s again", 'A'+c, k+1, m.nameText(n))
+		}
+		if !there {
+			return
+		}
+		t.names[n].remove(k)
+		answer := m.acquire(&t, k, n)
+		if answer == yes && inSet(y.never, k) {
+			y.regained |= 1 << k
+		}
+		do(t, "store %d: repair of %s -> %s", k+1, m.nameText(n), answers[answer])
+	}
+	if heard && !inSet(x.later, k) {
+		return
+	}
+	t := s
+	t.names[n].remove(k)
+	do(t, "network loses the acquisition of %s at store %d", m.nameText(n), k+1)
+	if there {
+		m.acquire(&t, k, n)
+		do(t, "store %d: LATE acquisition of %s", k+1, m.nameText(n))
 	}
 }
 

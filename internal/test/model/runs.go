@@ -134,7 +134,14 @@ var (
 	quorumEmpty = with(quorum, func(m *Quorum) { m.Restarts, m.Lease = 1, 1 })
 	quorumBoth  = Quorum{Comes: [2]uint8{1, 1}, Slow: true, Names: 2, Late: 1, Silent: 1}
 	quorumWell  = with(quorumBoth, func(m *Quorum) { m.Comes, m.Silent, m.Well = [2]uint8{2, 2}, 0, true })
+	quorumLacks = with(quorumEmpty, func(m *Quorum) { m.Late, m.Names, m.Silent, m.Repairs = 2, 1, 2, true })
+	quorumBack  = with(quorumLacks, func(m *Quorum) { m.Away = true })
+	quorumRolls = with(quorumLacks, func(m *Quorum) {
+		m.Comes, m.Lease, m.Late, m.Silent, m.Restarts, m.Spaced = [2]uint8{1, 0}, 2, 3, 0, 3, true
+	})
+	quorumLeft  = with(quorumBoth, func(m *Quorum) { m.Leftover, m.Silent = true, 0 })
 	quorumDown  = with(quorumBoth, func(m *Quorum) { m.Dead, m.Silent = true, 0 })
+	quorumSplit = with(quorumDown, func(m *Quorum) { m.Crossed, m.Late = true, 0 })
 
 	wait2 = Waits{Waiters: 2, Breaks: 2, Others: 3, Unknowns: 1, Forces: 1, HandOver: true}
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
@@ -232,9 +239,15 @@ func runs() []run {
 		quorums("a give-back is late, and comes twice", quorumGhost),
 		quorums("a store restarts empty, after a lease", with(quorumEmpty, func(m *Quorum) { m.Away = true })),
 		quorums("a store restarts empty, within a lease", quorumEmpty, "S1"),
+		quorums("a store that lacks a hold is asked for it again", with(quorumLacks, func(m *Quorum) { m.Restarts = 0 })),
+		quorums("a store that restarts empty, after a lease, is asked for it again", quorumBack),
+		quorums("a store that restarts empty, within a lease, is asked for it again", quorumLacks, "S1"),
+		quorums("each store restarts empty in turn", quorumRolls),
 		quorums("both clients in full, all is well", quorumWell),
 		quorums("both clients in full", quorumBoth),
 		quorums("both clients in full, the store that is asked first is down", quorumDown),
+		quorums("both clients in full, they begin elsewhere", quorumSplit),
+		quorums("both clients in full, a leftover in the store that is asked first", quorumLeft),
 
 		big(quorums("requests are late, or without an answer, leases of 2", quorum)),
 		big(quorums("a client locks twice", with(quorumShort, func(m *Quorum) { m.Comes[0] = 2 }))),
@@ -419,6 +432,14 @@ func runs() []run {
 		quorumWithout(refutedForgotten, quorumBoth, "G"),
 		quorumWithout(takenBackOnce, quorumBoth, "G"),
 		quorumWithout(neverTakenBack, quorumBoth, "G"),
+		quorumWithout(neverRepaired, quorumRolls, "K"),
+		quorumWithout(forgivenAtOnce, quorumLacks, "T2"),
+		quorumWithout(forgivenUnasked, quorumLacks, "T2"),
+		quorumWithout(confirmsItself, quorumLacks, "T2"),
+		quorumWithout(freedOnce, quorumLacks, "G"),
+		quorumWithout(waitsForTheLast, quorumSplit, "L1"),
+		quorumWithout(believesFirst, quorumLeft, "L1"),
+		quorumWithout(listensToLeftover, quorumLeft, "L1"),
 
 		clocksWithout(sinceReceipt, clock, "S1"),
 		clocksWithout(lookFromAnswer, clock, "S1"),
