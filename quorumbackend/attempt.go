@@ -71,8 +71,8 @@ func (a *attempt) isRefused() bool {
 	return a.refused != nil
 }
 
-// attempt tries to get a lock that the owner doesn't have.
-func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// try is one attempt. It returns the store that has refused it if no other has been asked, or has said anything.
+func (s *session) try(ctx context.Context, h *hold, req backend.AcquireRequest) (res backend.AcquireResult, alone *store, err error) {
 	s.mu.Lock()
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
@@ -81,6 +81,7 @@ func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireReque
 	w := s.lenderLocked(h)
 	if w != nil {
 		with, barred = s.haveLocked(w), w.barred
+		h.barred = barred
 	}
 	s.mu.Unlock()
 
@@ -98,9 +99,13 @@ func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireReque
 		a.askOthers()
 	}
 	if s.note(a, req) {
-		return backend.AcquireResult{Acquired: true, Count: 1}, nil
+		return backend.AcquireResult{Acquired: true, Count: 1}, nil, nil
 	}
-	return s.fail(ctx, a, req)
+	if a.refused != nil && a.yes == 0 && w == nil {
+		alone = a.refused
+	}
+	res, err = s.fail(ctx, a, req)
+	return res, alone, err
 }
 
 // haveLocked returns the stores that have a hold. What others say may be about somebody else, so those that only may have it are among them if there is
@@ -169,8 +174,14 @@ func (a *attempt) askOthers() {
 		}
 		decided := yes >= a.s.need || yes+a.waiting < a.s.need
 		var deadline time.Time
-		if decided || len(a.left) > 0 {
+		switch {
+		case decided || len(a.left) > 0:
 			deadline = a.deadline()
+		case a.refused != nil:
+			// Another has a vote, and may wait for the same store: both would keep theirs, and all others out.
+			deadline = a.sent.Add(max(a.longest, leastPatience))
+		default:
+			deadline = a.last()
 		}
 		if a.take(deadline) {
 			continue
@@ -189,8 +200,9 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	set := func(st *store, v verdict) {
-		h.votes[st.number].state, h.votes[st.number].late = v, v == doubtful
+		h.votes[st.number].state, h.votes[st.number].late = v, 0
 		if v == doubtful {
+			h.votes[st.number].late = 1
 			h.doubtLocked(st, req.Lease)
 		}
 	}
@@ -215,8 +227,20 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 		return false
 	}
 	h.count, h.first = 1, a.first
-	delete(s.detours, h.name)
+	s.arriveLocked(a)
 	return true
+}
+
+// arriveLocked ends the detour of a name that was acquired, unless it goes round a store that has refused it alone.
+func (s *session) arriveLocked(a *attempt) {
+	d, now := s.detours[a.h.name], time.Now()
+	switch {
+	case d == nil:
+	case d.first == a.first && a.refused == s.stores[home(a.h.name, len(s.stores))]:
+		d.splits = 0
+	default:
+		*d = detour{sure: now.Add(sureFor), until: now.Add(sureFor)}
+	}
 }
 
 // fail gives back what an attempt has got, and says why it failed.
@@ -234,6 +258,10 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 		h.clear()
 	}
 	s.mu.Unlock()
+	var pause time.Duration
+	if a.isRefused() && a.yes != 0 && len(a.no) <= len(s.stores)-s.need {
+		pause = s.sitOut(h.name) // begins before the wake-up by what is given back
+	}
 	if burnt && !over {
 		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease}, h.noted)
 	}
@@ -241,26 +269,25 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 		a.failures = append(a.failures, s.owed(req.Owner)...)
 		return backend.AcquireResult{}, a.failure()
 	}
-	return backend.AcquireResult{Remaining: s.outlook(a)}, nil
+	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
-// outlook says for how long an attempt that was refused need not be repeated.
-func (s *session) outlook(a *attempt) time.Duration {
+// outlook says for how long an attempt that was refused need not be repeated: for a pause if votes were split.
+func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int { return compareEnds(x.res.Remaining, y.res.Remaining) })
 	yes := a.yes.size()
 	remaining := a.no[min(s.need-max(yes, 1), len(a.no))-1].res.Remaining
 	switch {
+	case pause > 0 && (remaining < 0 || pause < remaining):
+		remaining = pause
+	case pause > 0:
 	case yes == 0:
 		s.direct(a.h.name, a.refused, 0)
 		s.follow(a.h.name, a.refused)
-	case len(a.no) > len(s.stores)-s.need:
-		// Somebody has it without the store that we ask first. He releases where the others are.
+	default:
+		// Somebody has it without the store that we ask first, and releases where the others are.
 		s.direct(a.h.name, a.refused, remaining)
 		s.follow(a.h.name, a.refused)
-	default:
-		if pause := s.sitOut(a.h.name); remaining < 0 || pause < remaining {
-			remaining = pause
-		}
 	}
 	return remaining
 }
@@ -270,12 +297,14 @@ type detour struct {
 	first  *store // is asked first, if it isn't nil
 	splits int    // so many attempts in a row were split
 	quiet  time.Time
+	sure   time.Time // until then a store that refuses alone is believed
 	until  time.Time
 }
 
 const (
 	longestDetour = 10 * time.Second
 	mostDetours   = 1024
+	sureFor       = time.Second
 	leastSplit    = 5 * time.Millisecond
 	mostSplits    = 6 // after that pauses don't grow
 )
@@ -343,7 +372,8 @@ func (s *session) direct(name string, first *store, remaining time.Duration) {
 	case remaining < 0 || remaining > longestDetour:
 		remaining = longestDetour
 	}
-	*s.detourLocked(name) = detour{first: first, until: time.Now().Add(remaining)}
+	d = s.detourLocked(name)
+	*d = detour{first: first, sure: d.sure, until: time.Now().Add(remaining)}
 }
 
 // sitOut returns for how long whoever has got some votes, as others have, waits before the next attempt: not as long as they.

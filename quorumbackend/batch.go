@@ -4,20 +4,18 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 )
 
 // A renewal is one of a batch.
 type renewal struct {
-	h       *hold // nil if nothing is known of it
-	serial  uint64
-	req     backend.RenewRequest
-	out     set // who haven't answered
-	yes, no int
-	fails   []failure
-	done    bool
+	poll
+	h     *hold // nil if nothing is known of it
+	req   backend.RenewRequest
+	out   set // who haven't answered
+	fails []failure
+	done  bool
 }
 
 // RenewBatch implements [backend.BatchRenewer]: each store gets the requests in one batch of its own.
@@ -40,14 +38,13 @@ func (s *session) renewal(req backend.RenewRequest) renewal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := renewal{req: req}
-	voters := s.stores
 	if h := s.holds[key{req.Kind, req.Name, req.Owner}]; h != nil && h.count > 0 && !h.dying {
-		x.h, x.serial, x.req.Owner = h, h.serial, h.attempt
-		h.ends, h.lease = later(h.ends, time.Now().Add(req.Lease)), req.Lease
-		voters = s.inLocked(h, granted, doubtful)
-		x.no = len(s.stores) - len(voters)
+		x.h, x.req.Owner = h, h.attempt
+		x.poll = s.pollLocked(h, req.Lease)
+		x.out = x.voters
+		return x
 	}
-	for _, st := range voters {
+	for _, st := range s.stores {
 		x.out.add(st)
 	}
 	return x
@@ -157,17 +154,18 @@ func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 	case x.h == nil:
 		x.no++
 	default:
-		switch has, stays := b.s.renewed(x.h, st, x.serial, res.Held, x.req.Lease); {
-		case !has:
-			x.no++
-		case !stays:
+		has, stays := b.s.renewed(x.h, st, x.serial, res.Held, x.req.Lease)
+		if has && !stays {
 			x.fails = append(x.fails, failure{st, errShortened})
-		default:
-			x.yes++
 		}
+		x.count(st, has, stays)
 	}
+	h, p := x.h, x.poll
 	b.mu.Unlock()
 	b.settle(i, false)
+	if h != nil && p.held() {
+		b.s.repair(h, p)
+	}
 }
 
 // settle answers a renewal if the stores have decided, or if nobody waits for them any more.
@@ -175,9 +173,9 @@ func (b *batch) settle(i int, now bool) {
 	s := b.s
 	b.mu.Lock()
 	x := &b.renewals[i]
-	held, gone := x.yes >= s.need, x.no > len(s.stores)-s.need
-	if x.h == nil {
-		gone = x.no >= s.need
+	held, gone := false, x.no >= s.need
+	if x.h != nil {
+		held, gone = x.held(), x.gone()
 	}
 	if x.done || !held && !gone && x.out != 0 && !now {
 		b.mu.Unlock()

@@ -2,8 +2,11 @@ package quorumbackend_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,60 +20,87 @@ import (
 // chaosLease is that of all locks here. A server that restarts empty stays away for as long.
 const chaosLease = 2 * time.Second
 
-// Eight clients count, guarded by a lock alone, while one server after the other is stopped, flaps, and is killed and comes back empty. No count
-// is lost, and when all is over nothing is left on any server.
+// A load is clients that count, guarded by a lock alone. What another has counted since is lost.
+type load struct {
+	*testing.T
+	all      sync.WaitGroup
+	stop     context.CancelFunc
+	names    [4]string // of which not all are asked for first at the same store
+	counters [4]atomic.Int64
+	counted  [4]atomic.Int64
+}
+
+func startLoad(t *testing.T, makers []maker) *load {
+	l := &load{T: t, names: [4]string{"a", "b", "c", "d"}}
+	ctx, stop := context.WithCancel(t.Context())
+	l.stop = stop
+	for range 8 {
+		client := dlock.New(over(t, makers), dlock.WithLease(chaosLease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+		l.all.Go(func() {
+			defer client.Close()
+			for ctx.Err() == nil {
+				i := rand.N(len(l.names))
+				err := client.Locker(l.names[i]).Do(ctx, func(held context.Context) error {
+					n := l.counters[i].Load()
+					time.Sleep(rand.N(2 * time.Millisecond))
+					if held.Err() != nil {
+						return nil // lost, or all is over
+					}
+					l.counters[i].Store(n + 1)
+					l.counted[i].Add(1)
+					return nil
+				})
+				if err != nil && ctx.Err() == nil {
+					t.Logf("%s: %v", l.names[i], err)
+				}
+			}
+		})
+	}
+	return l
+}
+
+// progress waits until the clients have counted on.
+func (l *load) progress(what string) {
+	l.Helper()
+	total := func() (n int64) {
+		for i := range l.counted {
+			n += l.counted[i].Load()
+		}
+		return n
+	}
+	before := total()
+	testservers.Until(l.T, "the clients go on, with "+what, func() bool { return total() >= before+20 })
+}
+
+// end checks that no count was lost, and that nothing is left on any server.
+func (l *load) end(servers []*testservers.Server) {
+	l.Helper()
+	l.stop()
+	l.all.Wait()
+	for i := range l.names {
+		if got, want := l.counters[i].Load(), l.counted[i].Load(); got != want {
+			l.Errorf("%s: counted to %d in %d steps", l.names[i], got, want)
+		}
+	}
+	for _, s := range servers {
+		testservers.Until(l.T, "nothing is left on any server", func() bool {
+			n, err := testservers.Do(s.Addr, "DBSIZE")
+			return err == nil && n == "0"
+		})
+	}
+}
+
+// Eight clients count while one server after the other is stopped, flaps, and is killed and comes back empty.
 func TestCountingThroughFaults(t *testing.T) {
 	if wiretest.Apart(t) {
 		return
 	}
 	servers := redises(t)
-	makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
-	names := [...]string{"a", "b", "c", "d"} // of which not all are asked for first at the same store
-	var counters [len(names)]atomic.Int64
-	var counted [len(names)]atomic.Int64
-
-	ctx, stop := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	for range 8 {
-		client := dlock.New(over(t, makers), dlock.WithLease(chaosLease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
-		all.Go(func() {
-			defer client.Close()
-			for ctx.Err() == nil {
-				i := rand.N(len(names))
-				err := client.Locker(names[i]).Do(ctx, func(held context.Context) error {
-					n := counters[i].Load()
-					time.Sleep(rand.N(2 * time.Millisecond))
-					if held.Err() != nil {
-						return nil // lost, or all is over
-					}
-					counters[i].Store(n + 1) // what another has counted since is lost
-					counted[i].Add(1)
-					return nil
-				})
-				if err != nil && ctx.Err() == nil {
-					t.Logf("%s: %v", names[i], err)
-				}
-			}
-		})
-	}
-	progress := func(what string) {
-		t.Helper()
-		var before int64
-		for i := range counted {
-			before += counted[i].Load()
-		}
-		testservers.Until(t, "the clients go on, with "+what, func() bool {
-			var now int64
-			for i := range counted {
-				now += counted[i].Load()
-			}
-			return now >= before+20
-		})
-	}
-	progress("all servers")
+	l := startLoad(t, []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)})
+	l.progress("all servers")
 	for _, s := range servers {
 		s.Stop()
-		progress("one stopped")
+		l.progress("one stopped")
 		s.Cont()
 	}
 	for range 10 {
@@ -79,25 +109,78 @@ func TestCountingThroughFaults(t *testing.T) {
 		time.Sleep(rand.N(50 * time.Millisecond))
 		s.Cont()
 	}
-	progress("all servers, again")
+	l.progress("all servers, again")
 	lost := servers[rand.N(len(servers))]
 	lost.Kill()
-	progress("one killed")
+	l.progress("one killed")
 	time.Sleep(chaosLease + chaosLease/10) // as the documentation demands
 	lost.Restart()
-	progress("one restarted empty")
-	stop()
-	all.Wait()
+	l.progress("one restarted empty")
+	l.end(servers)
+}
 
-	for i := range names {
-		if got, want := counters[i].Load(), counted[i].Load(); got != want {
-			t.Errorf("%s: counted to %d in %d steps", names[i], got, want)
+// Each server in turn is killed, is away for two leases, and comes back empty, and then the first one again, as in a restart of all that goes by the documentation:
+// what is held all the while isn't lost, and those who count go on.
+func TestHoldsOutliveARestartOfEachServer(t *testing.T) {
+	if wiretest.Apart(t) {
+		return
+	}
+	servers := redises(t)
+	makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
+	l := startLoad(t, makers)
+	client := dlock.New(over(t, makers), dlock.WithLease(chaosLease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	defer client.Close()
+	var holds []*dlock.Hold
+	var names []string
+	for i := range 10 {
+		names = append(names, fmt.Sprint("held ", i))
+		h, err := client.Locker(names[i]).Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds = append(holds, h)
+	}
+	check := func(when string) {
+		t.Helper()
+		for i, h := range holds {
+			if h.Context().Err() != nil {
+				t.Fatalf("%s: %s is lost: %v", when, names[i], context.Cause(h.Context()))
+			}
 		}
 	}
-	for _, s := range servers {
-		testservers.Until(t, "nothing is left on any server", func() bool {
-			n, err := testservers.Do(s.Addr, "DBSIZE")
-			return err == nil && n == "0"
-		})
+	// A hold is on a server, and was renewed there: so it is known that it is there again.
+	renewedOn := func(s *testservers.Server) {
+		t.Helper()
+		for _, name := range names {
+			last := math.MaxInt
+			testservers.Until(t, name+" is renewed on each server", func() bool {
+				text, err := testservers.Do(s.Addr, "PTTL", name)
+				left, bad := strconv.Atoi(text)
+				if err != nil || bad != nil || left < 0 {
+					return false
+				}
+				renewed := left > last
+				last = left
+				return renewed
+			})
+		}
 	}
+	for i := range len(servers) + 1 {
+		s := servers[i%len(servers)]
+		renewedOn(s)
+		s.Kill()
+		l.progress("one killed")
+		time.Sleep(2 * chaosLease)
+		check(fmt.Sprintf("restart %d, while it is away", i+1))
+		s.Restart()
+		l.progress("one restarted empty")
+		renewedOn(s)
+		check(fmt.Sprintf("restart %d, when it is back", i+1))
+	}
+	for i, h := range holds {
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("%s: %v", names[i], err)
+		}
+	}
+	l.end(servers)
 }

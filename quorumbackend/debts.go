@@ -16,7 +16,7 @@ type debt struct {
 	at      *store
 	attempt string
 	lease   time.Duration
-	late    bool      // what was asked for may yet come
+	late    int       // so much of what was asked for may yet come
 	out     int       // releases that have no answer, and may yet be carried out
 	ends    time.Time // when what was asked for runs out
 	due     time.Time
@@ -42,7 +42,7 @@ const (
 )
 
 // oweLocked notes that something is to be given back.
-func (s *session) oweLocked(h *hold, at *store, late bool) {
+func (s *session) oweLocked(h *hold, at *store, late int) {
 	if w := s.lenderLocked(h); w != nil {
 		w.barred.add(at) // a release that comes late must not hit another Read
 	}
@@ -74,6 +74,19 @@ func (s *session) oweLocked(h *hold, at *store, late bool) {
 	}
 }
 
+// hurryLocked has what is owed of an attempt to a store paid now: what was late has come.
+func (s *session) hurryLocked(attempt string, at *store) {
+	for _, d := range s.debts.list {
+		if d.attempt == attempt && d.at == at {
+			d.due, d.pause = time.Now(), 0
+		}
+	}
+	select {
+	case s.debts.added <- struct{}{}:
+	default:
+	}
+}
+
 // errOwed is of a store that has given a vote to an attempt that failed, and hasn't said yet that it has it back.
 var errOwed = errors.New("said yes, and is yet to hear that it was in vain")
 
@@ -82,7 +95,7 @@ func (s *session) owed(attempt string) (failures []failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.debts.list {
-		if d.attempt == attempt && !d.late {
+		if d.attempt == attempt && d.late == 0 {
 			failures = append(failures, failure{d.at, errOwed})
 		}
 	}
@@ -172,7 +185,11 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 		d.at.silence = min(max(2*d.pause, firstPause), longestSilence)
 		d.at.resume = time.Now().Add(d.at.silence)
 	}
-	done := answered && (!d.late || res.Outcome != backend.NotHeld || !sent.Before(d.ends))
+	if err == nil && res.Outcome != backend.NotHeld {
+		d.late = max(d.late-1, 0)
+	}
+	left := err == nil && res.Outcome == backend.Left // the store has carried out more than one acquisition
+	done := answered && !left && (d.late == 0 || !sent.Before(d.ends))
 	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil && w.attempt == d.attempt && d.kind == backend.Read {
 		w.barred.remove(d.at) // nothing of that Read is on its way any more
 	}
@@ -182,6 +199,9 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	d.paying = false
 	d.pause = min(max(2*d.pause, firstPause), longestPause)
 	d.due = time.Now().Add(d.pause)
+	if left {
+		d.due = sent
+	}
 	if d.due.After(d.ends) && sent.Before(d.ends) {
 		d.due = d.ends
 	}

@@ -25,3 +25,9 @@ func RenewLate(ctx context.Context, s backend.Session, req backend.RenewRequest)
 	q.mu.Unlock()
 	return q.renew(ctx, h, req.Lease)
 }
+
+// MostMenders is how many requests at a time ask a store for what it lacks.
+const MostMenders = mostMenders
+
+// LeastSplit is for how long an attempt that was split isn't repeated, at least.
+const LeastSplit = leastSplit

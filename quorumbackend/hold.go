@@ -31,17 +31,23 @@ type hold struct {
 	dying  bool   // it is being given back
 	first  *store // which of them gave it first
 	votes  []vote
+	rounds uint32        // renewals so far, see vote.since
 	lease  time.Duration // the last
 	ends   time.Time     // when all that was asked for is over
-	barred set           // of a Write: stores that may yet release the Read under its name
+	barred set           // of a Write, and the Read under it: stores that may yet release a Read of that name
 }
 
 // A vote is what a store has said of a hold.
 type vote struct {
 	state verdict
 
-	// late says that the acquisition may yet get there, whatever the store has said since to a request that overtook it.
-	late bool
+	// refuted says that the store has lacked the hold, and that no majority of others has been seen
+	// to have it since the store has it again. Until then it counts as one that lacks it, too.
+	refuted bool
+	since   uint32 // of one that has it again: the last renewal that was sent before that was known
+
+	asking bool // it is being asked for the hold again, or is about to be
+	late   int  // so many acquisitions may yet be carried out, whatever has been said since
 
 	// doubt is the shortest lease of a request that the store hasn't answered, or zero. As it may carry that out at any time, it doesn't
 	// stand by a longer one.
@@ -56,7 +62,7 @@ const (
 	granted                 // has it
 	doubtful                // was asked, and hasn't answered
 	denied                  // another has it there; of a Write it may have a note
-	struck                  // said that it doesn't have what it was to have: never counts again
+	struck                  // said that it doesn't have what it was to have
 	freed                   // has given it back
 )
 
@@ -193,6 +199,15 @@ func (h *hold) renewedLocked(st *store, held bool, lease time.Duration) (has, st
 		v.state = struck
 		return false, false
 	}
-	v.state, v.late = granted, false
+	h.foundLocked(v)
 	return true, v.doubt == 0 || lease <= v.doubt
+}
+
+// foundLocked notes that a store has a hold.
+func (h *hold) foundLocked(v *vote) {
+	if v.state != granted { // so an acquisition has been carried out that hadn't been before
+		v.late = max(v.late-1, 0)
+		v.since = h.rounds
+	}
+	v.state = granted
 }

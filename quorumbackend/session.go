@@ -147,22 +147,23 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 		s.mu.Unlock()
 		return false, nil // it was released, or lost, meanwhile
 	}
-	voters, serial := s.inLocked(h, granted, doubtful), h.serial
+	p := s.pollLocked(h, lease)
 	req := backend.RenewRequest{Kind: h.kind, Name: h.name, Owner: h.attempt, Lease: lease}
-	h.ends = later(h.ends, time.Now().Add(lease))
-	h.lease = lease
 	s.mu.Unlock()
-	if len(voters) < s.need {
-		s.lose(h, serial)
+	if p.gone() {
+		s.lose(h, p.serial)
 		return false, nil
 	}
 	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.RenewResult, error) { return st.session.Renew(ctx, req) })
 	defer r.leave()
-	r.ask(voters...)
-	yes, no := 0, len(s.stores)-len(voters)
+	for _, st := range s.stores {
+		if p.voters.has(st) {
+			r.ask(st)
+		}
+	}
 	for r.waiting > 0 {
-		var deadline time.Time
-		if yes >= s.need || no > len(s.stores)-s.need {
+		deadline := r.last()
+		if p.yes >= s.need || p.gone() {
 			deadline = r.deadline()
 		}
 		rep, ok := r.next(deadline)
@@ -171,35 +172,33 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 		}
 		if rep.err != nil {
 			if backend.KindOf(rep.err) == backend.Unknown {
-				s.doubt(h, rep.from, serial, lease)
+				s.doubt(h, rep.from, p.serial, lease)
 			}
 			continue
 		}
-		switch has, stays := s.renewed(h, rep.from, serial, rep.res.Held, lease); {
-		case !has:
-			no++
-		case !stays:
+		has, stays := s.renewed(h, rep.from, p.serial, rep.res.Held, lease)
+		if has && !stays {
 			r.failures = append(r.failures, failure{rep.from, errShortened})
-		default:
-			yes++
 		}
+		p.count(rep.from, has, stays)
 	}
-	for _, st := range voters {
+	for _, st := range s.stores {
 		if r.out.has(st) {
-			s.doubt(h, st, serial, lease)
+			s.doubt(h, st, p.serial, lease)
 		}
 	}
 	switch {
-	case yes >= s.need:
+	case p.gone():
+		s.lose(h, p.serial)
+		return false, nil
+	case p.held():
 		if r.waiting > 0 && !r.over() {
 			r.slow()
 		}
+		s.repair(h, p)
 		return true, nil
-	case no > len(s.stores)-s.need:
-		s.lose(h, serial)
-		return false, nil
 	}
-	r.partly = yes > 0
+	r.partly = p.yes > 0
 	return false, r.failure()
 }
 
@@ -243,7 +242,7 @@ func (s *session) dropLocked(h *hold) {
 // oweAllLocked notes that a hold is to be given back wherever it or a note of it may be, or may yet come to be.
 func (s *session) oweAllLocked(h *hold) {
 	for i, v := range h.votes {
-		if v.late || v.state == granted || v.state == denied && h.noted {
+		if v.late > 0 || v.state == granted || v.state == denied && h.noted {
 			s.oweLocked(h, s.stores[i], v.late)
 		}
 	}
@@ -342,9 +341,12 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	held, first := h.count > 0, h.first
 	h.dying = true
 	req.Owner, req.Lease = h.attempt, s.stored(req.Lease, h)
-	asked := s.inLocked(h, granted, doubtful, struck)
-	if h.noted && !waits {
-		asked = append(asked, s.inLocked(h, denied)...)
+	var asked []*store
+	for i, v := range h.votes {
+		switch {
+		case v.state == granted, v.state == doubtful, v.state == struck, v.late > 0, v.state == denied && h.noted && !waits:
+			asked = append(asked, s.stores[i])
+		}
 	}
 	had = len(s.inLocked(h, freed))
 	burnt, conflicts := false, 0 // burnt: a release may yet be on its way
@@ -369,14 +371,18 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 			if rep.err != nil {
 				conflicts++ // so the hold is over
 			}
-			if v.late {
-				s.oweLocked(h, rep.from, true)
+			if v.late > 0 {
+				s.oweLocked(h, rep.from, v.late)
 				burnt = true
 			}
-			v.state, v.late = unasked, false
+			v.state, v.late = unasked, 0
 		case rep.err != nil:
 		default:
-			v.state, v.late = freed, false
+			if h.foundLocked(v); v.late > 0 || rep.res.Outcome == backend.Left {
+				s.oweLocked(h, rep.from, v.late)
+				burnt = true
+			}
+			v.state, v.late = freed, 0
 			had++
 		}
 		if rep.from == first {
@@ -400,7 +406,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		r.ask(first)
 	}
 	for ok := true; ok; {
-		var deadline time.Time
+		deadline := r.last()
 		if had >= s.need || had+len(s.in(h, granted, doubtful)) < s.need || !held {
 			deadline = patient()
 		}
@@ -497,7 +503,7 @@ func (s *session) toll(ctx context.Context, at *store, bell *hold) (again bool) 
 	if late {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.oweLocked(bell, at, true)
+		s.oweLocked(bell, at, 1)
 	}
 	return again
 }
@@ -569,11 +575,9 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 	s.mu.Unlock()
 	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) { return st.session.Look(ctx, req) })
 	defer r.leave()
-	order := s.order(req.Name)
-	r.ask(order...)
+	r.ask(s.order(req.Name)...)
 	free, has := 0, 0
 	var ends []time.Duration
-	var heldAt, freeAt set
 	for {
 		var deadline time.Time
 		if free+len(ends) >= s.need && (count == 0 || has >= s.need || has+r.waiting < s.need) {
@@ -587,22 +591,18 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 		case rep.err != nil:
 		case rep.res.Held:
 			ends = append(ends, rep.res.Remaining)
-			heldAt.add(rep.from)
 			if rep.res.Count > 0 {
 				has++
 			}
 		default:
-			freeAt.add(rep.from)
 			free++
 		}
 	}
-	// Whoever asks for it now asks one store first, and gets it if that says yes and a majority does.
-	first := slices.IndexFunc(order, func(st *store) bool { return heldAt.has(st) || freeAt.has(st) })
 	unheard := len(s.stores) - free - len(ends)
 	switch {
 	case unheard > len(s.stores)-s.need, count > 0 && has < s.need && has+unheard >= s.need:
 		return res, r.failure()
-	case free >= s.need && freeAt.has(order[first]):
+	case free >= s.need: // whoever asks for it now gets it, though one store may say no
 		return res, nil
 	}
 	if has >= s.need {

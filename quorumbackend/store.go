@@ -33,6 +33,8 @@ type store struct {
 	silence time.Duration // of one that didn't answer the last debt; guarded by the session's mutex, as is resume
 	resume  time.Time     // no debt is paid here before
 	down    atomic.Int64  // until when it is left for last, counted from began
+	repairs []repair      // what it is to be asked for again; guarded by the session's mutex, as is menders
+	menders int           // goroutines that do
 }
 
 func newStore(number int, session backend.Session, least time.Duration, began time.Time) *store {
@@ -196,6 +198,15 @@ func (r *round[Res]) deadline() time.Time {
 		return r.sent
 	}
 	return r.sent.Add(r.longest)
+}
+
+// last returns until when an answer is waited for without which there is no majority: without end, but for where another store has failed.
+// Whoever waits may have votes that keep others out.
+func (r *round[Res]) last() time.Time {
+	if len(r.failures) == 0 {
+		return time.Time{}
+	}
+	return r.sent.Add(max(grace, r.longest))
 }
 
 // longestOut returns the patience with those that are waited for, if there are any.

@@ -1,0 +1,250 @@
+package quorumbackend_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/quorumbackend"
+)
+
+// The store that is asked first keeps nobody out alone: whatever it has, the lock is had in the others.
+func TestLeftoverInTheFirstStore(t *testing.T) {
+	kinds := []backend.Kind{backend.Exclusive, backend.Write, backend.Read}
+	for _, leftover := range []time.Duration{lease, 10 * lease} {
+		for _, k := range kinds {
+			t.Run(k.String()+", "+leftover.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					stores, b := illStores()
+					a, other := open(t, b), open(t, b)
+					left := k
+					if k == backend.Read {
+						left = backend.Write
+					}
+					a.gets(a.direct(stores[0]), left, bob, leftover, true)
+					begin := time.Now()
+					for range 3 {
+						time.Sleep(time.Second) // what the others have is looked at anew
+						a.gets(a.s, k, alice, lease, true)
+						if k != backend.Read {
+							other.gets(other.s, k, bob, lease, false)
+						}
+						a.gives(a.s, k, alice, backend.Freed)
+						if k == backend.Write {
+							time.Sleep(time.Second)
+						}
+						other.gets(other.s, k, bob, lease, true)
+						other.gives(other.s, k, bob, backend.Freed)
+					}
+					if took := time.Since(begin); took > 7*time.Second {
+						t.Errorf("took %v", took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A lock is released while the store that is asked first hangs, and the session ends. When that store is back it still has the hold, and
+// nobody waits for the end of that.
+func TestReleaseWhileTheFirstStoreHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		s := b.Open()
+		a, other := tester{t, s}, open(t, b)
+		a.acquires(alice, true)
+		stores[0].hang()
+		a.releases(alice, backend.Freed)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		release := stores[0].leave()
+		a.wantHeld(stores, 1)
+		if res, err := other.s.Look(t.Context(), backend.LookRequest{Name: "n"}); err != nil || res.Held {
+			t.Errorf("Look: %+v, %v; want free", res, err)
+		}
+		other.acquires(bob, true)
+		other.releases(bob, backend.Freed)
+		release()
+		synctest.Wait()
+		a.wantHeld(stores, 0)
+	})
+}
+
+// Those who wait for a lock of which the store that is asked first has a leftover hear when it is
+// released elsewhere: none of them waits until it would look by itself.
+func TestWaitersBesideALeftover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		x := open(t, b)
+		x.gets(x.direct(stores[0]), backend.Exclusive, bob, time.Hour, true)
+		begin := time.Now()
+		const clients, turns = 4, 25
+		var all sync.WaitGroup
+		for range clients {
+			client := dlock.New(b, dlock.WithLease(lease))
+			all.Go(func() {
+				defer client.Close()
+				for range turns {
+					err := client.Locker("n").Do(t.Context(), func(context.Context) error {
+						time.Sleep(50 * time.Millisecond)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if took, inside := time.Since(begin), clients*turns*50*time.Millisecond; took > 3*inside {
+			t.Errorf("%d turns of 50 ms took %v", clients*turns, took)
+		}
+	})
+}
+
+// A writer that waits keeps new readers out, though nobody has the lock: its note is in one store only.
+func TestNoteKeepsReadersOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := illStores()
+		a, other := open(t, b), open(t, b)
+		a.gets(a.s, backend.Read, alice, lease, true)
+		write := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: bob, Lease: lease, Place: time.Minute}
+		if res, err := other.s.Acquire(t.Context(), write); err != nil || res.Acquired {
+			t.Fatal(res, err)
+		}
+		a.gives(a.s, backend.Read, alice, backend.Freed)
+		time.Sleep(time.Second)
+		a.gets(a.s, backend.Read, alice, lease, false)
+	})
+}
+
+// Of two who have a vote each neither waits with it for a store that hangs.
+func TestSplitVotesBesideAStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a, other := open(t, b), open(t, b)
+		stores[1].fail(errDown)
+		a.acquires(alice, true)
+		a.releases(alice, backend.Freed)
+		stores[1].fail(nil) // a believes it to be down, and asks the third before it
+		stores[0].hang()
+		defer stores[0].wake()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		var both sync.WaitGroup
+		for _, x := range []struct {
+			tester
+			owner string
+		}{{a, alice}, {other, bob}} {
+			both.Go(func() {
+				for n := 1; ; n++ {
+					res, err := x.s.Acquire(ctx, acquire(x.owner))
+					switch {
+					case err != nil || n > 20:
+						t.Errorf("attempt %d by %s: %+v, %v", n, x.owner, res, err)
+						return
+					case res.Acquired:
+						x.releases(x.owner, backend.Freed)
+						return
+					case res.Remaining > time.Second:
+						t.Errorf("attempt %d by %s: not again for %v", n, x.owner, res.Remaining)
+					}
+					time.Sleep(res.Remaining)
+				}
+			})
+		}
+		both.Wait()
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("both had the lock after %v", took)
+		}
+	})
+}
+
+// Where one store has failed, and another hangs, no vote is kept for longer than a moment: neither that of an attempt, nor one that a release
+// has yet to give back.
+func TestVoteBesideAFailureAndAStoreThatHangs(t *testing.T) {
+	for name, step := range map[string]func(ctx context.Context, stores []*ill, a tester) error{
+		"attempt": func(ctx context.Context, _ []*ill, a tester) error {
+			_, err := a.s.Acquire(ctx, acquire(alice))
+			return err
+		},
+		"release": func(ctx context.Context, _ []*ill, a tester) error {
+			_, err := a.s.Release(ctx, backend.ReleaseRequest{Name: "n", Owner: alice, Lease: lease})
+			return err
+		},
+		"renewal": func(ctx context.Context, _ []*ill, a tester) error {
+			_, err := a.renewOne(ctx, lease)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores, b := illStores()
+				a := open(t, b)
+				if name != "attempt" {
+					a.acquires(alice, true)
+				}
+				stores[0].hang()
+				defer stores[0].wake()
+				stores[1].fail(errors.New("connection lost"))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				begin := time.Now()
+				err := step(ctx, stores, a)
+				if a.fails(err, backend.Unknown); time.Since(begin) > 5*time.Second {
+					t.Errorf("took %v", time.Since(begin))
+				}
+				if name == "renewal" {
+					return
+				}
+				if got := stores[2].held(t); got != "" {
+					t.Errorf("the third store has it held by %s", got)
+				}
+			})
+		})
+	}
+}
+
+// Votes that were split are asked for again after a pause that differs from one to the next, and grows; wake-ups wait for that, too.
+func TestPauseAfterASplitVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a := open(t, b)
+		a.gets(a.direct(stores[1]), backend.Exclusive, bob, time.Hour, true)
+		stores[2].fail(errDown)
+		var pauses []time.Duration
+		woken := make(chan time.Time, 100)
+		sub, err := a.s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) { woken <- time.Now() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Close()
+		for range 20 {
+			begin := time.Now()
+			res := a.acquires(alice, false)
+			at := <-woken // it has heard what it gave back itself
+			if res.Remaining < quorumbackend.LeastSplit || at.Sub(begin) < quorumbackend.LeastSplit {
+				t.Errorf("not again for %v, and woken after %v; want %v or more", res.Remaining, at.Sub(begin), quorumbackend.LeastSplit)
+			}
+			pauses = append(pauses, res.Remaining)
+			time.Sleep(time.Second)
+			for len(woken) > 0 {
+				<-woken
+			}
+		}
+		same, longest := true, time.Duration(0)
+		for _, p := range pauses {
+			same, longest = same && p == pauses[0], max(longest, p)
+		}
+		if same || longest < 4*quorumbackend.LeastSplit {
+			t.Errorf("pauses %v", pauses)
+		}
+	})
+}
