@@ -159,7 +159,7 @@ func TestFaultsAreCaught(t *testing.T) {
 	if err != nil {
 		t.Fatal("the test's own program is not to be found:", err)
 	}
-	cmd := exec.Command(exe, "-test.run=^TestBroken$", "-test.count=1",
+	cmd := exec.Command(exe, "-test.run=^TestBroken(Parts)?$", "-test.count=1",
 		// Always the same sequences, and so many that chance has no say.
 		"-rapid.seed=1", "-rapid.checks=4000", "-rapid.nofailfile", "-rapid.shrinktime=100ms")
 	cmd.Env = append(os.Environ(), "CONTRACT_BROKEN=1")
@@ -172,7 +172,11 @@ func TestFaultsAreCaught(t *testing.T) {
 	}
 	var failed []string
 	for line := range strings.Lines(string(out)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: TestBroken/"); ok {
+		name, ok := strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: TestBroken/")
+		if !ok {
+			name, ok = strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: TestBrokenParts/")
+		}
+		if ok {
 			name, _, _ = strings.Cut(name, " (")
 			failed = append(failed, name)
 		}
@@ -189,6 +193,16 @@ func TestFaultsAreCaught(t *testing.T) {
 	for _, f := range lockerFaults {
 		if name := strings.ReplaceAll(f.fault+"/locker/"+f.caughtBy, " ", "_"); !slices.Contains(failed, name) {
 			t.Errorf("a store in which %q passes the case %q for Lockers", f.fault, f.caughtBy)
+		}
+	}
+	for _, f := range partFaults {
+		if name := strings.ReplaceAll(f.fault+"/"+f.caughtBy, " ", "_"); !slices.Contains(failed, name) {
+			t.Errorf("a store in which %q passes the case %q", f.fault, f.caughtBy)
+		}
+	}
+	for _, c := range partCases {
+		if !slices.ContainsFunc(partFaults, func(f storeFault) bool { return f.caughtBy == c.name }) {
+			t.Errorf("no fault shows that the case %q can fail", c.name)
 		}
 	}
 	for _, c := range slices.Concat(stepCases, kindCases) {
@@ -219,6 +233,16 @@ func TestBroken(t *testing.T) {
 				t.Run("locker", func(t *testing.T) { runCases(t, h, slices.Concat(fragileLockerCases, fragileLineCases)) })
 			}
 		})
+	}
+}
+
+// TestBrokenParts is TestBroken for stores of several parts.
+func TestBrokenParts(t *testing.T) {
+	if os.Getenv("CONTRACT_BROKEN") == "" {
+		t.Skip("run by TestFaultsAreCaught")
+	}
+	for _, f := range partFaults {
+		t.Run(f.fault, func(t *testing.T) { runParts(t, f.fault) })
 	}
 }
 
@@ -258,4 +282,5 @@ func TestWhole(t *testing.T) {
 		runKind(t, h, backend.Fair, fragileLockerCases)
 		runCases(t, h, fragileLineCases)
 	})
+	t.Run("parts", func(t *testing.T) { runParts(t, "") })
 }

@@ -120,6 +120,11 @@ type Store struct {
 	// it was not. Where the store is a server, put a proxy in between, of package faults; see the
 	// example.
 	Fragile func() (backend.Backend, Strike)
+
+	// Parts are for a store that is made of several parts and goes on without any one of them: each hangs
+	// one of these until resume is called, as a process does that is stopped. It answers nothing then,
+	// closes no connection, and may carry out later what it was asked meanwhile.
+	Parts []func() (resume func())
 }
 
 // Strike deals a blow to the nth request, from 0, of those that a backend sends from now on; a step

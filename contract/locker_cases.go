@@ -24,6 +24,7 @@ var lockerCases = slices.Concat(
 	holderCases,
 	reasonCases,
 	allCases,
+	partCases,
 )
 
 // runLocker runs the cases for Lockers: those about an exclusive lock for each kind that is one, and for readers
@@ -52,6 +53,7 @@ var storeLockerCases = pick(lockerCases,
 	"all data is lost", "a connection that breaks", "a counter guarded only by the lock", "Acquire and re-entry",
 	"several locks", "several locks, one without an answer",
 	"the holder of a lock", "the locks of a store", "AtLeast",
+	"a hold while a part hangs", "contenders while a part hangs", "a waiter while a part hangs", "a release while a part hangs",
 )
 
 // storeKindCases are those about a kind that aren't about what dlock alone does with leases and messages.

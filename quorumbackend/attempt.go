@@ -231,12 +231,12 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	return true
 }
 
-// arriveLocked ends the detour of a name that was acquired, unless it goes round a store that has refused it alone.
+// arriveLocked ends the detour of a name that was acquired, unless the store that it goes round hasn't granted it.
 func (s *session) arriveLocked(a *attempt) {
 	d, now := s.detours[a.h.name], time.Now()
 	switch {
 	case d == nil:
-	case d.first == a.first && a.refused == s.stores[home(a.h.name, len(s.stores))]:
+	case d.first == a.first && !a.yes.has(s.stores[home(a.h.name, len(s.stores))]):
 		d.splits = 0
 	default:
 		*d = detour{sure: now.Add(sureFor), until: now.Add(sureFor)}

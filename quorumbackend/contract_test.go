@@ -67,6 +67,21 @@ func TestContractWithAStoreInMemoryDown(t *testing.T) {
 	}})
 }
 
+// With any of three stores hanging the suite asks for progress, and that nothing is lost.
+func TestContractWithParts(t *testing.T) {
+	contract.Run(t, contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
+		if !strings.Contains(t.Name(), "_part_hangs") {
+			t.SkipNow()
+		}
+		stores, b := illStores()
+		store := contract.Store{Backend: func() backend.Backend { return b }, OwnersApart: true}
+		for _, s := range stores {
+			store.Parts = append(store.Parts, func() (resume func()) { s.hang(); return s.wake })
+		}
+		return store
+	}})
+}
+
 // A maker makes backends on one server. Each is as another process would have it.
 type maker func(t *testing.T) backend.Backend
 

@@ -74,19 +74,6 @@ func (s *session) oweLocked(h *hold, at *store, late int) {
 	}
 }
 
-// hurryLocked has what is owed of an attempt to a store paid now: what was late has come.
-func (s *session) hurryLocked(attempt string, at *store) {
-	for _, d := range s.debts.list {
-		if d.attempt == attempt && d.at == at {
-			d.due, d.pause = time.Now(), 0
-		}
-	}
-	select {
-	case s.debts.added <- struct{}{}:
-	default:
-	}
-}
-
 // errOwed is of a store that has given a vote to an attempt that failed, and hasn't said yet that it has it back.
 var errOwed = errors.New("said yes, and is yet to hear that it was in vain")
 
@@ -169,6 +156,7 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 		return nil
 	}
 	d.out++
+	silent := d.at.silence > 0
 	s.mu.Unlock()
 	sent := time.Now()
 	req := backend.ReleaseRequest{Kind: d.kind, Name: d.name, Owner: d.attempt, Lease: d.lease}
@@ -189,7 +177,8 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 		d.late = max(d.late-1, 0)
 	}
 	left := err == nil && res.Outcome == backend.Left // the store has carried out more than one acquisition
-	done := answered && !left && (d.late == 0 || !sent.Before(d.ends))
+	// A store that was silent may carry out all that it was asked meanwhile in any order, so its first answer isn't the last word.
+	done := answered && !left && (d.late == 0 || !sent.Before(d.ends) && !silent)
 	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil && w.attempt == d.attempt && d.kind == backend.Read {
 		w.barred.remove(d.at) // nothing of that Read is on its way any more
 	}
@@ -199,8 +188,12 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	d.paying = false
 	d.pause = min(max(2*d.pause, firstPause), longestPause)
 	d.due = time.Now().Add(d.pause)
-	if left {
+	switch {
+	case left:
 		d.due = sent
+	case answered && silent:
+		d.pause = firstPause
+		d.due = time.Now().Add(d.pause)
 	}
 	if d.due.After(d.ends) && sent.Before(d.ends) {
 		d.due = d.ends

@@ -119,7 +119,7 @@ func (s *session) mend(st *store) {
 			continue
 		}
 		v := &x.h.votes[st.number]
-		if x.h.dying || s.closed || s.lenderLocked(x.h) != nil {
+		if x.h.dying || s.closed {
 			v.asking = false
 			continue
 		}
@@ -184,8 +184,7 @@ func (s *session) mendLocked(st *store, x repair, v *vote) bool {
 	}
 	s.mu.Lock()
 	if h.serial != x.serial || h.votes == nil {
-		s.hurryLocked(req.Owner, st) // what came late is given back now
-		return answered
+		return answered // what came late is given back
 	}
 	v.asking = false
 	switch {

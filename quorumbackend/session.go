@@ -378,7 +378,7 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 			v.state, v.late = unasked, 0
 		case rep.err != nil:
 		default:
-			if h.foundLocked(v); v.late > 0 || rep.res.Outcome == backend.Left {
+			if h.foundLocked(v); v.late > 0 {
 				s.oweLocked(h, rep.from, v.late)
 				burnt = true
 			}

@@ -1,0 +1,139 @@
+package contract
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// partCases are those for a store that is made of several parts, while one of them hangs.
+var partCases = []testCase{
+	{"a hold while a part hangs", "whichever part hangs, one after the other, what is renewed isn't lost, and nobody else gets it",
+		locker(holdBesideAPart)},
+	{"contenders while a part hangs", "whichever part hangs, those who compete for a lock get it, one after the other",
+		locker(contendersBesideAPart)},
+	{"a waiter while a part hangs", "whichever part hangs, a release wakes those who wait", locker(waiterBesideAPart)},
+	{"a release while a part hangs", "whichever part hangs during a release, the next gets in, also when that part is back and the holder is gone",
+		locker(releaseBesideAPart)},
+}
+
+// eachPart does something while each of the store's parts hangs, one after the other.
+func (l *lab) eachPart(lease time.Duration, f func(name string)) {
+	l.Helper()
+	l.skipWithout(len(l.store.Parts) > 0, "Parts")
+	for i, hang := range l.store.Parts {
+		resume := hang()
+		running := true
+		l.Cleanup(func() {
+			if running {
+				resume()
+			}
+		})
+		f(fmt.Sprint("part ", i+1))
+		resume()
+		running = false
+		l.sleep(lease) // for what is renewed to be seen by all parts again
+		if l.Failed() {
+			l.FailNow()
+		}
+	}
+}
+
+// soon runs what must not wait until somebody looks by himself. In a bubble it says how long that took; else it need only end.
+func (l *lab) soon(what string, f func()) {
+	l.Helper()
+	begin := time.Now()
+	f()
+	if took, most := time.Since(begin), l.lease()/4; l.h.Virtual && took > most {
+		l.Errorf("%s: took %v; want %v at the most", what, took, most)
+	}
+}
+
+func holdBesideAPart(l *lab) {
+	lease := l.brisk()
+	p, q := l.process(dlock.WithLease(lease)), l.process(dlock.WithLease(lease))
+	h := l.acquire(p.Locker("a"))
+	l.eachPart(lease, func(name string) {
+		for range 2 {
+			l.sleep(lease)
+			if err := h.Context().Err(); err != nil {
+				l.Fatalf("%s hangs: the hold is lost: %v", name, context.Cause(h.Context()))
+			}
+			if l.tryLock(q.Locker("a")) {
+				l.Fatalf("%s hangs: another has got the lock, too", name)
+			}
+		}
+	})
+	l.noError(h.Context().Err(), "the context of the hold, when all parts are back")
+	l.release(h)
+	l.eventuallyFree("a")
+}
+
+func contendersBesideAPart(l *lab) {
+	const turns = 20
+	lease := l.brisk()
+	p, q := l.process(dlock.WithLease(lease)), l.process(dlock.WithLease(lease))
+	l.eachPart(lease, func(name string) {
+		var calls []*call
+		for _, x := range []*process{p, q} {
+			calls = append(calls, l.start("a contender, "+name, func() error {
+				for range turns {
+					if err := x.Locker(name).Do(l.ctx, func(context.Context) error { return nil }); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+		}
+		l.soon(name+" hangs: two that compete", func() {
+			for _, c := range calls {
+				c.ok()
+			}
+		})
+	})
+}
+
+func waiterBesideAPart(l *lab) {
+	lease := l.brisk()
+	p, q := l.process(dlock.WithLease(lease)), l.process(dlock.WithLease(lease))
+	l.eachPart(lease, func(name string) {
+		mine, its := p.Locker(name), q.Locker(name)
+		l.lock(mine)
+		wait := l.start("a waiter, "+name, func() error { return its.LockContext(l.ctx) })
+		wait.waits()
+		l.soon(name+" hangs: a waiter", func() {
+			l.unlock(mine)
+			wait.ok()
+		})
+		l.unlock(its)
+	})
+}
+
+func releaseBesideAPart(l *lab) {
+	q := l.process()
+	l.eachPart(0, func(name string) { // here only those that find it hanging are looked at
+		lk := q.Locker(name)
+		l.lock(lk)
+		l.soon(name+" hangs: a release, and the next", func() {
+			l.unlock(lk)
+			l.lock(lk)
+		})
+		l.unlock(lk)
+	})
+	for i, hang := range l.store.Parts {
+		name := fmt.Sprint("the holder of part ", i+1)
+		p := l.process()
+		mine, its := p.Locker(name), q.Locker(name)
+		l.lock(mine)
+		resume := hang()
+		l.unlock(mine)
+		l.noError(p.Client.Close(), "Close")
+		resume()
+		l.soon(name+" is gone: the next", func() {
+			l.lock(its)
+			l.unlock(its)
+		})
+	}
+}
