@@ -278,8 +278,9 @@ local function settle(l, grants)
     else
         local turn = l.channel .. ':' .. l.first;
         redis.call('publish', turn, '0');
-        if ('publish' ~= "publish") then -- some of Redisson's don't listen to sharded channels
-            redis.pcall("publish", turn, '0');
+        local plain = 'pub' .. 'lish';
+        if ('publish' ~= plain) then -- some of Redisson's don't listen to sharded channels
+            redis.pcall(plain, turn, '0');
         end;
     end;
 end;
