@@ -705,10 +705,10 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 		o.name, o.family = a.name, rules[a.kind].family
 	}
 	cl := &all.claim
-	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked()
+	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked(a.o.note)
 	cl.lease, cl.watched = a.o.lease, !a.o.fixed
 	if a.kind != backend.Exclusive || a.o.keeps {
-		cl.more = &more{permit: permit{many: a.o.permits, limit: a.o.limit}}
+		cl.more = &more{permit: permit{many: a.o.permits, limit: a.o.limit}, noted: a.o.noted}
 	}
 	all.hold.rest(a.party, a.kind, cl)
 	return &all.hold

@@ -92,6 +92,8 @@ type more struct {
 
 	permit // of a semaphore
 
+	noted bool // its owner string ends in a note, so that nobody joins it
+
 	kept instant // until when it stays taken, whatever its holder does; 0: for no longer than it is held
 	sent instant // when the last request was sent that was granted
 
@@ -133,7 +135,7 @@ func (cl *claim) passes(now instant) bool {
 
 // suits says whether a claim is what an acquisition asks for, its kind apart.
 func (cl *claim) suits(a *acquisition) bool {
-	return !a.o.fixed && !a.o.keeps && a.o.lease == cl.lease
+	return !a.o.fixed && !a.o.keeps && !a.o.noted && a.o.lease == cl.lease
 }
 
 // extend notes that the store granted lease to a request that was sent at that instant.

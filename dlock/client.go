@@ -146,6 +146,12 @@ func nameOf(b backend.Backend) string {
 // "HOST/PID/RANDOM".
 func (c *Client) ID() string { return c.id }
 
+// Lease returns the lease of locks that are taken without one of their own: see [WithLease].
+func (c *Client) Lease() time.Duration { return c.lease }
+
+// Closed returns a channel that is closed when the client is: see [Client.Close].
+func (c *Client) Closed() <-chan struct{} { return c.ctx.Done() }
+
 // Locker returns a Locker for the lock of that name. Each call returns a new one, and each is a
 // mutex of its own (see [Locker]). A name may be any text that isn't empty, and case matters;
 // stores may refuse some. It is checked when the Locker is used.
@@ -312,10 +318,15 @@ func (c *Client) traceLocked(tell func()) { c.tales = append(c.tales, tell) }
 func (c *Client) now() instant { return time.Since(c.epoch) }
 
 // nextOwnerLocked returns who the next outermost acquisition is, on the wire. No two are the same.
-func (c *Client) nextOwnerLocked() string {
+// Stores take an owner apart at its last colon, so a note stands before that.
+func (c *Client) nextOwnerLocked(note string) string {
 	c.number++
 	owner := make([]byte, 0, 64)
-	owner = append(append(owner, c.id...), ':')
+	owner = append(owner, c.id...)
+	if note != "" {
+		owner = append(append(owner, noteMark...), note...)
+	}
+	owner = append(owner, ':')
 	return string(strconv.AppendUint(owner, c.number, 10))
 }
 

@@ -204,10 +204,12 @@ func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		w := &watch{locker: l, woken: make(chan struct{}, 1)}
+		w := &watch{locker: l}
 		leader, err := w.look(ctx)
 		for yield(leader, l.wrap("changes", err)) && !w.endsWith(ctx, err) {
-			w.listen(ctx)
+			if w.woken == nil {
+				w.woken = l.Released(ctx)
+			}
 			leader, err = w.next(ctx, leader, err)
 		}
 	}
@@ -216,10 +218,9 @@ func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 // A watch looks who leads.
 type watch struct {
 	locker   *Locker
-	listens  bool
-	woken    chan struct{} // the lock was released
-	pause    time.Duration // until the next look
-	looks    backoff       // while nobody leads
+	woken    <-chan struct{} // the lock was released
+	pause    time.Duration   // until the next look
+	looks    backoff         // while nobody leads
 	failures backoff
 }
 
@@ -281,42 +282,6 @@ func (w *watch) wait(ctx context.Context) {
 	case <-ctx.Done():
 	case <-c.ctx.Done():
 	}
-}
-
-func (w *watch) wake() {
-	select {
-	case w.woken <- struct{}{}:
-	default:
-	}
-}
-
-// listen has the store tell of releases, until ctx ends. That it does counts as a release, so that a look is always made after it.
-func (w *watch) listen(ctx context.Context) {
-	c := w.locker.client
-	if w.listens || c.notifier == nil {
-		return
-	}
-	w.listens = true
-	req := backend.SubscribeRequest{Kind: locks.representative(), Name: w.locker.name, Watches: true, Wake: func(backend.Wakeup) { w.wake() }}
-	c.mu.Lock()
-	defer c.unlock()
-	c.backgroundLocked(func() {
-		ctx, stop := c.untilClosed(ctx)
-		defer stop()
-		var tries backoff
-		for {
-			sub, err := c.notifier.Subscribe(ctx, req)
-			if err == nil {
-				w.wake()
-				<-ctx.Done()
-				sub.Close()
-				return
-			}
-			if backend.KindOf(err) == backend.Refused || !c.pause(ctx, tries.next(firstBackoff, longestPause(c.lease))) {
-				return
-			}
-		}
-	})
 }
 
 func (e *Election) mustBeMade() *Locker {

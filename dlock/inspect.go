@@ -148,12 +148,15 @@ func (c *Client) Stats() Stats {
 // Holder is one who has a lock, as the store knows it.
 type Holder struct {
 	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of Redisson, see
-	// [Hold.HolderID]. Of permits on Redis and Valkey it is twelve bytes in hexadecimal, which stand for
+	// [Hold.HolderID], or "CLIENT note=NOTE:NUMBER". Of permits on Redis and Valkey it is twelve bytes in hexadecimal, which stand for
 	// that.
 	ID string
 
 	// Client is the id of its client: see [WithClientID]. Empty if ID doesn't say.
 	Client string
+
+	// Note is what the holder says of itself: see [HolderNote]. Empty if it says nothing.
+	Note string
 
 	Kind      backend.Kind  // Exclusive for all three ways to a plain lock
 	Count     int           // how often it holds the lock, or how many permits it has
@@ -210,18 +213,33 @@ func inspect(s backend.Session, ctx context.Context, req backend.InspectRequest)
 func newLockInfo(i backend.Inspection) LockInfo {
 	info := LockInfo{Name: i.Name, Kind: i.Kind, More: i.More, Line: i.Line, Limit: i.Limit}
 	for _, h := range i.Holders {
-		info.Holders = append(info.Holders, Holder{h.Owner, clientOf(h.Owner), h.Kind, h.Count, h.Remaining, h.Kept})
+		client, note := partsOf(h.Owner)
+		info.Holders = append(info.Holders, Holder{
+			ID: h.Owner, Client: client, Note: note,
+			Kind: h.Kind, Count: h.Count, Remaining: h.Remaining, Kept: h.Kept,
+		})
 	}
 	return info
 }
 
-// clientOf returns the id of the client that an owner is of, or nothing.
-func clientOf(owner string) string {
+// noteMark stands between a client's id and its note.
+const noteMark = " note="
+
+// partsOf returns the id of the client that an owner is of, and its note; nothing if it isn't
+// "CLIENT:NUMBER" or "CLIENT note=NOTE:NUMBER".
+func partsOf(owner string) (client, note string) {
 	i := strings.LastIndexByte(owner, ':')
-	if i < 0 || strings.Trim(owner[i+1:], "0123456789") != "" {
-		return ""
+	if i < 0 {
+		return "", ""
 	}
-	return owner[:i]
+	if strings.Trim(owner[i+1:], "0123456789") != "" {
+		return "", ""
+	}
+	client = owner[:i]
+	if m := strings.LastIndex(client, noteMark); m >= 0 && isNote(client[m+len(noteMark):]) {
+		return client[:m], client[m+len(noteMark):]
+	}
+	return client, ""
 }
 
 // Locks asks the store for its locks whose names begin with prefix, in any order, in pages. One that is held all the while is among them; others may be. It ends with

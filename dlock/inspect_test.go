@@ -39,7 +39,7 @@ func TestHoldsAndWaits(t *testing.T) {
 		var got []string
 		for _, h := range c.Holds() {
 			got = append(got, fmt.Sprint(h.Name, " ", h.Kind, " ", h.Since.Sub(begin), " ", h.Until.Sub(begin), " ", h.Renewed, " ", h.Lease, " ", h.Count, " ", h.Permits, " ", h.Token > 0))
-			if clientOf(h.HolderID) != "me" {
+			if client, _ := partsOf(h.HolderID); client != "me" {
 				t.Errorf("HolderID = %q", h.HolderID)
 			}
 		}
@@ -87,7 +87,9 @@ func TestHolders(t *testing.T) {
 		c.Locker("x").Lock()
 		h, err := other.FairLocker("x").Holder(ctx)
 		must(t, err)
-		if want := (Holder{h.ID, "a:b", backend.Exclusive, 1, DefaultLease, false}); h != want || h.ID == "" {
+		if want := (Holder{
+			ID: h.ID, Client: "a:b", Kind: backend.Exclusive, Count: 1, Remaining: DefaultLease,
+		}); h != want || h.ID == "" {
 			t.Errorf("Holder = %+v, want %+v", h, want)
 		}
 		if _, err := other.Semaphore("x", 1).Holders(ctx); !errors.Is(err, ErrConflict) {
@@ -142,10 +144,13 @@ func TestForceReleaseOfPermits(t *testing.T) {
 	})
 }
 
-func TestClientOf(t *testing.T) {
-	for owner, want := range map[string]string{"a:1": "a", "a:b:12": "a:b", "a": "", "a:": "a", "0123abcd": "", "a:x": ""} {
-		if got := clientOf(owner); got != want {
-			t.Errorf("clientOf(%q) = %q, want %q", owner, got, want)
+func TestPartsOf(t *testing.T) {
+	for owner, want := range map[string][2]string{
+		"a:1": {"a"}, "a:b:12": {"a:b"}, "a": {}, "a:": {"a"}, "0123abcd": {}, "a:x": {},
+		"a note=b:1": {"a", "b"}, "a note=b note=c:1": {"a note=b", "c"}, "a note=b c:1": {"a note=b c"},
+	} {
+		if client, note := partsOf(owner); client != want[0] || note != want[1] {
+			t.Errorf("partsOf(%q) = %q, %q, want %q", owner, client, note, want)
 		}
 	}
 }

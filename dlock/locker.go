@@ -369,6 +369,9 @@ func (l *Locker) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 	if err == nil && o.keeps {
 		err = l.keeps()
 	}
+	if err == nil && o.noted && !rules[l.kind].shared {
+		err = fmt.Errorf("a %v lock's holder has no note: %w", l.kind, errors.ErrUnsupported)
+	}
 	if err != nil {
 		err = optionError{err}
 	}

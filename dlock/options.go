@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 )
 
@@ -109,6 +110,8 @@ type acquireOptions struct {
 	endless bool // the call can't say that its wait is over: there is none
 	atLeast time.Duration
 	keeps   bool // atLeast was given
+	note    string
+	noted   bool // the note was given
 
 	permits, limit int // of a semaphore
 }
@@ -168,6 +171,44 @@ func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
 }
 
+// HolderNote has the store know this hold by an id with a note, for everybody who looks: see
+// [Holder.Note]. It is for the reading side of an [RWLocker], whose holders are then a list of who is
+// there and what each says of itself. Such a hold is always asked of the store, and other readers
+// of this client don't share it. A re-entry, and a read under a write of the same party, keep the
+// id that is there.
+//
+// A note has 1 to 512 bytes, of letters, digits and -._~%&=+, which is what
+// [net/url.Values.Encode] returns; anything else is an error of the call, and so is a note for
+// another side or kind, which wraps [errors.ErrUnsupported]. The default is no note.
+func HolderNote(note string) AcquireOption {
+	return func(o *acquireOptions) { o.note, o.noted = note, true }
+}
+
+// maxNote keeps ids of holders short enough for every store.
+const maxNote = 512
+
+// checkNote says what is wrong with a note, if anything.
+func checkNote(note string) error {
+	switch {
+	case note == "":
+		return errors.New("the holder's note is empty")
+	case len(note) > maxNote:
+		return fmt.Errorf("the holder's note has %d bytes, more than %d", len(note), maxNote)
+	case !isNote(note):
+		return fmt.Errorf("the holder's note %q has more than letters, digits and -._~%%&=+", note)
+	}
+	return nil
+}
+
+// isNote says whether a text has only characters that a note may have. A colon isn't among them: it
+// is what an id is taken apart by.
+func isNote(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
+			strings.ContainsRune("-._~%&=+", r))
+	})
+}
+
 // options applies opts to what the call does by default, and checks the outcome.
 func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
 	if len(opts) > 0 {
@@ -193,6 +234,11 @@ func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 		o.atLeast = (o.atLeast + time.Millisecond - 1).Truncate(time.Millisecond)
 		if o.fixed {
 			o.lease = max(o.lease, o.atLeast)
+		}
+	}
+	if o.noted {
+		if err := checkNote(o.note); err != nil {
+			return o, err
 		}
 	}
 	if o.endless {

@@ -240,7 +240,7 @@ func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
 	cl := h.claim
 	under := cl.retain()
 	c.restLocked(o, h)
-	if under == nil && cl.watched {
+	if under == nil && cl.watched && !cl.more.noted {
 		o.reading.young = cl
 		c.admitReadersLocked(o, cl)
 	}
