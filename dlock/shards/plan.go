@@ -1,0 +1,181 @@
+package shards
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"slices"
+	"strconv"
+)
+
+// Numbered returns the names of n shards, "0", "1" and so on. Members that have different numbers
+// of them, in a deploy, agree on all that each knows.
+func Numbered(n int) []string {
+	names := make([]string, max(n, 0))
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	return names
+}
+
+// Of returns the shard of Numbered(n) that a key belongs to: for tenants, users or other keys that
+// come and go, of which each is one shard's for as long as n stays. It returns "" if n isn't
+// positive.
+func Of(key string, n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.FormatUint(score(hash([]string{key})[0], 0)%uint64(n), 10)
+}
+
+// newList returns what a member says of its shards, which are sorted and differ.
+func newList(names []string) list {
+	numbered := slices.Sorted(slices.Values(Numbered(len(names))))
+	if len(names) > 0 && slices.Equal(names, numbered) {
+		return list{numbered: len(names), digest: strconv.Itoa(algorithm)}
+	}
+	h := sha256.New()
+	h.Write([]byte{algorithm})
+	for _, name := range names {
+		h.Write(binary.AppendUvarint(nil, uint64(len(name))))
+		h.Write([]byte(name))
+	}
+	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
+}
+
+// knows says whether a member with list l surely knows a shard that one with another list computed.
+func (l list) knows(shard string, other list) bool {
+	if l.digest != other.digest || l.numbered == 0 {
+		return l.digest == other.digest
+	}
+	i, err := strconv.Atoi(shard)
+	return err == nil && i < l.numbered
+}
+
+// wanted returns who is to run each shard while these seats are taken, as a member with this list
+// sees it: the owner of the shard's seat or, where that may not know the shard, a deputy who does.
+// Members whose lists agree come to the same result.
+func wanted(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
+	all := make(map[string]*member, len(names))
+	if len(seats) == 0 {
+		return all
+	}
+	sitting := map[int]*member{}
+	longest := mine
+	for _, seat := range seats {
+		m := taken[seat]
+		if m == nil {
+			continue // somebody has just left; nobody has what is its
+		}
+		sitting[seat] = m
+		if m.list.digest == mine.digest && m.list.numbered > longest.numbered {
+			longest = m.list
+		}
+	}
+	if longest != mine { // all compute with the longest
+		names = slices.Sorted(slices.Values(Numbered(longest.numbered)))
+	}
+	owners := make([]*member, len(names))
+	for i, seat := range assign(names, seats) {
+		owners[i] = sitting[seat]
+	}
+	bound(names, owners, sitting)
+	for i, shard := range names {
+		if m := owners[i]; m != nil && !m.list.knows(shard, mine) {
+			owners[i] = deputy(shard, mine, sitting)
+		}
+		all[shard] = owners[i]
+	}
+	return all
+}
+
+// A memo remembers what wanted has returned last: members look often, and see much the same.
+type memo struct {
+	names  []string
+	mine   list
+	seats  []int
+	taken  map[int]*member
+	owners map[string]*member
+}
+
+func (m *memo) of(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
+	alike := func(a, b *member) bool {
+		return a == b || a != nil && b != nil && a.run == b.run && a.list == b.list &&
+			a.most == b.most && a.address == b.address && len(a.seats) == len(b.seats)
+	}
+	same := m.owners != nil && mine == m.mine && slices.Equal(seats, m.seats) &&
+		slices.Equal(names, m.names)
+	for _, seat := range seats {
+		same = same && alike(taken[seat], m.taken[seat])
+	}
+	if !same {
+		*m = memo{names, mine, slices.Clone(seats), taken, wanted(names, mine, seats, taken)}
+	}
+	return m.owners
+}
+
+// bound takes shards from members that have more than they take, and deals them to those that have
+// least, of which nobody gets more than it takes. Those that are left have no member.
+func bound(shards []string, members []*member, taken map[int]*member) {
+	load := map[*member]int{}
+	var all []*member
+	for _, m := range taken {
+		if _, seen := load[m]; !seen {
+			load[m] = 0
+			all = append(all, m)
+		}
+	}
+	if !slices.ContainsFunc(all, func(m *member) bool { return m.most > 0 }) {
+		return
+	}
+	slices.SortFunc(all, func(a, b *member) int { return cmp.Compare(a.run, b.run) })
+	hashes := hash(shards)
+	order := make([]int, len(shards))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(score(hashes[a], 0), score(hashes[b], 0)), a-b)
+	})
+	var spare []int
+	for _, i := range order {
+		m := members[i]
+		if m == nil {
+			continue
+		}
+		if m.most > 0 && load[m] == m.most {
+			members[i] = nil
+			spare = append(spare, i)
+			continue
+		}
+		load[m]++
+	}
+	for _, i := range spare {
+		var least *member
+		for _, m := range all {
+			if (m.most == 0 || load[m] < m.most) &&
+				(least == nil || load[m]*len(least.seats) < load[least]*len(m.seats)) {
+				least = m
+			}
+		}
+		if least == nil {
+			return
+		}
+		members[i] = least
+		load[least]++
+	}
+}
+
+// deputy returns who runs a shard that its owner doesn't know: of those that do, the one with the
+// highest score, or nil.
+func deputy(shard string, mine list, taken map[int]*member) (best *member) {
+	h := hash([]string{shard})[0]
+	var highest uint64
+	for seat, m := range taken { // each score differs
+		if sc := score(h, seat); m.list.knows(shard, mine) && (best == nil || sc > highest) {
+			best, highest = m, sc
+		}
+	}
+	return best
+}

@@ -1,0 +1,269 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A Shard is one that this member runs now.
+type Shard struct {
+	name      string
+	token     uint64
+	finishing *runContext
+}
+
+// Name returns the shard's name.
+func (s *Shard) Name() string { return s.name }
+
+// Token returns the number of this run, which is larger than that of any run of the shard before,
+// by whichever member. A resource that refuses smaller numbers than the largest it has seen is safe
+// from a member that was paused for longer than its lease: see [dlock.Hold.Token].
+func (s *Shard) Token() uint64 { return s.token }
+
+// Finishing returns a context for what was begun and is to be finished once the context of the run
+// has ended. It ends later by the grace, with cause [ErrOverdue], or with a [*dlock.Loss] when the
+// shard is lost: see [Grace].
+func (s *Shard) Finishing() context.Context { return s.finishing }
+
+// Times between attempts.
+const (
+	restartPause = time.Second // before a run that has returned early is started again
+	firstPause   = 50 * time.Millisecond
+	longestPause = 5 * time.Second
+)
+
+// A run is what a member does about one shard that it wants, from when it begins to want it until
+// it has given it back. Each is one goroutine, and one more while fn runs.
+type run struct {
+	set    *Set
+	shard  string
+	values context.Context // Run's
+	wanted context.Context // ends when the shard is no longer wanted, with the cause
+	drop   context.CancelCauseFunc
+	lock   *dlock.Locker
+	fn     func(context.Context, *Shard) error
+	starts chan struct{} // has room for an attempt
+	since  time.Time     // since when it waits for the lock
+
+	info     ShardInfo // guarded by Set.mu
+	panicked func(any)
+}
+
+// loop runs the shard for as long as it is wanted.
+func (r *run) loop() {
+	pause := firstPause
+	for r.wanted.Err() == nil {
+		began, err := r.once()
+		switch {
+		case began && err == nil:
+			r.wait(restartPause)
+			pause = firstPause
+		case began:
+			r.set.log.Warn("shards: a run has returned early and is started again",
+				"set", r.set.name, "shard", r.shard, "err", err)
+			r.wait(restartPause)
+			pause = firstPause
+		case errors.Is(err, dlock.ErrClosed):
+			return
+		case errors.Is(err, dlock.ErrNotAcquired):
+		case r.wanted.Err() == nil:
+			r.report(err, pause)
+			r.wait(pause)
+			pause = min(2*pause, longestPause)
+		}
+	}
+}
+
+// report notes, and once the pauses have become long logs, why a shard can't be had.
+func (r *run) report(err error, pause time.Duration) {
+	r.set.mu.Lock()
+	r.info.Err = err
+	r.set.mu.Unlock()
+	if pause >= time.Second {
+		r.set.log.Warn("shards: a shard can't be acquired yet",
+			"set", r.set.name, "shard", r.shard, "err", err)
+	}
+}
+
+// wait waits while the shard is wanted.
+func (r *run) wait(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.wanted.Done():
+	}
+}
+
+// enter notes what becomes of the shard.
+func (r *run) enter(s State) {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.info.State, r.info.Since = s, time.Now()
+}
+
+// once acquires the shard's lock, runs fn, and gives the lock back. It says whether fn ran, and what
+// it returned if it returned early; else why the lock wasn't had.
+func (r *run) once() (began bool, err error) {
+	select { // a try comes first, since a wait may be long
+	case r.starts <- struct{}{}:
+	case <-r.wanted.Done():
+		return false, r.wanted.Err()
+	}
+	began, err = r.attempt(func() { <-r.starts }, dlock.Wait(0))
+	if !began && errors.Is(err, dlock.ErrHeld) && r.wanted.Err() == nil {
+		return r.attempt(func() {}, dlock.Wait(r.set.client.Lease()/3))
+	}
+	return began, err
+}
+
+// attempt is once with a bound on how long it waits; tried is called when that is over.
+func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err error) {
+	// The context of a hold ends with that of its acquisition. So what is to end the wait alone is
+	// taken away as soon as the lock is had. It has no owner: two members in one process that have
+	// the same one would not exclude each other.
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	unwanted := context.AfterFunc(r.wanted, cancel)
+	late := time.AfterFunc(r.set.client.Lease(), cancel) // a store's client may have no time-out
+	err = r.lock.Do(ctx, func(held context.Context) error {
+		tried()
+		tried = func() {}
+		late.Stop()
+		if !unwanted() {
+			return nil // it has just ended, or is about to
+		}
+		began = true
+		return r.call(held)
+	}, bound)
+	tried()
+	late.Stop()
+	unwanted()
+	if early, ok := errors.AsType[*returned](err); ok {
+		return began, early.err
+	}
+	if began && err != nil && !errors.Is(err, dlock.ErrLost) && !errors.Is(err, dlock.ErrClosed) {
+		r.set.log.Warn("shards: it isn't certain that a shard was given back",
+			"set", r.set.name, "shard", r.shard, "err", err)
+	}
+	if began {
+		err = nil
+	}
+	return began, err
+}
+
+// A returned is the error of a run that wasn't told to return.
+type returned struct{ err error }
+
+func (r *returned) Error() string { return r.err.Error() }
+
+// call runs fn in a goroutine of its own, so that one that ends its goroutine has just returned.
+func (r *run) call(held context.Context) error {
+	token, _ := dlock.Token(held)
+	ctx := newRunContext(held, r.values)
+	finishing := newRunContext(held, r.values)
+	defer ctx.stop(nil)
+	defer finishing.stop(nil)
+	s := &Shard{name: r.shard, token: token, finishing: finishing}
+
+	began := time.Now()
+	r.set.mu.Lock()
+	r.info.State, r.info.Since, r.info.Token, r.info.Err = Running, began, token, nil
+	r.set.mu.Unlock()
+	if t := r.set.trace.Start; t != nil {
+		t(RunStart{Set: r.set.name, Shard: r.shard, Token: token, Waited: began.Sub(r.since)})
+	}
+
+	done := make(chan struct{})
+	var err error
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				r.set.log.Error("shards: a run has panicked",
+					"set", r.set.name, "shard", r.shard, "panic", p, "stack", string(debug.Stack()))
+				r.panicked(p)
+			}
+		}()
+		err = r.fn(ctx, s)
+	}()
+	told, overdue := r.finish(ctx, finishing, done)
+	r.since = time.Now()
+
+	cause := context.Cause(ctx)
+	if t := r.set.trace.End; t != nil {
+		end := RunEnd{
+			Set: r.set.name, Shard: r.shard, Token: token, Ran: r.since.Sub(began),
+			Overdue: overdue, Cause: cause, Err: err,
+		}
+		if !told.IsZero() {
+			end.Finished = r.since.Sub(told)
+		}
+		t(end)
+	}
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.info.Err, r.info.Since, r.info.Token = err, r.since, 0
+	r.info.State = Waiting
+	if cause != nil {
+		return nil
+	}
+	r.info.State = Failing
+	if err == nil {
+		return nil
+	}
+	return &returned{err}
+}
+
+// finish waits until a run has returned, and tells it to when that is due. It returns when it did.
+func (r *run) finish(ctx, finishing *runContext, done <-chan struct{}) (told time.Time, overdue bool) {
+	select {
+	case <-done:
+		return time.Time{}, false
+	case <-r.wanted.Done():
+		ctx.stop(context.Cause(r.wanted))
+	case <-ctx.Done(): // it is lost, or the client is closed
+	}
+	told = time.Now()
+	r.enter(Finishing)
+	grace := time.NewTimer(r.set.grace)
+	defer grace.Stop()
+	select {
+	case <-done:
+		return told, false
+	case <-grace.C:
+	}
+	r.enter(Overdue)
+	finishing.stop(ErrOverdue)
+	r.set.log.Error("shards: a run goes on though it was told to return, and keeps its shard",
+		"set", r.set.name, "shard", r.shard, "grace", r.set.grace)
+	<-done
+	return told, true
+}
+
+// A panicking is the first panic of a run of a set.
+type panicking struct {
+	value atomic.Pointer[any]
+	done  chan struct{} // closed when there is one
+}
+
+func newPanicking() *panicking { return &panicking{done: make(chan struct{})} }
+
+func (p *panicking) add(v any) {
+	if p.value.CompareAndSwap(nil, &v) {
+		close(p.done)
+	}
+}
+
+// again panics with what a run has panicked with, if one has.
+func (p *panicking) again() {
+	if v := p.value.Load(); v != nil {
+		panic(fmt.Sprintf("shards: a run has panicked: %v", *v))
+	}
+}

@@ -1,0 +1,321 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// Causes with which the contexts of a run end, besides that of Run's own context, a [*dlock.Loss]
+// and [dlock.ErrClosed].
+var (
+	// ErrMoved says that the shard is another member's from now on.
+	ErrMoved = errors.New("the shard is another member's")
+
+	// ErrOverdue says that the run has gone on for longer than its grace: see [Grace].
+	ErrOverdue = errors.New("the run is overdue")
+)
+
+// Defaults of the options.
+const (
+	DefaultGrace  = 15 * time.Second
+	DefaultStarts = 256
+)
+
+// Option changes a [Set]. What is wrong with one is an error of [Set.Run].
+type Option func(*Set)
+
+// Grace sets for how long [Shard.Finishing] outlasts the context of a run. A run that hasn't
+// returned by then is logged as overdue. It keeps the shard, since taking it would be two at once:
+// end the process if it hangs. The default is [DefaultGrace].
+func Grace(d time.Duration) Option { return func(s *Set) { s.grace = d } }
+
+// Settle sets for how long a newcomer waits for a seat that somebody leaves, before others make
+// room for it. It should be longer than a deploy takes from the start of a new replica to the end
+// of the old one. The default is two thirds of the client's lease.
+func Settle(d time.Duration) Option { return func(s *Set) { s.settle = d } }
+
+// Weight sets how many parts this member takes where others take one: see [Set.SetWeight]. The
+// default is 1.
+func Weight(n int) Option { return func(s *Set) { s.weight = n } }
+
+// Cap sets how many shards this member has at most, so that those that are left after a failure
+// aren't overwhelmed. Shards for which nobody has room stay free, and are logged. The default, and
+// 0, is any number.
+func Cap(n int) Option { return func(s *Set) { s.most = n } }
+
+// Address sets what [Set.Owner] and [Set.Members] say of where this member is to be reached: at
+// most 100 bytes. The default is empty.
+func Address(text string) Option { return func(s *Set) { s.address = text } }
+
+// Starts sets how many shards this member tries to acquire at once. The default is [DefaultStarts].
+func Starts(n int) Option { return func(s *Set) { s.starts = n } }
+
+// WithLogger sets where is logged what no call can return. The default is [slog.Default].
+func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
+
+// WithTrace has functions called as things happen: see [Trace].
+func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
+
+// A Set is one member's part in some work that is divided: see [New]. It is safe for concurrent
+// use, and must not be copied.
+type Set struct {
+	client  *dlock.Client
+	name    string
+	grace   time.Duration
+	settle  time.Duration
+	most    int
+	address string
+	starts  int
+	log     *slog.Logger
+	trace   Trace
+	joined  chan struct{}
+	once    sync.Once // closes it
+
+	mu      sync.Mutex
+	weight  int
+	names   []string // sorted, each once
+	list    list
+	wrong   error // with the list
+	running bool  // Run is
+	changed chan struct{}
+	runs    map[string]*run
+	owners  map[string]*member // by the members seen last
+}
+
+// New returns this process's part in the work of that name. The list has the names of all shards,
+// in any order; a name may be any text that isn't empty. Making a Set is cheap, and does no I/O.
+//
+// Members should have the same list. While they don't, in a deploy say, each shard that is in
+// anybody's list is run by a member that knows it, and loads may be uneven. Lists of [Numbered]
+// need no more agreement than that.
+func New(client *dlock.Client, name string, list []string, opts ...Option) *Set {
+	s := &Set{
+		client: client, name: name, grace: DefaultGrace, weight: 1, starts: DefaultStarts,
+		joined: make(chan struct{}), changed: make(chan struct{}, 1), runs: map[string]*run{},
+	}
+	s.SetList(list)
+	for _, opt := range opts {
+		opt(s)
+	}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	return s
+}
+
+// SetList replaces the list of shards, also while Run goes on: those that are new are started by
+// whoever has their seats, and the runs of those that are gone end with cause [ErrMoved]. A list
+// with an empty or doubled name isn't taken: Run returns that as an error, or, while it goes on,
+// logs it and stays with the list before.
+func (s *Set) SetList(names []string) {
+	names = slices.Sorted(slices.Values(names))
+	err := checkList(names)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && s.running {
+		s.log.Error("shards: the list isn't taken", "set", s.name, "err", err)
+		return
+	}
+	s.names, s.list, s.wrong = names, newList(names), err
+	s.wake()
+}
+
+// SetWeight has this member take n parts where others take one, also while Run goes on. 0 drains
+// it: it stays a member, and hands everything over. Less counts as 0, more than 32 as 32.
+func (s *Set) SetWeight(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.weight = min(max(n, 0), mostWeight)
+	s.wake()
+}
+
+// mostWeight keeps notes short.
+const mostWeight = 32
+
+// wake has Run look.
+func (s *Set) wake() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Joined returns a channel that is closed once this process is a member: the store has answered, and
+// all others see it. This is readiness. That it has shards isn't: in a deploy a newcomer has none
+// until an old replica leaves, which waits for the newcomer to be ready.
+func (s *Set) Joined() <-chan struct{} { return s.joined }
+
+// ShardInfo is what is known of a shard.
+type ShardInfo struct {
+	Name  string
+	State State
+	Owner string    // the id of the client that has it; empty if nobody has
+	Token uint64    // see [Shard.Token]; 0 if it isn't known
+	Since time.Time // when the state began; zero if it isn't known
+	Err   error     // of the last run or attempt; nil if there was none
+}
+
+// State is what becomes of a shard.
+type State string
+
+// The states of a shard.
+const (
+	Free      State = "free"      // nobody has it; as Table says
+	Held      State = "held"      // somebody has it; as Table says
+	Waiting   State = "waiting"   // for its lock; this and the others are as Mine says
+	Running   State = "running"   // fn runs
+	Finishing State = "finishing" // fn has been told to return
+	Overdue   State = "overdue"   // and hasn't, in its grace
+	Failing   State = "failing"   // fn has returned early, and is started again soon
+)
+
+// Mine returns what this member runs or waits for, by name. It asks nobody.
+func (s *Set) Mine() []ShardInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]ShardInfo, 0, len(s.runs))
+	for _, r := range s.runs {
+		info := r.info
+		if info.State != Waiting {
+			info.Owner = s.client.ID()
+		}
+		all = append(all, info)
+	}
+	slices.SortFunc(all, func(a, b ShardInfo) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Member is one who takes part, as it says itself.
+type Member struct {
+	Client  string // its client's id: see [dlock.WithClientID]
+	Run     string // tells it apart from other members of that client
+	Address string // see [Address]
+	State   string // "waiting" for a seat, "young", "seated" or "leaving"
+	Seats   []int
+	Weight  int
+	Cap     int           // see [Cap]; 0: any number
+	List    string        // those with another list have another text
+	Left    time.Duration // until it counts as gone, unless it renews
+}
+
+func (m *member) public() Member {
+	state := map[state]string{waits: "waiting", young: "young", seated: "seated", leaving: "leaving"}
+	list := m.list.digest
+	if m.list.numbered > 0 {
+		list = fmt.Sprintf("numbered %d", m.list.numbered)
+	}
+	return Member{
+		Client: m.client, Run: m.run, Address: m.address, State: state[m.state],
+		Seats: slices.Clone(m.seats), Weight: m.weight, Cap: m.most, List: list, Left: m.left,
+	}
+}
+
+// Owner returns whose a shard is, by the members that were last seen, and whether it is anybody's:
+// for routing. It is a hint, since the shard may be on its way. It asks nobody, and knows nothing
+// before Run has joined.
+func (s *Set) Owner(shard string) (Member, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.owners[shard]; m != nil {
+		return m.public(), true
+	}
+	return Member{}, false
+}
+
+// Members asks the store who takes part, in one round trip. It needs no Run. Errors are those of
+// [dlock.Client.Inspect].
+func (s *Set) Members(ctx context.Context) ([]Member, error) {
+	info, err := s.client.Inspect(ctx, s.lockName())
+	if err != nil {
+		return nil, err
+	}
+	var all []Member
+	for _, m := range newView(info.Holders).members {
+		all = append(all, m.public())
+	}
+	return all, nil
+}
+
+// Table asks the store who has each shard, with one round trip for each: for people. It needs no
+// Run. It ends with the first error, which is one of [dlock.Client.Inspect].
+func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
+	return func(yield func(ShardInfo, error) bool) {
+		s.mu.Lock()
+		names := s.names
+		s.mu.Unlock()
+		for _, name := range names {
+			info, err := s.client.Inspect(ctx, s.shardLock(name))
+			if err != nil {
+				yield(ShardInfo{}, err)
+				return
+			}
+			shard := ShardInfo{Name: name, State: Free}
+			if len(info.Holders) > 0 {
+				shard.State, shard.Owner = Held, info.Holders[0].Client
+			}
+			if !yield(shard, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (s *Set) lockName() string { return "shards:" + setNames.Replace(s.name) }
+
+func (s *Set) shardLock(shard string) string {
+	return s.lockName() + "@" + shardNames.Replace(shard)
+}
+
+var (
+	setNames   = strings.NewReplacer("%", "%25", "@", "%40", "!", "%21")
+	shardNames = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+)
+
+// check says what is wrong with what New was given.
+func (s *Set) check() error {
+	switch {
+	case s.name == "":
+		return errors.New("the name is empty")
+	case strings.ContainsAny(s.name, "{}"):
+		return errors.New("the name has braces, which would put all shards on one server of a cluster")
+	case s.wrong != nil:
+		return s.wrong
+	case s.grace < 0, s.settle < 0:
+		return errors.New("the grace or the settling time is negative")
+	case s.weight < 0, s.weight > mostWeight:
+		return fmt.Errorf("the weight %d isn't between 0 and %d", s.weight, mostWeight)
+	case s.most < 0:
+		return fmt.Errorf("the cap %d is negative", s.most)
+	case s.starts < 1:
+		return fmt.Errorf("%d starts at once are less than 1", s.starts)
+	case len(s.address) > mostAddress:
+		return fmt.Errorf("the address has %d bytes, more than %d", len(s.address), mostAddress)
+	}
+	return nil
+}
+
+const mostAddress = 100
+
+func checkList(sorted []string) error {
+	switch {
+	case len(sorted) > mostShards:
+		return fmt.Errorf("the list has %d shards, more than %d", len(sorted), mostShards)
+	case len(sorted) > 0 && sorted[0] == "":
+		return errors.New("the list has a shard with an empty name")
+	}
+	for i := range len(sorted) - 1 {
+		if sorted[i] == sorted[i+1] {
+			return fmt.Errorf("the list has %q twice", sorted[i])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package shards
+
+import "time"
+
+// Trace has functions that are called as things happen to a member. Each may be nil. They are called
+// by the goroutines that do the work, so they must return soon.
+type Trace struct {
+	// Start is called as a run begins.
+	Start func(RunStart)
+
+	// End is called when a run has returned, before the shard is given back.
+	End func(RunEnd)
+
+	// Change is called when the members, or what they want, have changed.
+	Change func(Change)
+}
+
+// RunStart is the beginning of a run.
+type RunStart struct {
+	Set, Shard string
+	Token      uint64
+	Waited     time.Duration // since the member wanted the shard
+}
+
+// RunEnd is the end of a run.
+type RunEnd struct {
+	Set, Shard string
+	Token      uint64
+	Ran        time.Duration
+	Finished   time.Duration // since it was told to return; 0 if it wasn't
+	Overdue    bool
+	Cause      error // why it was told to return, as [context.Cause] of its context; nil if it wasn't
+	Err        error // what it returned
+}
+
+// Change is what a member has seen of all.
+type Change struct {
+	Set     string
+	Members int
+	Seats   int
+	Mine    int  // shards that it wants
+	Lists   int  // more than 1: members disagree on what there is to do
+	Free    int  // shards for which nobody has room
+	Frozen  bool // somebody holds the lock of the members for writing, so that none can change
+}
