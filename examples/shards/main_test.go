@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"testing"
+	"testing/synctest"
+
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/membackend"
+)
+
+// asProgram makes the test binary be the program.
+const asProgram = "SHARDS_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// want is what the program says, wherever the locks are.
+const want = `three replicas have started: 3 have 8 shards each
+one is killed, and its lease is over: 2 have 12 shards each
+another has started: 3 have 8 shards each
+one is deployed anew: 3 have 8 shards each
+`
+
+func TestMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		store := membackend.New()
+		err := play(t.Context(), &out, store, func(name string) (*replica, error) {
+			return played(store, name), nil
+		})
+		if err != nil || out.String() != want {
+			t.Errorf("%v\n%s", err, &out)
+		}
+	})
+}
+
+// Replicas that are processes, of which one is killed.
+func TestRedis(t *testing.T) {
+	server := testservers.Redis(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || string(out) != want {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
