@@ -147,9 +147,9 @@ func (c *Client) Stats() Stats {
 
 // Holder is one who has a lock, as the store knows it.
 type Holder struct {
-	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of Redisson, see
-	// [Hold.HolderID], or "CLIENT note=NOTE:NUMBER". Of permits on Redis and Valkey it is twelve bytes in hexadecimal, which stand for
-	// that.
+	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of Redisson,
+	// see [Hold.HolderID], or "CLIENT note=NOTE:NUMBER". Of permits on Redis and Valkey it is twelve
+	// bytes in hexadecimal, which stand for that.
 	ID string
 
 	// Client is the id of its client: see [WithClientID]. Empty if ID doesn't say.

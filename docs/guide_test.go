@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/dlock/shards"
 	"github.com/seed951563bd/distsync/membackend"
 	"github.com/seed951563bd/distsync/quorumbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
@@ -208,6 +209,42 @@ func TestGuideLeader(t *testing.T) {
 
 		if !errors.Is(err, context.Canceled) {
 			t.Error(err)
+		}
+	})
+}
+
+func TestGuideShards(t *testing.T) {
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		ctx, stop := context.WithCancel(ctx)
+		var mu sync.Mutex
+		handled := map[string]bool{}
+		next := func(_ context.Context, shard string) (string, error) { return shard, nil }
+		handle := func(ctx context.Context, shard string, token uint64) error {
+			mu.Lock()
+			if handled[shard] = token > 0; len(handled) == 64 {
+				stop()
+			}
+			mu.Unlock()
+			time.Sleep(time.Second) // virtual
+			return ctx.Err()
+		}
+
+		set := shards.New(client, "billing", shards.Numbered(64))              // or any list of names
+		err := set.Run(ctx, func(ctx context.Context, s *shards.Shard) error { // in every replica
+			for ctx.Err() == nil { // ends when the shard is to go elsewhere, and when it is lost
+				batch, err := next(ctx, s.Name())
+				if err != nil {
+					return err // this replica tries again in a second
+				}
+				if err := handle(s.Finishing(), batch, s.Token()); err != nil {
+					return err
+				}
+			}
+			return nil // from here on another replica may run it
+		})
+
+		if !errors.Is(err, context.Canceled) || len(handled) != 64 {
+			t.Error(err, handled)
 		}
 	})
 }

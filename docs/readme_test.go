@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/dlock/shards"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -59,6 +61,20 @@ func TestReadmeTable(t *testing.T) {
 			},
 			func() error {
 				err := client.Election("billing").Run(ctx, lead)
+				return err
+			},
+			func() error {
+				ctx, stop := context.WithCancel(ctx)
+				var once sync.Once
+				work := func(ctx context.Context, _ *shards.Shard) error {
+					once.Do(func() { done++; stop() })
+					<-ctx.Done()
+					return nil
+				}
+				err := shards.New(client, "billing", shards.Numbered(64)).Run(ctx, work)
+				if errors.Is(err, context.Canceled) {
+					err = nil
+				}
 				return err
 			},
 			func() error {

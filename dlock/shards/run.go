@@ -132,7 +132,9 @@ func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err 
 	defer cancel()
 	unwanted := context.AfterFunc(r.wanted, cancel)
 	late := time.AfterFunc(r.set.client.Lease(), cancel) // a store's client may have no time-out
+	var inside context.Context
 	err = r.lock.Do(ctx, func(held context.Context) error {
+		inside = held
 		tried()
 		tried = func() {}
 		late.Stop()
@@ -145,6 +147,9 @@ func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err 
 	tried()
 	late.Stop()
 	unwanted()
+	if began {
+		r.giveBack(inside)
+	}
 	if early, ok := errors.AsType[*returned](err); ok {
 		return began, early.err
 	}
@@ -156,6 +161,19 @@ func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err 
 		err = nil
 	}
 	return began, err
+}
+
+// giveBack gives back what fn has re-entered with the context of its hold, and left: the shard would
+// be held and renewed for ever.
+func (r *run) giveBack(inside context.Context) {
+	left := 0
+	for r.lock.UnlockContext(inside) == nil {
+		left++
+	}
+	if left > 0 {
+		r.set.log.Warn("shards: a run has returned without giving back what it has re-entered",
+			"set", r.set.name, "shard", r.shard, "count", left)
+	}
 }
 
 // A returned is the error of a run that wasn't told to return.

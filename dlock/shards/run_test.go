@@ -443,7 +443,7 @@ func TestErrors(t *testing.T) {
 			"cap":            New(c, "s", Numbered(1), Cap(-1)),
 			"starts":         New(c, "s", Numbered(1), Starts(0)),
 			"address":        New(c, "s", Numbered(1), Address(long)),
-			"too many names": New(c, "s", Numbered(mostShards+1)),
+			"too many names": New(c, "s", make([]string, mostShards+1)),
 		} {
 			if err := s.Run(t.Context(), until); err == nil || errors.Is(err, context.Canceled) {
 				t.Errorf("%s: Run = %v", what, err)

@@ -62,7 +62,7 @@ func Starts(n int) Option { return func(s *Set) { s.starts = n } }
 // WithLogger sets where is logged what no call can return. The default is [slog.Default].
 func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
 
-// WithTrace has functions called as things happen: see [Trace].
+// WithTrace has functions called as things happen: see [Trace]. The default is none.
 func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
 
 // A Set is one member's part in some work that is divided: see [New]. It is safe for concurrent
@@ -121,12 +121,15 @@ func (s *Set) SetList(names []string) {
 	err := checkList(names)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && s.running {
+	switch {
+	case err == nil:
+		s.names, s.list, s.wrong = names, newList(names), nil
+		s.wake()
+	case s.running:
 		s.log.Error("shards: the list isn't taken", "set", s.name, "err", err)
-		return
+	default:
+		s.wrong = err
 	}
-	s.names, s.list, s.wrong = names, newList(names), err
-	s.wake()
 }
 
 // SetWeight has this member take n parts where others take one, also while Run goes on. 0 drains
