@@ -10,7 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// partFaults are ways in which a store of several parts can be wrong while one of them hangs, and the cases that tell.
+// partFaults are ways in which a store of several parts can be wrong while one of them hangs, and
+// the cases that tell.
 var partFaults = []storeFault{
 	{"renewals wait for all parts", "a hold while a part hangs", false},
 	{"attempts wait for all parts", "contenders while a part hangs", false},
@@ -18,7 +19,8 @@ var partFaults = []storeFault{
 	{"a release leaves what hangs", "a release while a part hangs", false},
 }
 
-// A partedStore is one of two parts which both have all that there is: while one hangs it is as good as new, but for a fault.
+// A partedStore is one of two parts which both have all that there is: while one hangs it is as
+// good as new, but for a fault.
 type partedStore struct {
 	*membackend.Backend
 	fault string
@@ -103,7 +105,8 @@ func (s *partedSession) Subscribe(ctx context.Context, req backend.SubscribeRequ
 	return s.Session.(backend.Notifier).Subscribe(ctx, req)
 }
 
-// runParts runs the cases for stores of several parts that are to catch a fault; all of them if there is none.
+// runParts runs the cases for stores of several parts that are to catch a fault; all of them if
+// there is none.
 func runParts(t *testing.T, fault string) {
 	cases := partCases
 	if i := slices.IndexFunc(partFaults, func(f storeFault) bool { return f.fault == fault }); i >= 0 {

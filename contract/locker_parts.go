@@ -41,7 +41,8 @@ func (l *lab) eachPart(lease time.Duration, f func(name string)) {
 	}
 }
 
-// soon runs what must not wait until somebody looks by himself. In a bubble it says how long that took; else it need only end.
+// soon runs what must not wait until somebody looks by itself. In a bubble it says how long that
+// took; else it need only end.
 func (l *lab) soon(what string, f func()) {
 	l.Helper()
 	begin := time.Now()

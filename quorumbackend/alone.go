@@ -11,7 +11,8 @@ import (
 //
 // A store that is asked first, and says no, is believed if the others have been taken, too. If
 // they are free then somebody has just got its vote, or has just given back theirs; or it has what
-// nobody uses: it hung when that was released, its clock stands still, or an attempt died. The first
+// nobody uses: it hung when that was released, its clock stands still, or an attempt died. The
+// first
 // two are over in a moment. So if all is as before then, the others are asked without it.
 func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	for asked := 1; ; asked++ {
@@ -53,7 +54,8 @@ type others struct {
 	patience time.Duration   // with them
 }
 
-// others looks what the others have. Read and Write are looked at one by one, and either is held. If
+// others looks what the others have. Read and Write are looked at one by one, and either is held.
+// If
 // the store that refuses a Read has no Write then it is a note that keeps readers out, and that is
 // left in one store only: it goes for the others, too.
 func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone *store) (o others) {
@@ -101,7 +103,8 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 	return o
 }
 
-// refusedBy says for how long an attempt need not be repeated that one store has refused, and others would have.
+// refusedBy says for how long an attempt need not be repeated that one store has refused, and
+// others would have.
 //
 // If these have what ends at other times than what that one has, it is another's, and whoever has
 // that releases elsewhere. For Read and Write times say nothing, since they are those of several.

@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/quorumbackend"
 )
 
-// The store that is asked first keeps nobody out alone: whatever it has, the lock is had in the others.
+// The store that is asked first keeps nobody out alone: whatever it has, the lock is had in the
+// others.
 func TestLeftoverInTheFirstStore(t *testing.T) {
 	kinds := []backend.Kind{backend.Exclusive, backend.Write, backend.Read}
 	for _, leftover := range []time.Duration{lease, 10 * lease} {
@@ -51,7 +52,8 @@ func TestLeftoverInTheFirstStore(t *testing.T) {
 	}
 }
 
-// A lock is released while the store that is asked first hangs, and the session ends. When that store is back it still has the hold, and
+// A lock is released while the store that is asked first hangs, and the session ends. When that
+// store is back it still has the hold, and
 // nobody waits for the end of that.
 func TestReleaseWhileTheFirstStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +111,8 @@ func TestWaitersBesideALeftover(t *testing.T) {
 	})
 }
 
-// A writer that waits keeps new readers out, though nobody has the lock: its note is in one store only.
+// A writer that waits keeps new readers out, though nobody has the lock: its note is in one store
+// only.
 func TestNoteKeepsReadersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := illStores()
@@ -180,7 +183,8 @@ func TestSplitVotesBesideAStoreThatHangs(t *testing.T) {
 	})
 }
 
-// Where one store has failed, and another hangs, no vote is kept for longer than a moment: neither that of an attempt, nor one that a release
+// Where one store has failed, and another hangs, no vote is kept for longer than a moment: neither
+// that of an attempt, nor one that a release
 // has yet to give back.
 func TestVoteBesideAFailureAndAStoreThatHangs(t *testing.T) {
 	for name, step := range map[string]func(ctx context.Context, stores []*ill, a tester) error{
@@ -225,7 +229,8 @@ func TestVoteBesideAFailureAndAStoreThatHangs(t *testing.T) {
 	}
 }
 
-// Votes that were split are asked for again after a pause that differs from one to the next, and grows; wake-ups wait for that, too.
+// Votes that were split are asked for again after a pause that differs from one to the next, and
+// grows; wake-ups wait for that, too.
 func TestPauseAfterASplitVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()

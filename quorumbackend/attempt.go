@@ -71,7 +71,8 @@ func (a *attempt) isRefused() bool {
 	return a.refused != nil
 }
 
-// try is one attempt. It returns the store that has refused it if no other has been asked, or has said anything.
+// try is one attempt. It returns the store that has refused it if no other has been asked, or has
+// said anything.
 func (s *session) try(ctx context.Context, h *hold, req backend.AcquireRequest) (res backend.AcquireResult, alone *store, err error) {
 	s.mu.Lock()
 	s.nameLocked(h)
@@ -178,7 +179,8 @@ func (a *attempt) askOthers() {
 		case decided || len(a.left) > 0:
 			deadline = a.deadline()
 		case a.refused != nil:
-			// Another has a vote, and may wait for the same store: both would keep theirs, and all others out.
+			// Another has a vote, and may wait for the same store: both would keep theirs, and all
+			// others out.
 			deadline = a.sent.Add(max(a.longest, leastPatience))
 		default:
 			deadline = a.last()
@@ -231,7 +233,8 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	return true
 }
 
-// arriveLocked ends the detour of a name that was acquired, unless the store that it goes round hasn't granted it.
+// arriveLocked ends the detour of a name that was acquired, unless the store that it goes round
+// hasn't granted it.
 func (s *session) arriveLocked(a *attempt) {
 	d, now := s.detours[a.h.name], time.Now()
 	switch {
@@ -272,7 +275,8 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
-// outlook says for how long an attempt that was refused need not be repeated: for a pause if votes were split.
+// outlook says for how long an attempt that was refused need not be repeated: for a pause if votes
+// were split.
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int { return compareEnds(x.res.Remaining, y.res.Remaining) })
 	yes := a.yes.size()

@@ -90,7 +90,8 @@ func (l *load) end(servers []*testservers.Server) {
 	}
 }
 
-// Eight clients count while one server after the other is stopped, flaps, and is killed and comes back empty.
+// Eight clients count while one server after the other is stopped, flaps, and is killed and comes
+// back empty.
 func TestCountingThroughFaults(t *testing.T) {
 	if wiretest.Apart(t) {
 		return
@@ -119,7 +120,8 @@ func TestCountingThroughFaults(t *testing.T) {
 	l.end(servers)
 }
 
-// Each server in turn is killed, is away for two leases, and comes back empty, and then the first one again, as in a restart of all that goes by the documentation:
+// Each server in turn is killed, is away for two leases, and comes back empty, and then the first
+// one again, as in a restart of all that goes by the documentation:
 // what is held all the while isn't lost, and those who count go on.
 func TestHoldsOutliveARestartOfEachServer(t *testing.T) {
 	if wiretest.Apart(t) {

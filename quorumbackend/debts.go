@@ -177,7 +177,8 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 		d.late = max(d.late-1, 0)
 	}
 	left := err == nil && res.Outcome == backend.Left // the store has carried out more than one acquisition
-	// A store that was silent may carry out all that it was asked meanwhile in any order, so its first answer isn't the last word.
+	// A store that was silent may carry out all that it was asked meanwhile in any order, so its
+	// first answer isn't the last word.
 	done := answered && !left && (d.late == 0 || !sent.Before(d.ends) && !silent)
 	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil && w.attempt == d.attempt && d.kind == backend.Read {
 		w.barred.remove(d.at) // nothing of that Read is on its way any more

@@ -38,15 +38,19 @@
 //
 //   - A store that restarts empty, or fails over to a replica that lags, within a lease. It says yes to the next who asks, though it has
 //     said yes already. A lock that all three have granted stands that; one that only two have granted, because the third was down or
-//     held up by somebody else's attempt, doesn't, until its next renewal: that has the third grant it, too. So a store that keeps nothing on disk
+//     held up by somebody else's attempt, doesn't, until its next renewal: that has the third grant
+//     it, too. So a store that keeps nothing on disk
 //     must stay away after a crash for as
 //     long as the longest lease that is used (30 s, unless a program asks for more), and so must one that writes to disk every
 //     second: "appendfsync always" is what makes the restart harmless. Have the service manager wait before it starts it again, as
 //     RestartSec= does in a unit of systemd.
 //
-//   - Two stores that are away one after the other, without time for a renewal in between. A store that is back without a hold is asked for it
-//     again when that is renewed, after a third of a lease at the latest. Restart the next server two thirds of a lease after that.
-//     A lock whose lease is fixed isn't renewed, and what its owner reads under a write is asked for again when the write is over.
+//   - Two stores that are away one after the other, without time for a renewal in between. A store
+//     that is back without a hold is asked for it
+//     again when that is renewed, after a third of a lease at the latest. Restart the next server
+//     two thirds of a lease after that.
+//     A lock whose lease is fixed isn't renewed, and what its owner reads under a write is asked
+//     for again when the write is over.
 //
 //   - A store that is much slower than the others. A client that has just begun doesn't know yet how slow it is, and may be done with a lock before
 //     that store has carried out the acquisition. It takes the vote back some 50 ms later. Whoever asks that store first meanwhile
@@ -85,24 +89,32 @@
 // # How it works
 //
 // One of the stores is asked first: which, is a matter of the lock's name, so that load is spread. If it says yes the others are asked at once: two round
-// trips. If it says no nobody else is asked for a vote; so of many who want the lock one gets all the votes, and they don't split
+// trips. If it says no nobody else is asked for a vote; so of many who want the lock one gets all
+// the votes, and they don't split
 // them. If it is down, or takes longer than 20 ms and four of its usual round trips, the next is asked first, and it is left for last for a
-// second. Whoever gets no majority gives back at once what he has got, and doesn't wait with it for a store that hangs. A release frees the
+// second. Whoever gets no majority gives back at once what he has got, and doesn't wait with it for
+// a store that hangs. A release frees the
 // others first, and that which is asked first last: those who wait listen there. If it dies meanwhile they listen at the next; one that hangs
 // without closing its connections is noticed when they look again, after a third of a lease at the latest.
 //
-// A store that says no alone keeps nobody out. It may have what nobody uses: it hung while that was released, or its clock stands still. So
-// whoever it refuses looks at the others, once a second at the most. If they are free, and still are some 20 ms later, they are asked without it. For readers that
-// goes only if that store has a write, since the note of a writer who waits is in one store alone. Read-write locks of which a store has a leftover change hands
+// A store that says no alone keeps nobody out. It may have what nobody uses: it hung while that was
+// released, or its clock stands still. So
+// whoever it refuses looks at the others, once a second at the most. If they are free, and still
+// are some 20 ms later, they are asked without it. For readers that
+// goes only if that store has a write, since the note of a writer who waits is in one store alone.
+// Read-write locks of which a store has a leftover change hands
 // more slowly for as long: whoever waits there looks after a third of a lease.
 //
 // Each attempt has a name of its own in the stores: the owner's, with a dot and a number. So what a store carries out late, of an
 // attempt that is over, can't be taken for the next one; and it is given back in the background until the store has answered. How often the holder has
 // the lock is counted in its session; a re-entry is a renewal in the stores. Renewals go to all stores at once, and hold if a majority says so.
 //
-// A store that lacks a hold then, since it was down, refused it or has lost it, is asked for it again, by the same name. From its answer on it counts again. But
-// that it has lacked the hold is remembered until others, a majority by themselves, have said since then that they have it: if one of them has
-// lost it, too, then another may have had the lock in these two, and the hold is over, although two have it now.
+// A store that lacks a hold then, since it was down, refused it or has lost it, is asked for it
+// again, by the same name. From its answer on it counts again. But
+// that it has lacked the hold is remembered until others, a majority by themselves, have said since
+// then that they have it: if one of them has
+// lost it, too, then another may have had the lock in these two, and the hold is over, although two
+// have it now.
 //
 // [How to do distributed locking]: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
 // [Is Redlock safe?]: http://antirez.com/news/101

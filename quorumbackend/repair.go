@@ -67,7 +67,8 @@ type repair struct {
 	serial uint64
 }
 
-// repair has the stores that lack a hold asked for it again, now that a majority has said that it is
+// repair has the stores that lack a hold asked for it again, now that a majority has said that it
+// is
 // held: those that were down when it was acquired, that another had then, and that have lost it.
 //
 // One that has it again counts from then on, but that it has lacked it isn't forgotten at once. In

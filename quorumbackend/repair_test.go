@@ -42,7 +42,8 @@ var renewals = map[string]func(tester, context.Context, time.Duration) (bool, er
 	},
 }
 
-// A store that lacks a hold has it again after a renewal, whatever the reason was. So the hold stands
+// A store that lacks a hold has it again after a renewal, whatever the reason was. So the hold
+// stands
 // the loss of another store after that, and nothing is left behind in any.
 func TestRenewalRepairs(t *testing.T) {
 	for name, harm := range map[string]func(a tester, at *ill, acquire func()){
@@ -145,8 +146,10 @@ func TestRepairIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A store that has lacked a hold, and has it again, counts as one that lacks it, too, until a majority of others has said since that it is held:
-// while it lacked it another may have got the lock there, and in a store that loses the hold before it is asked. So when that says so the hold is lost.
+// A store that has lacked a hold, and has it again, counts as one that lacks it, too, until a
+// majority of others has said since that it is held:
+// while it lacked it another may have got the lock there, and in a store that loses the hold before
+// it is asked. So when that says so the hold is lost.
 func TestStruckStore(t *testing.T) {
 	for name, c := range map[string]struct {
 		between func(stores []*ill, a tester)
@@ -233,7 +236,8 @@ func TestStruckStore(t *testing.T) {
 	}
 }
 
-// failAfterRepair has the first two of three stores fail once the third has been asked for what it lacks: so they don't say that they have it.
+// failAfterRepair has the first two of three stores fail once the third has been asked for what it
+// lacks: so they don't say that they have it.
 func failAfterRepair(stores []*ill) {
 	stores[2].then(func(what string) {
 		if strings.HasPrefix(what, "acquire ") {
@@ -280,7 +284,8 @@ func TestLateRepair(t *testing.T) {
 	}
 }
 
-// A store carries out both the acquisition and the repair, which count there: a release gives back both.
+// A store carries out both the acquisition and the repair, which count there: a release gives back
+// both.
 func TestRepairBesideALateAcquisition(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -309,7 +314,8 @@ func TestRepairBesideALateAcquisition(t *testing.T) {
 	}
 }
 
-// A read under a write isn't asked for again while its owner writes: what comes late of it couldn't be
+// A read under a write isn't asked for again while its owner writes: what comes late of it couldn't
+// be
 // told from the next one. When the write is over it is.
 func TestRepairOfAReadUnderAWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -339,7 +345,8 @@ func TestRepairOfAReadUnderAWrite(t *testing.T) {
 	})
 }
 
-// A store that is back is asked for many holds, but not for all at once, and for no more if it doesn't answer.
+// A store that is back is asked for many holds, but not for all at once, and for no more if it
+// doesn't answer.
 func TestManyRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()

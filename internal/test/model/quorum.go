@@ -15,6 +15,7 @@ type Quorum struct {
 	Depth    uint8    // how deep is re-entered
 	Lease    uint8    // in ticks; 0: time stands still, and nothing runs out
 	Late     int      // acquisitions that nobody waits for, or repairs, at a time; others are lost
+	Doubts   bool     // who is refused by the store that is asked first looks at the others
 	Repairs  bool     // stores that lack a hold are asked for it again
 	Ghost    bool     // a give-back may be late, and come twice
 	Silent   uint8    // times that an answer is given up though its store is there; often: as often as you like

@@ -139,7 +139,8 @@ func (s *QuorumState) lates() (n int) {
 	return n
 }
 
-// add notes that one acquisition more may be carried out by a store. It returns false if there are too many.
+// add notes that one acquisition more may be carried out by a store. It returns false if there are
+// too many.
 func (x *ballotName) add(k int) bool {
 	switch {
 	case !inSet(x.late, k):
@@ -202,7 +203,8 @@ func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	do(t, "%c gives up waiting for store %d%s", 'A'+c, k+1, m.account(&t, c))
 }
 
-// splitBut says whether a client has a vote, and another has one, and all that is left to be heard is one store.
+// splitBut says whether a client has a vote, and another has one, and all that is left to be heard
+// is one store.
 func (m *Quorum) splitBut(x *voter, k int) bool {
 	yeas, nays, open := m.votes(x)
 	return yeas == 1 && nays == 1 && open == 1 && x.votes[k] == sent
@@ -361,7 +363,8 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 	x.at = has
 }
 
-// confirm forgives the stores that had lost a hold and have it again, if a majority of others has it.
+// confirm forgives the stores that had lost a hold and have it again, if a majority of others has
+// it.
 func (m *Quorum) confirm(x *voter) {
 	sure, surely, asked := 0, 0, uint8(0)
 	for k, v := range x.votes {
@@ -436,10 +439,11 @@ func (m *Quorum) decideAttempt(s *QuorumState, c int) {
 	}
 }
 
-// doubts says whether a client that was refused by the store that it asked first goes on: all others are free, and have been for a while.
+// doubts says whether a client that was refused by the store that it asked first goes on: all
+// others are free, and have been for a while.
 func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	x := &s.clients[c]
-	if m.Mutation == believesFirst {
+	if !m.Doubts || m.Mutation == believesFirst {
 		return false
 	}
 	name, free := s.stores[x.lead].name, 0
@@ -454,10 +458,11 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	return free >= majority
 }
 
-// elsewhere says where to listen instead of the store that has refused a client: at another, 1 and up, if somebody else has a majority of the others; 0 if
+// elsewhere says where to listen instead of the store that has refused a client: at another, 1 and
+// up, if somebody else has a majority of the others; 0 if
 // not. If they only may be on the way to one that is soon over, and worth another look.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
-	if m.Mutation == listensToLeftover {
+	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
 	}
 	for k, e := range s.stores {
@@ -751,7 +756,8 @@ func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumE
 	}
 }
 
-// acquisition emits what becomes of one that is under way by itself: a client listens to the last that it has sent for its hold.
+// acquisition emits what becomes of one that is under way by itself: a client listens to the last
+// that it has sent for its hold.
 func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	x := s.names[n]
 	if !inSet(x.late, k) {

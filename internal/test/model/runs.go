@@ -133,13 +133,13 @@ var (
 	quorumGhost = with(quorum, func(m *Quorum) { m.Ghost, m.Lease, m.Late = true, 1, 0 })
 	quorumEmpty = with(quorum, func(m *Quorum) { m.Restarts, m.Lease = 1, 1 })
 	quorumBoth  = Quorum{Comes: [2]uint8{1, 1}, Slow: true, Names: 2, Late: 1, Silent: 1}
-	quorumWell  = with(quorumBoth, func(m *Quorum) { m.Comes, m.Silent, m.Well = [2]uint8{2, 2}, 0, true })
+	quorumWell  = with(quorumBoth, func(m *Quorum) { m.Comes, m.Silent, m.Well, m.Doubts = [2]uint8{2, 2}, 0, true, true })
 	quorumLacks = with(quorumEmpty, func(m *Quorum) { m.Late, m.Names, m.Silent, m.Repairs = 2, 1, 2, true })
 	quorumBack  = with(quorumLacks, func(m *Quorum) { m.Away = true })
 	quorumRolls = with(quorumLacks, func(m *Quorum) {
 		m.Comes, m.Lease, m.Late, m.Silent, m.Restarts, m.Spaced = [2]uint8{1, 0}, 2, 3, 0, 3, true
 	})
-	quorumLeft  = with(quorumBoth, func(m *Quorum) { m.Leftover, m.Silent = true, 0 })
+	quorumLeft  = with(quorumBoth, func(m *Quorum) { m.Doubts, m.Leftover, m.Silent = true, true, 0 })
 	quorumDown  = with(quorumBoth, func(m *Quorum) { m.Dead, m.Silent = true, 0 })
 	quorumSplit = with(quorumDown, func(m *Quorum) { m.Crossed, m.Late = true, 0 })
 
@@ -251,6 +251,7 @@ func runs() []run {
 
 		big(quorums("requests are late, or without an answer, leases of 2", quorum)),
 		big(quorums("a client locks twice", with(quorumShort, func(m *Quorum) { m.Comes[0] = 2 }))),
+		big(quorums("both clients in full, they look at all stores", with(quorumBoth, func(m *Quorum) { m.Doubts = true }))),
 		big(quorums("both clients in full, 2 silences", with(quorumBoth, func(m *Quorum) { m.Silent = 2 }))),
 		big(quorums("both clients in full, the store that is asked first is down, a silence", with(quorumDown, func(m *Quorum) { m.Silent = 1 }))),
 
