@@ -96,13 +96,13 @@ func TestReplies(t *testing.T) {
 			"9223372036854775807": fmt.Sprintf("{false 0 %v 0}", time.Duration(math.MaxInt64).Truncate(time.Millisecond)),
 		}},
 		"release": {func(r any) (any, error) { return ParseRelease(r) }, map[string]string{
-			"<nil>": "{not held false 0}", "0": "{holds left false 0}", "1": "{freed false 0}",
+			"<nil>": "{not held false 0 0}", "0": "{holds left false 0 0}", "1": "{freed false 0 0}",
 		}},
 		"release again": {func(r any) (any, error) { return ParseReleaseAgain(r) }, map[string]string{
-			"<nil>": "{not held false 0}", "0": "{holds left false 0}", "1": "{freed false 0}", "-1": noLock,
+			"<nil>": "{not held false 0 0}", "0": "{holds left false 0 0}", "1": "{freed false 0 0}", "-1": noLock,
 		}},
 		"keep": {func(r any) (any, error) { return ParseKeep(r) }, map[string]string{
-			"<nil>": "{not held false 0}", "0": "{holds left false 0}", "1": "{freed false 0}", "2": "{kept false 0}", "-1": noLock,
+			"<nil>": "{not held false 0 0}", "0": "{holds left false 0 0}", "1": "{freed false 0 0}", "2": "{kept false 0 0}", "-1": noLock,
 		}},
 		"is kept":       {func(r any) (any, error) { return ParseIsKept(r) }, map[string]string{"0": "false", "1": "true", "-1": noLock}},
 		"renew":         {func(r any) (any, error) { return ParseRenew(r) }, map[string]string{"0": "{false}", "1": "{true}"}},

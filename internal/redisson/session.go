@@ -189,7 +189,7 @@ func (s *session) attempt(ctx context.Context, k *kind, req backend.AcquireReque
 // runLooking carries out an attempt, and looks now and then who keeps its owner out.
 func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRequest) Reply {
 	call := k.acquire(s.Dialect, req)
-	if !k.passed || !s.strangers.due(req.Name) {
+	if !k.passed || !s.strangers.due(req.Name) || !s.Subscriber.Listens(k.channel(req.Name)) {
 		return s.run(ctx, call)
 	}
 	replies := runWith(ctx, s.Transport.SendTogether, call, []Command{{}, whoHas(req.Name)})

@@ -9,8 +9,8 @@ import (
 
 // strangers are Redisson's among those who have a session's locks. A client of ours that has got a lock
 // passes it on inside for a while, and so do others of ours; one of Redisson's has one turn at a
-// time. So whoever passes locks on must know of them: see [backend.ReleaseResult]. A client that was
-// refused a lock looks with its next attempt who has it, now and then, in the same round trip.
+// time. So whoever passes locks on must know of them: see [backend.ReleaseResult]. A client that waits
+// for a lock looks with an attempt who has it, now and then, in the same round trip.
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance

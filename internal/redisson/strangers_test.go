@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
 func (f *fakeTransport) SendTogether(ctx context.Context, cmds ...Command) []Reply {
@@ -18,8 +19,32 @@ func (f *fakeTransport) SendTogether(ctx context.Context, cmds ...Command) []Rep
 	return replies
 }
 
-// Who is refused a lock looks with the next attempt who has it, now and then, and so knows how many of
-// those who wait are Redisson's. Nobody looks who isn't refused.
+// listener returns a subscriber that listens to the channel of the lock n.
+func listener(t *testing.T) *pubsub.Subscriber {
+	s := pubsub.New(silence{}, pubsub.Options{})
+	go s.Subscribe(t.Context(), Channel("n"), Wakeup, func(backend.Wakeup) {}, nil)
+	synctest.Wait()
+	return s
+}
+
+// silence is a server that never answers.
+type silence struct{}
+
+func (silence) Locate(context.Context, string) (pubsub.Server, error) {
+	return pubsub.Server{Connect: func(*pubsub.Receiver) pubsub.Conn { return silence{} }}, nil
+}
+func (silence) Reload(context.Context) {}
+func (silence) Kind(err error) error   { return err }
+func (silence) Lost() <-chan error     { return nil }
+func (silence) Close()                 {}
+
+func (silence) Tell(ctx context.Context, _ pubsub.Verb, _ [][]string) ([]error, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Who waits for a lock looks with an attempt who has it, now and then, and so knows how many of
+// those who wait are Redisson's. Nobody looks who wasn't refused.
 func TestStrangers(t *testing.T) {
 	const java, ours, own = "559cc9df-bad8-4f6c-86a4-ffa51b7f1c36:41", "host/1/ABC:7", "host/2/DEF:9"
 	for name, c := range map[string]struct {
@@ -37,6 +62,8 @@ func TestStrangers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				looks, held := 0, false
+				subscriber := listener(t)
+				defer subscriber.Close()
 				s := &session{Options: Options{Transport: &fakeTransport{answer: func(cmd Command) Reply {
 					switch {
 					case strings.Contains(cmd.Script, "hkeys"):
@@ -47,7 +74,7 @@ func TestStrangers(t *testing.T) {
 					default:
 						return Reply{}
 					}
-				}}}}
+				}}, Subscriber: subscriber}}
 				attempt := func() {
 					req := backend.AcquireRequest{Name: "n", Owner: own, Lease: time.Second}
 					if _, _, err := s.attempt(t.Context(), kindOf(backend.Exclusive), req); err != nil {

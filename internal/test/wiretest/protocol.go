@@ -207,10 +207,13 @@ func wantScriptCall(t *testing.T, got []string, args ...any) (plain string) {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// wantCommands compares commands, where SHA stands for any hash.
+// wantCommands compares commands, where SHA stands for any hash, but for looks who has a lock, which those
+// who wait send now and then.
 func wantCommands(t *testing.T, m *Monitor, want ...string) {
 	t.Helper()
-	got := m.Commands()
+	got := slices.DeleteFunc(m.Commands(), func(cmd string) bool {
+		return strings.HasPrefix(cmd, `"EVAL"`) && strings.Contains(cmd, "hkeys")
+	})
 	for i := range got {
 		if f := strings.Fields(got[i]); f[0] == `"EVALSHA"` && len(f[1]) == 42 {
 			got[i] = strings.Replace(got[i], f[1], `"SHA"`, 1)
