@@ -100,7 +100,7 @@ var deniedErrors = []advisedError{
 		"give the user the permissions that the backend's package documentation lists"},
 	{regexp.MustCompile("accessing undeclared key"),
 		"start the server with --default_lua_flags=allow-undeclared-keys"},
-	{regexp.MustCompile("(?i)unknown (?:\\w+ )?command called from|command is not allowed from script"),
+	{regexp.MustCompile(`(?i)unknown (?:\w+ )?command called from|command is not allowed from script`),
 		"the server must have the commands that the backend's package documentation lists"},
 }
 
