@@ -70,6 +70,7 @@ type Server struct {
 	spec Spec
 	path string
 	port int
+	as   *syscall.Credential // who runs it, and all that it starts; nil: whoever runs the test
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -82,17 +83,23 @@ func Start(t TB, spec Spec) *Server {
 	t.Helper()
 	s := &Server{t: t, spec: spec, path: Program(t, spec.Program)}
 	t.Cleanup(s.Kill)
+	return s.startAnywhere()
+}
+
+// startAnywhere starts a server on some port.
+func (s *Server) startAnywhere() *Server {
+	s.t.Helper()
 	// Between the choice of a port and its use another process may take it.
 	var err error
 	for range 5 {
-		s.port = FreePort(t)
+		s.port = FreePort(s.t)
 		s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
 		if err = s.start(); err == nil {
 			return s
 		}
 		s.Kill()
 	}
-	t.Fatal(err)
+	s.t.Fatal(err)
 	return nil
 }
 
@@ -125,6 +132,9 @@ func (s *Server) start() error {
 	output := new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.WaitDelay = time.Second // if the program leaves a child that holds on to its output
+	if s.as != nil {
+		cmd.SysProcAttr, cmd.Dir = &syscall.SysProcAttr{Credential: s.as}, "/"
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -163,8 +173,10 @@ func (s *Server) Kill() {
 	if cmd == nil {
 		return
 	}
+	started := children(cmd.Process.Pid)
 	cmd.Process.Kill() // ends a stopped process too; an error says that it has ended already
 	<-exited
+	killAll(started)
 }
 
 // Stop freezes the server: connections stay open, and nothing is answered.
@@ -179,6 +191,9 @@ func (s *Server) signal(sig os.Signal) {
 	defer s.mu.Unlock()
 	if err := s.cmd.Process.Signal(sig); err != nil {
 		s.t.Fatalf("%v to %s: %v", sig, s.spec.Program, err)
+	}
+	for _, pid := range children(s.cmd.Process.Pid) {
+		_ = syscall.Kill(pid, sig.(syscall.Signal)) // or it has ended by itself
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
@@ -61,4 +63,48 @@ func TestRedisSentinel(t *testing.T) {
 		}
 		return false
 	})
+}
+
+func TestPostgres(t *testing.T) {
+	primary := testservers.Postgres(t)
+	standby := testservers.PostgresStandby(t, primary, "standby")
+	bouncer := testservers.PgBouncer(t, primary, "pool_mode = transaction")
+	do := func(s *testservers.Server, sql string) string {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), testservers.PostgresURL(s.Addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		var answer string
+		if err := conn.QueryRow(t.Context(), sql, pgx.QueryExecModeSimpleProtocol).Scan(&answer); err != nil && err != pgx.ErrNoRows {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	do(primary, `CREATE TABLE k AS SELECT 'v' AS v`)
+	testservers.Until(t, "the standby follows", func() bool {
+		return do(standby, `SELECT coalesce(to_regclass('k')::text, '')`) == "k" && do(standby, `SELECT v FROM k`) == "v"
+	})
+	if got := do(bouncer, `SELECT v FROM k`); got != "v" {
+		t.Errorf("by way of the pooler it says %q", got)
+	}
+
+	primary.Stop()
+	answered := make(chan string, 1)
+	go func() { answered <- do(primary, `SELECT v FROM k`) }()
+	primary.Cont()
+	if got := <-answered; got != "v" {
+		t.Errorf("after a stop it says %q", got)
+	}
+
+	primary.Restart()
+	if got := do(primary, `SELECT v FROM k`); got != "v" {
+		t.Errorf("after a restart it says %q; want what it had", got)
+	}
+	primary.Kill()
+	do(standby, `SELECT pg_promote()::text`)
+	if got := do(standby, `SELECT pg_is_in_recovery()::text || (SELECT v FROM k)`); got != "falsev" {
+		t.Errorf("the standby that was promoted says %q", got)
+	}
 }

@@ -1,0 +1,231 @@
+package testservers
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// postgresFolder returns the folder of PostgreSQL's programs: those on the PATH, or else the newest that Debian's
+// packages have installed, which leave them out of it.
+var postgresFolder = sync.OnceValues(func() (string, error) {
+	if path, err := exec.LookPath("initdb"); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			return filepath.Dir(path), nil
+		}
+	}
+	folders, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	if err != nil || len(folders) == 0 {
+		return "", errors.New("PostgreSQL is not installed")
+	}
+	return filepath.Dir(slices.MaxFunc(folders, func(a, b string) int { return majorOf(a) - majorOf(b) })), nil
+})
+
+// majorOf returns the version in the path of a program.
+func majorOf(path string) int {
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path)))) // 0 is older than all
+	return n
+}
+
+// PostgresURL returns the address of a database of a server, for clients.
+func PostgresURL(addr string) string {
+	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
+}
+
+// Postgres starts a PostgreSQL, with further settings as "name=value". It lets in everybody who connects. Restart starts it
+// with the data it had. It keeps nothing through a power cut of the machine.
+func Postgres(t TB, settings ...string) *Server {
+	t.Helper()
+	folder, err := postgresFolder()
+	need(t, folder, err)
+	data := filepath.Join(unprivilegedFolder(t), "data")
+	runUnprivileged(t, filepath.Join(folder, "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
+	return startPostgres(t, folder, data, settings)
+}
+
+// PostgresStandby starts a standby of a server, which follows it under that name, with further settings.
+func PostgresStandby(t TB, primary *Server, name string, settings ...string) *Server {
+	t.Helper()
+	folder, err := postgresFolder()
+	need(t, folder, err)
+	data := filepath.Join(unprivilegedFolder(t), "data")
+	conninfo := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=%s", primary.port, name)
+	runUnprivileged(t, filepath.Join(folder, "pg_basebackup"), "-D", data, "-d", conninfo, "--checkpoint=fast", "--no-sync", "--write-recovery-conf")
+	return startPostgres(t, folder, data, append(settings, "primary_conninfo="+conninfo))
+}
+
+func startPostgres(t TB, folder, data string, settings []string) *Server {
+	t.Helper()
+	return startIn(t, filepath.Join(folder, "postgres"), Spec{
+		Program: "postgres",
+		Args: func(port int, _ string) []string {
+			args := []string{"-D", data, "-p", strconv.Itoa(port), "-k", filepath.Dir(data), "-h", "127.0.0.1", "-F", "-c", "max_connections=200"}
+			for _, setting := range settings {
+				args = append(args, "-c", setting)
+			}
+			return args
+		},
+		Ready: postgresReady,
+	})
+}
+
+// PgBouncer starts a pooler in front of a PostgreSQL, with further lines of its configuration.
+func PgBouncer(t TB, server *Server, lines ...string) *Server {
+	t.Helper()
+	path, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/pgbouncer")
+	}
+	if err != nil {
+		err = errors.New("PgBouncer is not installed")
+	}
+	need(t, path, err)
+	folder := unprivilegedFolder(t)
+	return startIn(t, path, Spec{
+		Program: "pgbouncer",
+		Args: func(port int, _ string) []string {
+			config := filepath.Join(folder, "pgbouncer.ini")
+			text := append([]string{
+				"[databases]", fmt.Sprintf("* = host=127.0.0.1 port=%d user=postgres", server.port),
+				"[pgbouncer]", "listen_addr = 127.0.0.1", fmt.Sprint("listen_port = ", port), "unix_socket_dir =",
+				"auth_type = any", "max_client_conn = 500",
+			}, lines...)
+			text = append(text, "")
+			if err := os.WriteFile(config, []byte(strings.Join(text, "\n")), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return []string{config}
+		},
+		Ready: postgresReady,
+	})
+}
+
+// startIn starts a program that has a folder already, as a user that isn't root: these refuse to run as root.
+func startIn(t TB, path string, spec Spec) *Server {
+	t.Helper()
+	s := &Server{t: t, spec: spec, path: path, as: unprivileged(t)}
+	t.Cleanup(s.Kill)
+	return s.startAnywhere()
+}
+
+// postgresReady logs in, and says whether that is answered. Modules of users need this package for their tests, so it
+// needs no client.
+func postgresReady(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(time.Second))
+	login := append(binary.BigEndian.AppendUint32(nil, 3<<16), "user\x00postgres\x00database\x00postgres\x00\x00"...)
+	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(4+len(login))), login...)); err != nil {
+		return err
+	}
+	for {
+		head := make([]byte, 5)
+		if _, err := io.ReadFull(conn, head); err != nil {
+			return err
+		}
+		text := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
+		if _, err := io.ReadFull(conn, text); err != nil {
+			return err
+		}
+		switch head[0] {
+		case 'E':
+			return fmt.Errorf("postgres: %q", text)
+		case 'Z': // it waits for a query
+			_, err := conn.Write([]byte{'X', 0, 0, 0, 4})
+			return err
+		}
+	}
+}
+
+// unprivileged returns who runs servers that must not run as root, or nil: whoever runs the test.
+func unprivileged(t TB) *syscall.Credential {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err == nil && err2 == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		}
+	}
+	t.Fatal("PostgreSQL must not run as root, and there is no other user to run it")
+	return nil
+}
+
+// unprivilegedFolder returns a folder of the test's that belongs to that user.
+func unprivilegedFolder(t TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if as := unprivileged(t); as != nil {
+		err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711), os.Chown(dir, int(as.Uid), int(as.Gid)))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func runUnprivileged(t TB, path string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(path, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: unprivileged(t)}
+	cmd.Dir = "/"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", path, joined(args), err, out)
+	}
+}
+
+// children returns the processes that a process has started.
+func children(pid int) []int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for word := range strings.FieldsSeq(string(text)) {
+		if child, err := strconv.Atoi(word); err == nil {
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// killAll kills processes, and returns when they are gone: else they write into a folder that is being removed.
+func killAll(pids []int) {
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // or it has ended by itself
+	}
+	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if !slices.ContainsFunc(pids, runs) {
+			return
+		}
+	}
+}
+
+// runs says whether a process is more than a record of how it ended, which somebody else has to take note of.
+func runs(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, found := strings.Cut(string(text), ") ")
+	return err == nil && found && !strings.HasPrefix(state, "Z")
+}
