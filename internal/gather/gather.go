@@ -37,6 +37,7 @@ const (
 type Sender[C, R any] struct {
 	send    func(context.Context, []C) []R
 	recall  func([]C) bool
+	most    int // flights at a time
 	parcels sync.Pool
 
 	mu       sync.Mutex
@@ -80,9 +81,17 @@ func (b *batch[C, R]) Value(any) any               { return nil }
 // If recall isn't nil, it is called when the only caller of a batch leaves while that is under way. It
 // says whether the commands were not sent and, now that it was called, never will be.
 func New[C, R any](send func(context.Context, []C) []R, recall func([]C) bool) *Sender[C, R] {
-	s := &Sender[C, R]{send: send, recall: recall}
+	s := &Sender[C, R]{send: send, recall: recall, most: maxFlights}
 	s.landed.L = &s.mu
 	s.parcels.New = func() any { return &parcel[C, R]{answered: make(chan struct{}, 1)} }
+	return s
+}
+
+// Limit sets how many batches are under way at a time before what comes has to wait for one of them, and returns s. The
+// default is 6, for servers to which a command of its own is cheap. Where a batch costs hardly more than one command
+// does, fewer flights make larger batches. It is called before the first Send.
+func (s *Sender[C, R]) Limit(flights int) *Sender[C, R] {
+	s.most = flights
 	return s
 }
 
@@ -121,7 +130,7 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 
 // start starts a flight, unless there are enough. s.mu is held.
 func (s *Sender[C, R]) start() {
-	if s.flights < maxFlights {
+	if s.flights < s.most {
 		s.flights++
 		go s.fly(s.round)
 	} else {
@@ -199,7 +208,7 @@ func (s *Sender[C, R]) next(round int) *batch[C, R] {
 		s.overdue--
 		s.flights++
 	}
-	if len(s.waiting) == 0 || s.flights > maxFlights {
+	if len(s.waiting) == 0 || s.flights > s.most {
 		s.flights--
 		s.landed.Broadcast()
 		if len(s.waiting) > 0 {

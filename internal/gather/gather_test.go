@@ -464,3 +464,24 @@ func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 		}
 	})
 }
+
+func TestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{open: make(chan struct{})}
+		s := New(srv.send, nil).Limit(2)
+		calls := []*call{start(t.Context(), s, 1), start(t.Context(), s, 2), start(t.Context(), s, 3), start(t.Context(), s, 4)}
+		if got := srv.received(); len(got) != 2 {
+			t.Errorf("%v, want two batches", got)
+		}
+		srv.open <- struct{}{}
+		synctest.Wait()
+		if got := srv.received(); len(got) != 3 || !slices.Equal(got[2], []int{3, 4}) {
+			t.Errorf("%v, want what waited together", got)
+		}
+		close(srv.open)
+		for _, c := range calls {
+			c.mustBeAnswered(t)
+		}
+		s.Settle()
+	})
+}
