@@ -15,6 +15,7 @@
 //   - [github.com/seed951563bd/distsync/redisbackend], on Redis, by go-redis
 //   - [github.com/seed951563bd/distsync/valkeybackend], on Valkey or Redis, by valkey-go
 //   - [github.com/seed951563bd/distsync/etcdbackend], on etcd
+//   - [github.com/seed951563bd/distsync/postgresbackend], on PostgreSQL
 //   - [github.com/seed951563bd/distsync/quorumbackend], on several of these that know nothing of each other
 //   - [github.com/seed951563bd/distsync/membackend], in this process, for tests
 //

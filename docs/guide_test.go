@@ -12,11 +12,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/dlock/shards"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/quorumbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
@@ -311,6 +315,43 @@ func TestGuideSeenFromOutside(t *testing.T) {
 		if err := errors.Join(h.Release(ctx), l.UnlockContext(ctx)); !errors.Is(err, dlock.ErrLost) {
 			t.Error(err)
 		}
+	})
+}
+
+// The guide's section about PostgreSQL is run on one.
+func TestGuidePostgres(t *testing.T) {
+	server := testservers.Postgres(t)
+	pool, err := pgxpool.New(t.Context(), testservers.PostgresURL(server.Addr))
+	check(t, err)
+	defer pool.Close()
+	for _, sql := range []string{postgresbackend.Schema("distsync"), `CREATE TABLE account AS SELECT 42 AS id, 7 AS balance`} {
+		_, err := pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+		check(t, err)
+	}
+	locks := postgresbackend.New(pool) // a *pgxpool.Pool
+	client := dlock.New(locks)
+	defer client.Close()
+
+	check(t, guarded(t.Context(), pool, locks, client))
+	var balance int
+	check(t, pool.QueryRow(t.Context(), `SELECT balance FROM account`).Scan(&balance))
+	if balance != 8 {
+		t.Errorf("the balance is %d, want 8", balance)
+	}
+}
+
+func guarded(ctx context.Context, pool *pgxpool.Pool, locks *postgresbackend.Backend, client *dlock.Client) error {
+	hold, err := client.FencedLocker("account:42").Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer hold.Release(context.WithoutCancel(ctx))
+	return pgx.BeginFunc(hold.Context(), pool, func(tx pgx.Tx) error {
+		if err := locks.Guard(hold.Context(), tx, hold); err != nil {
+			return err // another may have the lock
+		}
+		_, err := tx.Exec(hold.Context(), `UPDATE account SET balance = balance + 1 WHERE id = 42`)
+		return err
 	})
 }
 

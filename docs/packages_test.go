@@ -29,14 +29,18 @@ const width = 120
 
 // withoutOutput are the examples that are compiled, and not run: what they need can't be had in a process.
 var withoutOutput = map[string]string{
-	"contract.Example":                       "it is a test, which an example can't be",
-	"contract.ExampleStore":                  "it is a test, which an example can't be",
-	"etcdbackend.Example":                    "it needs an etcd: TestExamples runs it",
-	"etcdbackend.ExampleWithPrefix":          "it needs an etcd: TestExamples runs it",
-	"redisbackend.ExampleWithReplicas":       "it needs servers and sentinels",
-	"redisbackend.ExampleWithShardedPubSub":  "it needs a cluster",
-	"valkeybackend.ExampleWithReplicas":      "it needs servers and sentinels",
-	"valkeybackend.ExampleWithShardedPubSub": "it needs a cluster",
+	"contract.Example":                        "it is a test, which an example can't be",
+	"contract.ExampleStore":                   "it is a test, which an example can't be",
+	"etcdbackend.Example":                     "it needs an etcd: TestExamples runs it",
+	"etcdbackend.ExampleWithPrefix":           "it needs an etcd: TestExamples runs it",
+	"postgresbackend.Example":                 "it needs a server: TestExamples runs it",
+	"postgresbackend.ExampleBackend_Guard":    "it needs a server: TestExamples runs it",
+	"postgresbackend.ExampleBackend_GuardSQL": "it needs a server: TestExamples runs it",
+	"postgresbackend.ExampleConnect":          "it needs a server: TestExamples runs it",
+	"redisbackend.ExampleWithReplicas":        "it needs servers and sentinels",
+	"redisbackend.ExampleWithShardedPubSub":   "it needs a cluster",
+	"valkeybackend.ExampleWithReplicas":       "it needs servers and sentinels",
+	"valkeybackend.ExampleWithShardedPubSub":  "it needs a cluster",
 }
 
 // A listing is a package as its readers find it.

@@ -77,9 +77,10 @@ func foreign(t *testing.T, root string) map[string]bool {
 
 // clients is what packages need that a program may import, by their folders: the others need nothing but Go.
 var clients = map[string]string{
-	"redisbackend":  "github.com/redis/go-redis/v9",
-	"valkeybackend": "github.com/valkey-io/valkey-go",
-	"etcdbackend":   "go.etcd.io/etcd/client/v3",
+	"redisbackend":    "github.com/redis/go-redis/v9",
+	"valkeybackend":   "github.com/valkey-io/valkey-go",
+	"etcdbackend":     "go.etcd.io/etcd/client/v3",
+	"postgresbackend": "github.com/jackc/pgx/v5",
 }
 
 // A program that uses dlock and one store needs nothing of an adapter, of the command, of OpenTelemetry or of the tools, and of the
@@ -90,7 +91,7 @@ func TestWhatAProgramNeeds(t *testing.T) {
 	must(t, err)
 	others := foreign(t, root)
 	folders := public(t, root)
-	for _, known := range []string{"membackend", "redisbackend", "valkeybackend", "etcdbackend", "quorumbackend", "lockdebug"} {
+	for _, known := range []string{"membackend", "redisbackend", "valkeybackend", "etcdbackend", "postgresbackend", "quorumbackend", "lockdebug"} {
 		if !slices.Contains(folders, known) {
 			t.Errorf("%s isn't found, but %v", known, folders)
 		}

@@ -1,0 +1,196 @@
+package postgresbackend_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
+	"github.com/seed951563bd/distsync/postgresbackend"
+)
+
+func TestExamples(t *testing.T) {
+	addr := testservers.Postgres(t).Addr
+	pool := connect(t, addr)
+	defer func(other string) { url = other }(url)
+	url = testservers.PostgresURL(addr)
+
+	ExampleConnect()
+	if owner := query[*string](t, pool, `SELECT owner FROM `+lockTable+` WHERE name = 'orders:42'`); owner == nil {
+		t.Error("the lock of the example that connects isn't there")
+	}
+	execute(t, pool, `TRUNCATE `+lockTable)
+	Example()
+	ExampleBackend_Guard()
+	if n := query[int](t, pool, `SELECT count(*) FROM `+lockTable+` WHERE token > 0 AND owner IS NULL`); n != 2 {
+		t.Errorf("after the examples %d locks were acquired and released; want 2", n)
+	}
+	execute(t, pool, `TRUNCATE `+lockTable)
+	ExampleBackend_GuardSQL()
+	if n := query[int](t, pool, `SELECT count(*) FROM `+lockTable+` WHERE token > 0 AND owner IS NULL`); n != 1 {
+		t.Errorf("after the example with database/sql %d locks were acquired and released; want 1", n)
+	}
+}
+
+// parameter sets one that each connection has.
+func parameter(name, value string) func(*pgxpool.Config) {
+	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams[name] = value }
+}
+
+// A session whose commits aren't waited for has its locks flushed nevertheless; one in which steps would go by an old snapshot
+// is refused.
+func TestSessionParameters(t *testing.T) {
+	addr := testservers.Postgres(t).Addr
+	migrate(t, connect(t, addr))
+	for _, isolation := range []string{"repeatable read", "serializable"} {
+		s := open(t, connect(t, addr, parameter("default_transaction_isolation", isolation)))
+		for _, step := range wiretest.Steps[:wiretest.Writing] {
+			if step.Name == "look" || step.Name == "look for nobody" {
+				continue // they look once
+			}
+			err := step.Run(t.Context(), s)
+			if wiretest.WantKind(t, err, backend.Refused); err == nil || !strings.Contains(err.Error(), "default_transaction_isolation") {
+				t.Errorf("%s in %s: %v", step.Name, isolation, err)
+			}
+		}
+	}
+	pool := connect(t, addr, parameter("synchronous_commit", "off"), size(1))
+	s := open(t, pool)
+	flushed := func(what string, step func()) {
+		t.Helper()
+		step()
+		if behind := query[bool](t, pool, `SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()`); behind {
+			// Others write, too: what counts is that it isn't so each time.
+			testservers.Until(t, what+" is flushed", func() bool {
+				step()
+				return !query[bool](t, pool, `SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()`)
+			})
+		}
+	}
+	flushed("a lock", func() { wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice))) })
+	flushed("a renewal", func() { wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), wiretest.Renew(alice))) })
+}
+
+// In a read-only session, as on a standby, what is held is found held, and what would write may be done later, or elsewhere.
+func TestReadOnly(t *testing.T) {
+	addr := testservers.Postgres(t).Addr
+	pool := connect(t, addr)
+	migrate(t, pool)
+	wiretest.Must[backend.AcquireResult](t)(open(t, pool).Acquire(t.Context(), wiretest.Acquire(alice)))
+	s := open(t, connect(t, addr, parameter("default_transaction_read_only", "on")))
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(bob))); res.Acquired || res.Remaining <= 0 {
+		t.Errorf("a try: %+v", res)
+	}
+	if res := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n"})); !res.Held {
+		t.Errorf("a look: %+v", res)
+	}
+	_, err := s.Release(t.Context(), wiretest.Release(alice))
+	wiretest.WantKind(t, err, backend.Retry)
+}
+
+// Names that are too long are refused before anything is done.
+func TestLongNames(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	s := open(t, pool)
+	for name, refused := range map[string]bool{
+		strings.Repeat("n", 2500): false, strings.Repeat("n", 2501): true,
+		strings.Repeat("\xff", 1249): false, strings.Repeat("\xff", 1250): true,
+	} {
+		for _, kind := range []backend.Kind{backend.Exclusive, backend.Read, backend.Fair, backend.Permits} {
+			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: 1, Limit: 1})
+			if got := wiretest.IsKind(err, backend.Refused); got != refused {
+				t.Errorf("%v of a name of %d bytes: %v", kind, len(name), err)
+			}
+			s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: kind, Name: name})
+		}
+	}
+}
+
+// A try that finds a lock held writes nothing: it has no transaction of its own.
+func TestTriesWriteNothing(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr, size(1))
+	migrate(t, pool)
+	s := open(t, pool)
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair, backend.Read, backend.Write, backend.Permits} {
+		held := kind
+		if kind == backend.Read {
+			held = backend.Write
+		}
+		req := backend.AcquireRequest{Kind: held, Name: kind.String(), Owner: alice, Lease: lease, Permits: 1, Limit: 1}
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
+		next := func() string { return query[string](t, pool, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text`) }
+		req.Kind, req.Owner = kind, bob
+		testservers.Until(t, "nobody else writes during a try of "+kind.String(), func() bool {
+			before := next()
+			if wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req)).Acquired {
+				t.Fatal("acquired")
+			}
+			return next() == before
+		})
+	}
+}
+
+// A pool that is exhausted keeps acquisitions waiting, and neither renewals nor releases.
+func TestExhaustedPool(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr, size(1))
+	migrate(t, pool)
+	s := open(t, pool)
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice)))
+	conn := wiretest.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
+	defer conn.Release()
+	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), wiretest.Renew(alice))); !res.Held {
+		t.Error("not renewed")
+	}
+	if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), wiretest.Release(alice))); res.Outcome != backend.Freed {
+		t.Error("not released")
+	}
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := s.Acquire(short, wiretest.Acquire(alice))
+	wiretest.WantKind(t, err, backend.Retry)
+}
+
+// A server that is full of connections is asked again.
+func TestTooManyConnections(t *testing.T) {
+	server := testservers.Postgres(t, "max_connections=5", "superuser_reserved_connections=0")
+	pool := connect(t, server.Addr, size(5))
+	migrate(t, pool)
+	var conns []*pgxpool.Conn
+	testservers.Until(t, "no connection is left", func() bool {
+		short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		conn, err := pool.Acquire(short)
+		if err == nil {
+			conns = append(conns, conn)
+		}
+		return len(conns) == 5
+	})
+	s := open(t, connect(t, server.Addr))
+	for _, step := range wiretest.Steps {
+		wiretest.WantKind(t, step.Run(t.Context(), s), backend.Retry)
+	}
+	for _, conn := range conns {
+		conn.Release()
+	}
+	pool.Reset()
+	testservers.Until(t, "there is room again", func() bool { return wiretest.Steps[0].Run(t.Context(), s) == nil })
+}
+
+// Connect doesn't connect, and says what is wrong with a URL.
+func TestConnect(t *testing.T) {
+	if _, err := postgresbackend.Connect("postgres://[::1"); err == nil {
+		t.Error("that is no URL")
+	}
+	b := wiretest.Must[*postgresbackend.Backend](t)(postgresbackend.Connect("postgres://nobody@127.0.0.1:1/none"))
+	defer b.Close()
+	s := b.Open()
+	defer s.Close()
+	_, err := s.Acquire(t.Context(), wiretest.Acquire(alice))
+	wiretest.WantKind(t, err, backend.Retry)
+}

@@ -1,0 +1,91 @@
+package postgresbackend_test
+
+import (
+	"context"
+	"flag"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
+	"github.com/seed951563bd/distsync/postgresbackend"
+)
+
+// contractParts are patterns for go test -run, which together match the whole suite. Cases wait for leases, one after the
+// other since each looks for goroutines that are left. Processes of their own can wait side by side.
+var contractParts = []string{
+	"^TestContract$/^[^ls]", // model, histories
+	"^TestContract$/^steps$/^([^a]|a[^s])",
+	"^TestContract$/^steps$/^as_",
+	"^TestContract$/^locker$/^as_",
+	"^TestContract$/^locker$/^a(_|[^s_]|s[^_])",
+	"^TestContract$/^locker$/^[^a]",
+	"^TestContract$/^locker_", // without hand-over
+}
+
+const contractPart = "DISTSYNC_TEST_CONTRACT" // set in the environment of a process that runs a part
+
+func TestContract(t *testing.T) {
+	server := testservers.Postgres(t) // skips where there is none
+	if os.Getenv(contractPart) == "" && !strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+		server.Kill()
+		runContractParts(t)
+		return
+	}
+	migrate(t, connect(t, server.Addr))
+	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store { return store(t, server.Addr) }})
+}
+
+func runContractParts(t *testing.T) {
+	var all sync.WaitGroup
+	for _, part := range contractParts {
+		all.Go(func() {
+			cmd := exec.Command(os.Args[0], "-test.run="+part, "-test.v")
+			cmd.Env = append(os.Environ(), contractPart+"=1")
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "--- PASS: TestContract/") {
+				t.Errorf("%s: %v\n%s", part, err, out)
+			}
+		})
+	}
+	all.Wait()
+}
+
+const (
+	lockTable = postgresbackend.DefaultSchema + ".distsync_v1_lock"
+	partTable = postgresbackend.DefaultSchema + ".distsync_v1_part"
+)
+
+// store is what the suite needs, on a server without locks.
+func store(t *testing.T, addr string) contract.Store {
+	admin := connect(t, addr)
+	wipe := func() { execute(t, admin, `TRUNCATE `+lockTable+`, `+partTable) }
+	wipe()
+	return contract.Store{
+		Backend: func() backend.Backend { return postgresbackend.New(connect(t, addr)) },
+		PutForeign: func(name string) {
+			execute(t, admin, `INSERT INTO `+lockTable+` (name, kind, owner, count) VALUES ($1, 99, 'foreign', 7)`, name)
+		},
+		ForeignIntact: func(name string) bool {
+			var intact bool
+			err := admin.QueryRow(context.Background(), `SELECT kind = 99 AND owner = 'foreign' AND count = 7 AND token = 0
+				AND expires = 'epoch' AND asked = 'epoch' FROM `+lockTable+` WHERE name = $1`, name).Scan(&intact)
+			return err == nil && intact
+		},
+		Wipe: wipe,
+		BreakSubscriptions: func() {
+			execute(t, admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'distsync listener%'`)
+		},
+		Fragile: wiretest.Fragile(t, addr, faults.Bytes, func(addr string) backend.Backend {
+			return postgresbackend.New(connect(t, addr, func(c *pgxpool.Config) { c.MaxConns = 1 }))
+		}),
+	}
+}

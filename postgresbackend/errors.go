@@ -1,0 +1,108 @@
+package postgresbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+var (
+	errClosed   = errors.New("the session is closed")
+	errConflict = refused(backend.ErrConflict)
+)
+
+// refused returns the error of a step that has changed nothing.
+func refused(err error) error {
+	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("postgres: %w", err)}
+}
+
+// retry returns the error of a step that wasn't carried out.
+func retry(err error) error {
+	return &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("postgres: %w", err)}
+}
+
+// ended returns the error of a context that has ended before anything was sent, or nil.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return retry(err)
+	}
+	return nil
+}
+
+// unconnected gives an error its kind that came before there was a connection.
+func unconnected(err error) error {
+	kind := backend.Retry
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		kind = kindOf(pgErr.Code)
+	}
+	if errors.Is(err, puddle.ErrClosedPool) {
+		kind = backend.Refused
+	}
+	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
+}
+
+// failed gives an error of a statement its kind. An error of severity ERROR says that all was rolled back. Another, or
+// a connection that broke, may come when the commit was done.
+func failed(err error) error {
+	kind := backend.Unknown
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case ok && severe(pgErr) == "ERROR":
+		kind = kindOf(pgErr.Code)
+		if hint := hints[pgErr.Code]; hint != "" {
+			err = fmt.Errorf("%w: %s", err, hint)
+		}
+	case !ok && pgconn.SafeToRetry(err):
+		kind = backend.Retry
+	}
+	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
+}
+
+// severe returns the severity of an error in English. Servers before 9.6 translate it.
+func severe(err *pgconn.PgError) string {
+	if err.SeverityUnlocalized != "" {
+		return err.SeverityUnlocalized
+	}
+	return err.Severity
+}
+
+const (
+	readOnly     = "25006" // a standby, or a primary that isn't one any more
+	deadlock     = "40P01"
+	lockTimeout  = "55P03"
+	notInSchema  = "42883"
+	noSuchSchema = "3F000"
+	noRight      = "42501"
+)
+
+// hints say what to do about an error.
+var hints = map[string]string{
+	notInSchema:  "the functions of postgresbackend aren't there: run the text of postgresbackend.Schema, or use WithCreate",
+	noSuchSchema: "the schema of postgresbackend isn't there: run the text of postgresbackend.Schema, or use WithCreate",
+	noRight:      "the role needs USAGE of the schema, and EXECUTE of its functions",
+	"DS001":      "set default_transaction_isolation of the role, or of the connections, to read committed",
+}
+
+// kindOf returns the kind of an error after which nothing was done.
+func kindOf(code string) backend.ErrorKind {
+	switch code {
+	case "DS001", "DS002", "DS003", noSuchSchema:
+		return backend.Refused
+	}
+	switch code[:min(2, len(code))] {
+	case "28", "3D", "42", "22", "54", "0A": // who it is, which database, rights and names, data, limits, what there isn't
+		return backend.Refused
+	}
+	return backend.Retry
+}
+
+// isCode says whether err is one of the server's with that code.
+func isCode(err error, code string) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == code
+}

@@ -1,0 +1,205 @@
+package postgresbackend
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// grantLease is for how long the first in line is given the lock. Whoever waits looks at the line each second at the
+// latest, and believes a grant for as long as that is over since.
+const grantLease = 2 * time.Second
+
+// What a step about a line is, as schema.sql says.
+const (
+	fairAcquire int16 = iota + 1
+	fairRelease
+	fairKeep
+	fairSee
+	fairForce
+)
+
+type fairRequest struct {
+	do           int16
+	name         string // as stored, as the owners
+	owners       []string
+	lease, place time.Duration
+	again        bool
+	keep         time.Duration
+}
+
+type fairAnswer struct {
+	status                        int16
+	held                          *int32
+	holder                        *string
+	left, token                   *int64
+	grantedOwner, grantedTo, stir *string
+	tell                          bool
+}
+
+// fair carries out a step of a fair lock, and tells whom it concerns.
+func (s *session) fair(ctx context.Context, pool *pgxpool.Pool, req fairRequest) (a fairAnswer, err error) {
+	if req.owners == nil {
+		req.owners = []string{""}
+	}
+	c := &call{
+		sql: `SELECT status, held, holder, remaining, num, granted_owner, granted_session, stirs, tell FROM ` +
+			s.b.q + `distsync_v1_fair($1, $2, $3::text[], $4, $5, $6, $7, $8, $9)`,
+		dest: []any{&a.status, &a.held, &a.holder, &a.left, &a.token, &a.grantedOwner, &a.grantedTo, &a.stir, &a.tell},
+		some: func() bool { return a.grantedTo != nil || a.stir != nil || a.tell },
+		after: func(ctx context.Context, conn *pgxpool.Conn) {
+			switch {
+			case a.grantedTo != nil:
+				s.notify(ctx, conn, *a.grantedTo, grantMessage(*a.token, *a.grantedOwner, req.name))
+			case a.stir != nil:
+				s.notify(ctx, conn, *a.stir, tellOne+req.name)
+			default:
+				s.telling(req.name, tellOne)(ctx, conn)
+			}
+		},
+	}
+	for n := 1; ; n++ {
+		// Others may have been at it each time; then whoever comes next sees to the line.
+		weak := n >= mostRepeats
+		c.args = []any{req.do, req.name, req.owners, s.id, ms(req.lease), ms(req.place), req.again, ms(req.keep), weak}
+		sent := time.Now()
+		err := s.do(ctx, pool, c)
+		switch {
+		case err != nil:
+			return a, err
+		case a.status == isAgain && !weak:
+			continue
+		case a.status == isForeign:
+			return a, errConflict
+		case a.status == isHeld && a.token != nil && req.do != fairRelease:
+			s.saw(req.name, *a.token, sent)
+		}
+		return a, nil
+	}
+}
+
+// notify sends a message to one session.
+func (s *session) notify(ctx context.Context, conn *pgxpool.Conn, session, message string) {
+	// What is lost costs that session a look.
+	_, _ = conn.Exec(ctx, `SELECT pg_notify($1, $2)`, pgx.QueryExecModeExec, channel(session), message)
+}
+
+func (s *session) acquireFair(ctx context.Context, req backend.AcquireRequest, name, owner string) (res backend.AcquireResult, err error) {
+	a, err := s.fair(ctx, s.b.pool, fairRequest{
+		do: fairAcquire, name: name, owners: []string{owner}, lease: req.Lease, place: req.Place, again: req.Reentry,
+	})
+	switch {
+	case isCode(err, lockTimeout):
+		return backend.AcquireResult{Remaining: guardedFor}, nil
+	case err != nil:
+		return res, err
+	case a.status == isDone:
+		return backend.AcquireResult{Acquired: true, Count: int(*a.held)}, nil
+	default:
+		return backend.AcquireResult{Remaining: span(a.left)}, nil
+	}
+}
+
+func (s *session) releaseFair(ctx context.Context, req backend.ReleaseRequest, name, owner string) (res backend.ReleaseResult, err error) {
+	a, err := s.fair(ctx, s.lane(), fairRequest{
+		do: fairRelease, name: name, owners: []string{owner}, lease: req.Lease, keep: req.Keep,
+	})
+	if err != nil {
+		return res, err
+	}
+	res.Outcome, err = outcome(a.status)
+	return res, err
+}
+
+// KeepPlaces implements [backend.Liner].
+func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+	name, owners := encode(req.Name), make([]string, len(req.Owners))
+	for i, owner := range req.Owners {
+		owners[i] = encode(owner)
+	}
+	if err := s.check(ctx, req.Kind, name, owners...); err != nil {
+		return res, err
+	}
+	a, err := s.fair(ctx, s.lane(), fairRequest{do: fairKeep, name: name, owners: owners, place: req.Place})
+	if err != nil {
+		return res, err
+	}
+	if a.holder != nil {
+		res.Holder = decode(*a.holder)
+	}
+	res.Remaining = span(a.left)
+	return res, nil
+}
+
+// grantMessage says who has been given a lock, as acquisition number token.
+func grantMessage(token int64, owner, name string) string {
+	return "g" + strconv.FormatInt(token, 10) + " " + strconv.Itoa(len(owner)) + " " + owner + name
+}
+
+// parseGrant is the reverse. The message is without its first letter.
+func parseGrant(message string) (token int64, owner, name string, ok bool) {
+	number, rest, found := strings.Cut(message, " ")
+	length, rest, found2 := strings.Cut(rest, " ")
+	token, err := strconv.ParseInt(number, 10, 64)
+	n, err2 := strconv.Atoi(length)
+	if !found || !found2 || err != nil || err2 != nil || n < 0 || n > len(rest) {
+		return 0, "", "", false
+	}
+	return token, rest[:n], rest[n:], true
+}
+
+// sightings are what a session has last heard of locks whose line somebody stands in.
+type sightings struct {
+	mu   sync.Mutex
+	seen map[string]sighting
+}
+
+// A sighting is an answer that another had the lock, as acquisition number token.
+type sighting struct {
+	token int64
+	sent  time.Time // when it was asked
+}
+
+// watch has sightings of a lock be kept, until it is called once more with false.
+func (v *sightings) watch(name string, yes bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !yes {
+		delete(v.seen, name)
+		return
+	}
+	if v.seen == nil {
+		v.seen = make(map[string]sighting)
+	}
+	if _, ok := v.seen[name]; !ok {
+		v.seen[name] = sighting{}
+	}
+}
+
+// saw notes one.
+func (v *sightings) saw(name string, token int64, sent time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if old, ok := v.seen[name]; ok && sent.After(old.sent) {
+		v.seen[name] = sighting{token, sent}
+	}
+}
+
+// grant returns what whoever waits is told of a grant. It came after the last answer if its number is larger: then the
+// owner surely hadn't the lock when that was asked for. The server's clock isn't looked at.
+func (v *sightings) grant(name, owner string, token int64) backend.Grant {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	g := backend.Grant{Owner: owner}
+	if seen := v.seen[name]; !seen.sent.IsZero() && token > seen.token {
+		g.Since, g.Lease = seen.sent, grantLease
+	}
+	return g
+}

@@ -1,0 +1,169 @@
+package postgresbackend_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
+	"github.com/seed951563bd/distsync/postgresbackend"
+)
+
+// listeners returns how many connections listen.
+func listeners(t *testing.T, pool *pgxpool.Pool) int {
+	return query[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'distsync listener%'`)
+}
+
+// One connection listens for all names, once somebody waits; its notes are gone some time after nobody does, and with
+// the session.
+func TestListening(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	s := postgresbackend.New(pool).Open().(session)
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice)))
+	if n := listeners(t, pool); n != 0 {
+		t.Errorf("%d connections listen though nobody waits", n)
+	}
+	notes := func() int { return query[int](t, pool, `SELECT count(*) FROM `+partTable+` WHERE role = 5`) }
+	var subs []backend.Subscription
+	for i := range 10 {
+		subs = append(subs, wiretest.Must[backend.Subscription](t)(s.Subscribe(t.Context(),
+			backend.SubscribeRequest{Name: fmt.Sprint(i), Wake: func(backend.Wakeup) {}})))
+	}
+	if n := listeners(t, pool); n != 1 {
+		t.Errorf("%d connections listen; want one", n)
+	}
+	if n := notes(); n != 10 {
+		t.Errorf("%d notes; want 10", n)
+	}
+	for _, sub := range subs[1:] {
+		sub.Close()
+	}
+	testservers.Until(t, "only the note is left of who waits", func() bool { return notes() == 1 })
+	s.Close()
+	s.Settle()
+	testservers.Until(t, "nothing is left of the session", func() bool { return notes() == 0 && listeners(t, pool) == 0 })
+}
+
+// A release that finds nobody who waits sends no message, and one that does sends one when it was committed.
+func TestMessages(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	s := open(t, pool)
+	woke := make(chan backend.Wakeup, 100)
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
+		req := backend.AcquireRequest{Kind: kind, Name: kind.String(), Owner: alice, Lease: lease, Permits: 1, Limit: 1}
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
+		sub := wiretest.Must[backend.Subscription](t)(open(t, pool).Subscribe(t.Context(), backend.SubscribeRequest{
+			Kind: kind, Name: kind.String(), Wake: func(w backend.Wakeup) {
+				// What is told has happened.
+				res, err := s.Look(context.Background(), backend.LookRequest{Kind: kind, Name: kind.String(), Limit: 1})
+				if err != nil || res.Held {
+					t.Errorf("%v: told of a release, and it is held: %v, %v", kind, res, err)
+				}
+				woke <- w
+			},
+		}))
+		wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(),
+			backend.ReleaseRequest{Kind: kind, Name: kind.String(), Owner: alice, Lease: lease, Permits: 1}))
+		select {
+		case w := <-woke:
+			if (w == backend.WakeAll) != (kind == backend.Write || kind == backend.Read) {
+				t.Errorf("%v: woken with %v", kind, w)
+			}
+		case <-time.After(testservers.Patience):
+			t.Fatalf("%v: nobody was told", kind)
+		}
+		sub.Close()
+	}
+}
+
+// A client that polls has no connection that listens.
+func TestPolling(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	s := open(t, pool, postgresbackend.Polling())
+	_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+	wiretest.WantKind(t, err, backend.Refused)
+	if n := listeners(t, pool); n != 0 {
+		t.Errorf("%d connections listen", n)
+	}
+}
+
+// Behind PgBouncer in transaction mode all steps work, nobody can be told of releases, and the client says so once.
+func TestBouncer(t *testing.T) {
+	server := testservers.Postgres(t)
+	pool := connect(t, server.Addr)
+	migrate(t, pool)
+	for _, mode := range []string{"transaction", "session"} {
+		t.Run(mode, func(t *testing.T) {
+			bouncer := testservers.PgBouncer(t, server, "pool_mode = "+mode, "default_pool_size = 20")
+			var log syncBuffer
+			logger := slog.New(slog.NewTextHandler(&log, nil))
+			var inside int // guarded by the lock
+			var turns atomic.Int64
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			var all sync.WaitGroup
+			for range 2 {
+				c := dlock.New(postgresbackend.New(connect(t, bouncer.Addr)), dlock.WithLogger(logger), dlock.WithHandover(0), dlock.WithLease(3*time.Second))
+				defer c.Close()
+				for range 2 {
+					all.Go(func() {
+						for ctx.Err() == nil {
+							err := c.Locker("both "+mode).Do(ctx, func(context.Context) error {
+								inside++
+								defer func() { inside-- }()
+								if turns.Add(1); inside != 1 {
+									t.Error("two are inside")
+								}
+								return nil
+							})
+							if err != nil && ctx.Err() == nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+			}
+			said := func() int { return strings.Count(log.String(), "waiters poll") }
+			testservers.Until(t, "both clients listen, or know that they can't", func() bool {
+				return (listeners(t, pool) == 2 && mode == "session" || said() == 2) && turns.Load() >= 20
+			})
+			stop()
+			all.Wait()
+			if n := said(); (mode == "transaction") != (n == 2) || mode == "session" && n > 0 {
+				t.Errorf("it is said %d times by two clients that they poll:\n%s", n, log.String())
+			}
+		})
+	}
+}
+
+// syncBuffer is a buffer that several write to.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

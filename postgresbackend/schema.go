@@ -1,0 +1,88 @@
+package postgresbackend
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// DefaultSchema is the schema of the tables and functions if [WithSchema] says nothing else.
+const DefaultSchema = "distsync"
+
+//go:embed schema.sql
+var schemaText string
+
+// begins is what each step that writes begins with. A function can't change the isolation of its
+// transaction, in which a statement must see what others committed while the one before waited. Commits
+// that a session doesn't wait for would let a lock be acquired and forgotten with the server.
+const begins = `	IF current_setting('transaction_isolation') <> 'read committed' THEN
+		RAISE EXCEPTION 'distsync: steps need READ COMMITTED, and default_transaction_isolation is %',
+			current_setting('transaction_isolation') USING ERRCODE = 'DS001';
+	END IF;
+	IF current_setting('synchronous_commit') = 'off' THEN
+		PERFORM set_config('synchronous_commit', 'on', true); -- for this transaction
+	END IF;`
+
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+// Schema returns the text of all that the backend needs in a database, for migration tools: tables and
+// functions in a schema of that name, which it creates if it isn't there. The text may be run again at any
+// time, and changes nothing then. It belongs into one transaction.
+//
+// Its owner is whoever runs it, best a role that nobody logs in as, since the functions run with that role's
+// rights. It takes the right to execute the functions from everybody else: see "Access" in the package's
+// comment for what to grant. Schema panics if the name isn't one of lower-case letters, digits and
+// underscores, as [WithSchema] does.
+func Schema(schema string) string {
+	mustBeSchema(schema)
+	quoted := pgx.Identifier{schema}.Sanitize()
+	text := strings.NewReplacer(
+		"{schema}", quoted, "{s}", quoted+".", "{literal}", "'"+schema+"'",
+		"{begin}", begins, "{grant}", strconv.FormatInt(grantLease.Milliseconds(), 10),
+	).Replace(schemaText)
+	var b strings.Builder
+	b.WriteString(text)
+	b.WriteString("\n-- Functions may be executed by everybody who isn't told otherwise.\n")
+	for _, f := range functions.FindAllStringSubmatch(text, -1) {
+		fmt.Fprintf(&b, "REVOKE ALL ON FUNCTION %s FROM PUBLIC;\n", signature(f[1], f[2]))
+	}
+	return b.String()
+}
+
+// functions finds the head of each function in the text.
+var functions = regexp.MustCompile(`(?s)CREATE OR REPLACE FUNCTION (\S+?distsync_v1_\w+)\(([^)]*)\)`)
+
+// signature returns a function's name and the types of its arguments.
+func signature(name, args string) string {
+	var in []string
+	for arg := range strings.SplitSeq(args, ",") {
+		if arg = strings.TrimSpace(arg); arg != "" && !strings.HasPrefix(arg, "OUT ") {
+			in = append(in, arg)
+		}
+	}
+	return name + "(" + strings.Join(in, ", ") + ")"
+}
+
+func mustBeSchema(schema string) {
+	if !schemaName.MatchString(schema) {
+		panic(fmt.Sprintf("postgresbackend: %q is no name of a schema here: lower-case letters, digits and underscores", schema))
+	}
+}
+
+// create runs the text. Many may do that at once.
+func create(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 7405))`,
+			pgx.QueryExecModeExec, "schema of distsync_v1 "+schema); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, Schema(schema), pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+}

@@ -1,0 +1,303 @@
+package postgresbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// guardedFor is when to look again at a lock that is free, or is over, but that some transaction keeps others out of.
+const guardedFor = 100 * time.Millisecond
+
+// answer is what an acquiring step answers. Not every one has all of it.
+type answer struct {
+	status      int16
+	held        *int32
+	token, left *int64
+	noted, tell *bool
+	most        *int32
+}
+
+func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+	name, owner := encode(req.Name), encode(req.Owner)
+	if err := s.check(ctx, req.Kind, name, owner); err != nil {
+		return res, err
+	}
+	s.sweepNowAndThen()
+	if simple(req) {
+		gains, err := s.acquires.Send(ctx, &pending[backend.AcquireRequest]{req: req})
+		if err != nil {
+			return res, err
+		}
+		if !gains[0].left {
+			return gains[0].res, gains[0].err
+		}
+	}
+	return s.acquireAlone(ctx, req)
+}
+
+// acquireAlone is Acquire in a statement of its own.
+func (s *session) acquireAlone(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+	name, owner := encode(req.Name), encode(req.Owner)
+	if err := s.check(ctx, req.Kind, name, owner); err != nil {
+		return res, err
+	}
+	if req.Kind == backend.Fair {
+		return s.acquireFair(ctx, req, name, owner)
+	}
+	var a answer
+	c := &call{}
+	switch req.Kind {
+	case backend.Read:
+		c.sql = `SELECT status, remaining, noted FROM ` + s.b.q + `distsync_v1_read($1, $2, $3, $4)`
+		c.args = []any{name, owner, ms(req.Lease), ms(req.Waited)}
+		c.dest = []any{&a.status, &a.left, &a.noted}
+	case backend.Write:
+		c.sql = `SELECT status, held, remaining, noted FROM ` + s.b.q + `distsync_v1_write($1, $2, $3, $4, $5)`
+		c.args = []any{name, owner, ms(req.Lease), ms(req.Waited), ms(req.Place)}
+		c.dest = []any{&a.status, &a.held, &a.left, &a.noted}
+	case backend.Permits:
+		c.sql = `SELECT status, remaining, noted, tell, most FROM ` + s.b.q + `distsync_v1_permits($1, $2, $3, $4, $5)`
+		c.args = []any{name, owner, int32(req.Permits), int32(req.Limit), ms(req.Lease)}
+		c.dest = []any{&a.status, &a.left, &a.noted, &a.tell, &a.most}
+		c.some = func() bool { return is(a.tell) }
+		c.after = s.telling(name, tellOne)
+	default:
+		c = s.acquiring(req, name, &a, true)
+	}
+	for n := 1; ; n++ {
+		err := s.do(ctx, s.b.pool, c)
+		switch {
+		case isCode(err, lockTimeout): // a transaction is guarded by the last hold, or a standby doesn't confirm
+			return backend.AcquireResult{Remaining: guardedFor}, nil
+		case err != nil:
+			return res, err
+		case a.status == isAgain && n < mostRepeats:
+			continue
+		}
+		return s.acquired(req, name, &a)
+	}
+}
+
+// acquiring returns the statement that acquires a plain lock. Unless it waits it does nothing where somebody has locked the
+// row, and says so.
+func (s *session) acquiring(req backend.AcquireRequest, name string, a *answer, waits bool) *call {
+	return &call{
+		sql:  `SELECT status, held, num, remaining, noted FROM ` + s.b.q + `distsync_v1_acquire($1, $2, $3, $4)`,
+		args: []any{name, encode(req.Owner), ms(req.Lease), waits},
+		dest: []any{&a.status, &a.held, &a.token, &a.left, &a.noted},
+	}
+}
+
+// acquired returns the result of an acquiring step.
+func (s *session) acquired(req backend.AcquireRequest, name string, a *answer) (res backend.AcquireResult, err error) {
+	switch a.status {
+	case isDone:
+		res = backend.AcquireResult{Acquired: true, Count: 1}
+		if a.held != nil {
+			res.Count = int(*a.held)
+		}
+		switch req.Kind {
+		case backend.Fenced:
+			res.Token = uint64(*a.token)
+		case backend.Permits:
+			res.Count = req.Permits
+		}
+		return res, nil
+	case isHeld:
+		if !is(a.noted) {
+			s.askAgain(name)
+		}
+		return backend.AcquireResult{Remaining: span(a.left)}, nil
+	case isForeign:
+		return res, errConflict
+	case hasNoLimit:
+		return res, refused(backend.ErrNoLimit)
+	case hasTooFew:
+		return res, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, *a.most))
+	default: // others were at it, each time
+		return backend.AcquireResult{Remaining: time.Millisecond}, nil
+	}
+}
+
+func is(b *bool) bool { return b != nil && *b }
+
+// How those who wait are told.
+const (
+	tellOne    = "o"
+	tellAll    = "a"
+	tellUnread = "r" // all, unless somebody reads
+)
+
+// telling returns what tells those who have asked for it, when a step was carried out.
+func (s *session) telling(name, how string) func(context.Context, *pgxpool.Conn) {
+	return func(ctx context.Context, conn *pgxpool.Conn) {
+		// A message that is lost costs those who wait a look.
+		_, _ = conn.Exec(ctx, `SELECT `+s.b.q+`distsync_v1_tell($1, $2)`, pgx.QueryExecModeExec, name, how)
+	}
+}
+
+func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+	name, owner := encode(req.Name), encode(req.Owner)
+	if err := s.checkRequest(ctx, req.Kind, name, owner); err != nil {
+		return res, err
+	}
+	if simpleRelease(req) {
+		back, err := s.releases.Send(ctx, &pending[backend.ReleaseRequest]{req: req})
+		if err != nil {
+			return res, err
+		}
+		if !back[0].left {
+			return back[0].res, back[0].err
+		}
+	}
+	return s.release(ctx, req, nil)
+}
+
+// release is Release in a statement of its own, unless sends says that it isn't to be sent any more.
+func (s *session) release(ctx context.Context, req backend.ReleaseRequest, sends func() bool) (res backend.ReleaseResult, err error) {
+	name, owner := encode(req.Name), encode(req.Owner)
+	if err := s.checkRequest(ctx, req.Kind, name, owner); err != nil {
+		return res, err
+	}
+	if req.Kind == backend.Fair {
+		return s.releaseFair(ctx, req, name, owner)
+	}
+	var status int16
+	var tell bool
+	var waiting *int64
+	c := &call{dest: []any{&status, &tell, &waiting}, some: func() bool { return tell }, sends: sends}
+	lock, role := stored(req.Kind)
+	if role != 0 {
+		n, keep := int32(1), int64(0)
+		if req.Kind == backend.Permits {
+			n, keep = int32(req.Permits), ms(req.Keep)
+		}
+		c.sql = `SELECT status, tell, waiting FROM ` + s.b.q + `distsync_v1_leave($1, $2, $3, $4, $5, $6, $7)`
+		c.args = []any{role, name, owner, s.id, n, keep, req.AskWaiting}
+	} else {
+		c.sql = `SELECT status, tell, waiting FROM ` + s.b.q + `distsync_v1_release($1, $2, $3, $4, $5, $6, $7)`
+		c.args = []any{lock, name, owner, s.id, ms(req.Lease), ms(req.Keep), req.AskWaiting}
+	}
+	switch req.Kind {
+	case backend.Read:
+		c.after = s.telling(name, tellUnread)
+	case backend.Write:
+		c.after = s.telling(name, tellAll)
+	default:
+		c.after = s.telling(name, tellOne)
+	}
+	if err := s.do(ctx, s.lane(), c); err != nil {
+		return res, err
+	}
+	res.Outcome, err = outcome(status)
+	if waiting != nil && res.Outcome == backend.Freed {
+		res.Counted, res.Waiting = true, int(*waiting)
+	}
+	return res, err
+}
+
+// outcome returns what a release did.
+func outcome(status int16) (backend.ReleaseOutcome, error) {
+	switch status {
+	case isDone:
+		return backend.Left, nil
+	case isFreed:
+		return backend.Freed, nil
+	case isKept:
+		return backend.Kept, nil
+	case isForeign:
+		return backend.NotHeld, errConflict
+	default:
+		return backend.NotHeld, nil
+	}
+}
+
+func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+	name := encode(req.Name)
+	if err := s.check(ctx, req.Kind, name); err != nil {
+		return res, err
+	}
+	var status int16
+	if req.Kind == backend.Fair {
+		f, err := s.fair(ctx, s.lane(), fairRequest{do: fairForce, name: name})
+		if err != nil {
+			return res, err
+		}
+		status = f.status
+	} else {
+		lock, role := stored(req.Kind)
+		var tell bool
+		err := s.do(ctx, s.lane(), &call{
+			sql:  `SELECT status, tell FROM ` + s.b.q + `distsync_v1_force($1, $2, $3)`,
+			args: []any{lock, role, name}, dest: []any{&status, &tell},
+			some: func() bool { return tell }, after: s.telling(name, tellAll),
+		})
+		if err != nil {
+			return res, err
+		}
+	}
+	if status == isForeign {
+		return res, errConflict
+	}
+	res.Released = status == isDone
+	return res, nil
+}
+
+// sight is what a look sees.
+type sight struct {
+	kind      int16
+	owner     *string // of one who has it alone
+	count     int32
+	kept      bool
+	left      *int64
+	limit     int32
+	parts     int64 // how many read, or have permits
+	out, mine int64 // permits, or readers
+	last      int64 // when the last of them ends, in milliseconds
+}
+
+func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backend.LookResult, err error) {
+	name, owner := encode(req.Name), encode(req.Owner)
+	if err := s.check(ctx, req.Kind, name); err != nil {
+		return res, err
+	}
+	var v sight
+	err = s.do(ctx, s.b.pool, &call{
+		sql:  `SELECT kind, owner, count, kept, remaining, lim, parts, taken, mine, last FROM ` + s.b.q + `distsync_v1_see($1, $2)`,
+		args: []any{name, owner},
+		dest: []any{&v.kind, &v.owner, &v.count, &v.kept, &v.left, &v.limit, &v.parts, &v.out, &v.mine, &v.last},
+	})
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return res, err
+	}
+	lock, role := stored(req.Kind)
+	if v.kind > semaphore || v.kind != lock && (v.owner != nil || v.parts > 0) {
+		return res, errConflict
+	}
+	if req.Kind == backend.Permits {
+		limit := int64(req.Limit)
+		if limit == 0 {
+			if limit = int64(v.limit); v.parts == 0 {
+				return res, refused(backend.ErrNoLimit)
+			}
+		}
+		res.Available = int(max(0, limit-v.out))
+	}
+	switch {
+	case role != 0:
+		res.Held, res.Count, res.Remaining = v.parts > 0, int(v.mine), time.Duration(v.last)*time.Millisecond
+	case v.owner != nil:
+		res.Held, res.Remaining, res.Kept = true, span(v.left), v.kept
+		if *v.owner == owner && !v.kept {
+			res.Count = int(v.count)
+		}
+	}
+	return res, nil
+}
