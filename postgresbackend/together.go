@@ -42,7 +42,9 @@ const (
 )
 
 // sends says whether the request may be sent now: it can't be called back any more.
-func (p *pending[Req]) sends() bool { return p.state.CompareAndSwap(0, isSent) || p.state.Load() == isSent }
+func (p *pending[Req]) sends() bool {
+	return p.state.CompareAndSwap(0, isSent) || p.state.Load() == isSent
+}
 
 // recall calls a request back, and says whether it will never be sent.
 func recall[Req any](all []*pending[Req]) bool { return all[0].state.CompareAndSwap(0, isCalled) }

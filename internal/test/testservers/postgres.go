@@ -81,6 +81,32 @@ func startPostgres(t TB, folder, data string, settings []string) *Server {
 	})
 }
 
+// SQL carries out statements on a PostgreSQL or by way of a pooler, in a session of its own, and returns the lines of the
+// answer. The test fails on an error.
+func (s *Server) SQL(statements string) string {
+	s.t.Helper()
+	answer, err := SQL(s.Addr, statements)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return answer
+}
+
+// SQL is the method SQL for any address.
+func SQL(addr, statements string) (string, error) {
+	folder, err := postgresFolder()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command(filepath.Join(folder, "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", PostgresURL(addr), "-f", "-")
+	cmd.Stdin = strings.NewReader(statements)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("psql: %w: %s", err, out)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
 // PgBouncer starts a pooler in front of a PostgreSQL, with further lines of its configuration.
 func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	t.Helper()

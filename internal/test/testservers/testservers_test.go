@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
@@ -69,19 +67,7 @@ func TestPostgres(t *testing.T) {
 	primary := testservers.Postgres(t)
 	standby := testservers.PostgresStandby(t, primary, "standby")
 	bouncer := testservers.PgBouncer(t, primary, "pool_mode = transaction")
-	do := func(s *testservers.Server, sql string) string {
-		t.Helper()
-		conn, err := pgx.Connect(t.Context(), testservers.PostgresURL(s.Addr))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close(t.Context())
-		var answer string
-		if err := conn.QueryRow(t.Context(), sql, pgx.QueryExecModeSimpleProtocol).Scan(&answer); err != nil && err != pgx.ErrNoRows {
-			t.Fatal(err)
-		}
-		return answer
-	}
+	do := func(s *testservers.Server, sql string) string { t.Helper(); return s.SQL(sql) }
 	do(primary, `CREATE TABLE k AS SELECT 'v' AS v`)
 	testservers.Until(t, "the standby follows", func() bool {
 		return do(standby, `SELECT coalesce(to_regclass('k')::text, '')`) == "k" && do(standby, `SELECT v FROM k`) == "v"
