@@ -1,6 +1,7 @@
 package history_test
 
 import (
+	"bytes"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 	"github.com/valkey-io/valkey-go"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -21,6 +23,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
@@ -35,6 +38,7 @@ type site struct {
 	lasting bool // numbers are told by the server's clock, too
 	connect func(addr string) backend.Backend
 	lease   time.Duration
+	wipe    func() // restarts the server without its data; nil: to restart it is enough
 }
 
 func TestRedis(t *testing.T) {
@@ -85,6 +89,31 @@ func TestEtcd(t *testing.T) {
 	s.run(faults.HTTP2)
 }
 
+// A server that has lost its data has its tables, which are empty: another was restored, or they are unlogged.
+func TestPostgres(t *testing.T) {
+	t.Parallel()
+	s := &site{T: t, server: testservers.Postgres(t), step: isFunction, lasting: true, lease: time.Second}
+	s.server.SQL(postgresbackend.Schema(postgresbackend.DefaultSchema))
+	s.wipe = func() {
+		s.server.Restart()
+		s.server.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part`)
+	}
+	s.connect = func(addr string) backend.Backend {
+		config, err := pgxpool.ParseConfig(testservers.PostgresURL(addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.ConnConfig.ConnectTimeout = impatience
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		return postgresbackend.New(pool)
+	}
+	s.run(faults.Bytes)
+}
+
 // TestMemory has no network to suffer from. Its clients suffer from those who force the lock.
 func TestMemory(t *testing.T) {
 	t.Parallel()
@@ -99,6 +128,8 @@ const impatience = 700 * time.Millisecond
 func isScript(r faults.Request) bool {
 	return len(r.Words) > 0 && strings.HasPrefix(strings.ToLower(r.Words[0]), "eval")
 }
+
+func isFunction(r faults.Request) bool { return bytes.Contains(r.Bytes, []byte(".distsync_v1_")) }
 
 func isTransaction(r faults.Request) bool { return strings.HasSuffix(r.Method, "/Txn") }
 
@@ -176,7 +207,11 @@ func (s *site) harm(r *history.Recorder, dice *rand.Rand, done <-chan struct{}) 
 	for i := 0; pause(250 * time.Millisecond); i++ {
 		p := s.proxies[dice.IntN(len(s.proxies))]
 		if i == restartAt {
-			r.Wipe("the server is restarted, empty", s.server.Restart)
+			wipe := s.wipe
+			if wipe == nil {
+				wipe = s.server.Restart
+			}
+			r.Wipe("the server is restarted, empty", wipe)
 			continue
 		}
 		switch dice.IntN(8) {
