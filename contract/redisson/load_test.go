@@ -59,6 +59,9 @@ func TestLoad(t *testing.T) {
 	needVersions(t, of)
 	for _, name := range places {
 		for _, version := range of {
+			if name == "cluster" && version == "3.27.2" {
+				continue // it publishes mostly with PUBLISH there, which those who use SSUBSCRIBE don't hear
+			}
 			t.Run(name+"/"+version, func(t *testing.T) {
 				var p *place
 				if name == "redis" {
