@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -152,6 +153,9 @@ func nth(n int) func(faults.Request) bool {
 func isStep(r faults.Request) bool {
 	if len(r.Words) > 0 {
 		return strings.HasPrefix(strings.ToLower(r.Words[0]), "eval")
+	}
+	if bytes.Contains(r.Bytes, []byte(".distsync_v1_")) { // a function of PostgreSQL's
+		return true
 	}
 	return r.Method == memoryStep || slices.Contains(etcdSteps, r.Method)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/quorumbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
@@ -51,11 +52,12 @@ type dialer = func() (b backend.Backend, hangUp func(), err error)
 
 // stores are the stores by name. Each is started anew.
 var stores = map[string]func(testservers.TB) *store{
-	"memory": memoryStore,
-	"redis":  func(t testservers.TB) *store { return redisStore(t, "redis", testservers.Redis(t)) },
-	"valkey": func(t testservers.TB) *store { return redisStore(t, "valkey", testservers.Valkey(t)) },
-	"etcd":   etcdStore,
-	"quorum": quorumStore,
+	"memory":   memoryStore,
+	"redis":    func(t testservers.TB) *store { return redisStore(t, "redis", testservers.Redis(t)) },
+	"valkey":   func(t testservers.TB) *store { return redisStore(t, "valkey", testservers.Valkey(t)) },
+	"etcd":     etcdStore,
+	"postgres": postgresStore,
+	"quorum":   quorumStore,
 }
 
 // silent is a logger of go-redis, which is told of each connection that breaks.
@@ -96,6 +98,12 @@ func dial(name string, addrs []string) dialer {
 				return nil, nil, err
 			}
 			return etcdbackend.New(cli), func() { cli.Close() }, nil
+		case "postgres":
+			b, err := postgresbackend.Connect(testservers.PostgresURL(addrs[0]))
+			if err != nil {
+				return nil, nil, err
+			}
+			return b, b.Close, nil
 		}
 		return nil, nil, fmt.Errorf("no process can reach a store named %q", name)
 	}
@@ -230,6 +238,56 @@ func etcdStore(t testservers.TB) *store {
 			return all
 		},
 		left: func() (int, error) { return etcdLeft(addrs) },
+	}
+}
+
+// postgresStore is a server that keeps what was committed. That it loses all is played: the tables are emptied while nobody is
+// connected.
+func postgresStore(t testservers.TB) *store {
+	const lease = time.Second
+	s := testservers.Postgres(t)
+	s.SQL(postgresbackend.Schema(postgresbackend.DefaultSchema))
+	return &store{
+		name:      "postgres",
+		lease:     lease,
+		processes: 2,
+		join:      proxies(t, "postgres", faults.Bytes, []*testservers.Server{s}),
+		server: func(c *checker) []fault {
+			say := func(sql string) func(context.Context, *chance) bool {
+				return func(context.Context, *chance) bool {
+					_, err := testservers.SQL(s.Addr, sql)
+					return err == nil
+				}
+			}
+			const others = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`
+			return append(freezes(s, lease),
+				fault{"server killed", func(ctx context.Context, dice *chance) bool {
+					s.Kill()
+					dice.pause(ctx, 2*lease)
+					s.Restart()
+					return true
+				}},
+				fault{"server restarted empty", func(ctx context.Context, dice *chance) bool {
+					c.lose(s.Kill, func() {
+						dice.pause(ctx, lease)
+						s.Restart()
+						s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part`)
+					})
+					return true
+				}},
+				fault{"connections killed", say(others)},
+				fault{"subscribers killed", say(others + ` AND application_name LIKE 'distsync listener%'`)},
+				fault{"vacuumed", say(`VACUUM FULL distsync.distsync_v1_lock`)},
+			)
+		},
+		left: func() (int, error) {
+			n, err := testservers.SQL(s.Addr, `SELECT (SELECT count(*) FROM distsync.distsync_v1_lock WHERE expires > clock_timestamp() AND owner IS NOT NULL)
+				+ (SELECT count(*) FROM distsync.distsync_v1_part WHERE expires > clock_timestamp() AND role <> 5)`)
+			if err != nil {
+				return 0, err
+			}
+			return strconv.Atoi(n)
+		},
 	}
 }
 
