@@ -84,7 +84,7 @@ func everyCommand(k *kind) (commands []string) {
 		calls = append(calls, k.releaseAgain(d, backend.ReleaseRequest{}), k.renewAgain(backend.RenewRequest{}), IsForeign(""), IsKept(""))
 	}
 	if k.line {
-		calls = append(calls, d.KeepPlaces(backend.PlacesRequest{}))
+		calls = append(calls, d.KeepPlaces(backend.PlacesRequest{Owners: []string{"a:1"}})...)
 	}
 	for _, call := range calls {
 		for _, m := range scriptCommand.FindAllStringSubmatch(call.Script.Text, -1) {
