@@ -107,6 +107,8 @@ func (a *address) port() string {
 	switch {
 	case strings.HasPrefix(a.scheme, "etcd"):
 		return "2379"
+	case strings.HasPrefix(a.scheme, "postgres"):
+		return "5432"
 	case a.sentinels():
 		return "26379"
 	default:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
 // anywhere runs a test on each store, side by side.
@@ -23,6 +24,11 @@ func anywhere(t *testing.T, test func(t *testing.T, url string)) {
 		"redis":  func(t *testing.T) string { return "redis://" + testservers.Redis(t).Addr },
 		"valkey": func(t *testing.T) string { return "valkey://" + testservers.Valkey(t).Addr },
 		"etcd":   func(t *testing.T) string { return "etcd://" + testservers.Etcd(t).Addr },
+		"postgres": func(t *testing.T) string {
+			s := testservers.Postgres(t, "fsync=on")
+			s.SQL(postgresbackend.Schema(postgresbackend.DefaultSchema))
+			return testservers.PostgresURL(s.Addr)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

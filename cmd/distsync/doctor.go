@@ -24,7 +24,8 @@ func newDoctor(g *global) *cobra.Command {
 lock of each kind, under a random name that begins with --prefix, and removes what
 is left of it. It looks whether who waits is told of a release, and whether the
 server is one that locks are safe on: its version, replicas, eviction of keys and
-clock; the slots of a cluster; and of etcd its members, alarms and space.
+clock; the slots of a cluster; of etcd its members, alarms and space; and of
+PostgreSQL its settings, standbys, old snapshots, and who listens.
 
 Each check is ok, a warning or a failure, and says what to do. If the user may
 touch only some keys, say --prefix.
@@ -105,9 +106,12 @@ func (g *global) doctor(ctx context.Context, cmd *cobra.Command) error {
 	tell(check{"connect", statusOK, fmt.Sprintf("%s answered within %v", s.address, time.Since(begun).Round(time.Millisecond)), ""})
 	d := &doctor{store: s, session: s.Open(), timeout: g.timeout, prefix: g.prefix, tell: tell}
 	defer d.session.Close()
-	if s.etcd != nil {
+	switch {
+	case s.etcd != nil:
 		d.checkEtcd(ctx)
-	} else {
+	case s.postgres != nil:
+		d.checkPostgres(ctx)
+	default:
 		d.checkRedis(ctx)
 	}
 	d.checkLocks(ctx)
@@ -314,9 +318,11 @@ func (d *doctor) remove(ctx context.Context, name string) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
 	var err error
-	if d.etcd != nil {
+	switch {
+	case d.etcd != nil:
 		err = d.removeEtcd(ctx, name)
-	} else {
+	case d.postgres != nil: // a free row stays for a day, and no role needs the right to delete it
+	default:
 		err = d.removeRedis(ctx, name)
 	}
 	if err != nil {

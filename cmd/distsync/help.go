@@ -2,8 +2,8 @@ package main
 
 import "github.com/spf13/cobra"
 
-const overview = `Looks at distributed locks in Redis, Valkey and etcd, runs commands under them, and
-frees those that are stuck. Say which store with --store or DISTSYNC_STORE:
+const overview = `Looks at distributed locks in Redis, Valkey, etcd and PostgreSQL, runs commands
+under them, and frees those that are stuck. Say which store with --store or DISTSYNC_STORE:
 
   export DISTSYNC_STORE=redis://localhost:6379
   distsync ls              which locks are held, and by whom
@@ -32,6 +32,9 @@ const stores = `The store is said by --store URL, or by DISTSYNC_STORE in the en
   etcd://[USER:PASSWORD@]HOST[:2379],HOST,…
   etcds://                                          the same by TLS:
         ?cacert=FILE&cert=FILE&key=FILE&server_name=NAME&skip_verify=true
+  postgres://[USER:PASSWORD@]HOST[:5432],HOST,…/DATABASE
+        by pgx, which takes ?sslmode=…&target_session_attrs=read-write and so on,
+        and PGPASSWORD or ~/.pgpass; ?distsync_schema=NAME if that isn't distsync
 
 The other options after the ? are those of the client: dial_timeout=2s,
 read_timeout, client_name, skip_verify=true (TLS), and so on. Certificates are
@@ -45,7 +48,8 @@ DISTSYNC_STORE_TIMEOUT, --json as DISTSYNC_JSON=true, and so on; but not --force
 --yes, --forget and -E. The command line goes first.
 
 With Redis and Valkey a lock's name is its key, after --prefix. In etcd all locks
-are below --prefix, by default distsync/locks/.
+are below --prefix, by default distsync/locks/. In PostgreSQL there is a schema
+instead.
 
 Where the programs use sharded channels (WithShardedPubSub; Redisson does with a
 cluster of version 7 or later), say --sharded: else who waits doesn't hear of what is

@@ -1,4 +1,4 @@
-// Command distsync shows who has distributed locks in Redis, Valkey and etcd, runs commands under them, and frees those that are
+// Command distsync shows who has distributed locks in Redis, Valkey, etcd and PostgreSQL, runs commands under them, and frees those that are
 // stuck.
 //
 //	git clone https://github.com/seed951563bd/distsync

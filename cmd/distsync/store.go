@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 	"github.com/valkey-io/valkey-go"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -28,14 +29,16 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// A store is where the locks are, and the client for it: one of three.
+// A store is where the locks are, and the client for it: one of four.
 type store struct {
 	backend.Backend
 	address *address
 
-	redis  redis.UniversalClient
-	valkey valkey.Client
-	etcd   *clientv3.Client
+	redis    redis.UniversalClient
+	valkey   valkey.Client
+	etcd     *clientv3.Client
+	postgres *pgxpool.Pool
+	schema   string // of the locks there
 }
 
 // openStore connects to the store that the flags name, and returns when it has answered. Errors say which status to exit with.
@@ -66,6 +69,8 @@ func (g *global) connect(ctx context.Context) (*store, error) {
 		err = s.openValkey(ctx, g)
 	case "etcd", "etcds":
 		err = s.openEtcd(ctx, g)
+	case "postgres", "postgresql":
+		err = s.openPostgres(g)
 	}
 	if err != nil {
 		return nil, err
@@ -91,12 +96,13 @@ func (s *store) unavailable(ctx context.Context, g *global, err error) error {
 // keepsOut says whether a store that was reached wants another user or password.
 func keepsOut(err error) bool {
 	text := err.Error()
-	return strings.Contains(text, "WRONGPASS ") || strings.Contains(text, "NOAUTH ") || strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrAuthFailed))
+	return strings.Contains(text, "WRONGPASS ") || strings.Contains(text, "NOAUTH ") || strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrAuthFailed)) ||
+		strings.Contains(text, "(SQLSTATE 28") // of PostgreSQL
 }
 
 // schemes are those of the URLs of stores.
 var schemes = []string{"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
-	"valkey", "valkeys", "etcd", "etcds"}
+	"valkey", "valkeys", "etcd", "etcds", "postgres", "postgresql"}
 
 // parseStore takes the URL of a store apart.
 func parseStore(raw string) (*address, error) {
@@ -326,6 +332,8 @@ func (s *store) ping(ctx context.Context) error {
 		err = s.redis.Ping(ctx).Err()
 	case s.valkey != nil:
 		err = s.valkey.Do(ctx, s.valkey.B().Ping().Build()).Error()
+	case s.postgres != nil:
+		err = s.postgres.Ping(ctx)
 	default:
 		if _, err = s.etcd.Get(ctx, "distsync"); errors.Is(err, rpctypes.ErrPermissionDenied) {
 			err = nil
@@ -364,6 +372,8 @@ func (s *store) close() {
 		_ = s.redis.Close()
 	case s.valkey != nil:
 		s.valkey.Close()
+	case s.postgres != nil:
+		s.postgres.Close()
 	default:
 		_ = s.etcd.Close()
 	}
