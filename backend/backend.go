@@ -192,12 +192,12 @@ type AcquireRequest struct {
 	// is a note of somebody who has waited for longer, and its result says for how long, at the most: so
 	// writers get their turn, however many read. That doesn't apply to an owner who reads or writes already.
 	//
-	// A Fair lock that isn't acquired is stood in line for where Place isn't zero: an owner that isn't
-	// in line comes last, and one that is keeps its place, which ends with Place from now, unless it is
-	// kept for longer ([Liner]). Where Place is zero nothing changes. Waited, unless it is zero, says that
-	// the owner was given the lock, and heard of that too late to keep it. Where the store gives locks for
-	// about a second such an owner comes first if it isn't in line, and gets the lock at once if it is
-	// free; other stores ignore it. Other kinds ignore both.
+	// A Fair lock that isn't acquired is stood in line for where Place isn't zero: an owner that
+	// isn't in line comes last, and one that is keeps its place, which ends with Place from now,
+	// unless it is kept for longer ([Liner]). Where Place is zero nothing changes. Waited, unless
+	// it is zero, says that the owner was given the lock, and heard of that too late to keep it.
+	// Where the store gives locks for about a second such an owner comes first if it isn't in line,
+	// and gets the lock at once if it is free; other stores ignore it. Other kinds ignore both.
 	Waited, Place time.Duration
 
 	// Permits is how many are asked for: 1 or more. Limit is how many there are, in all; 0: as many as the store
@@ -295,8 +295,9 @@ type ReleaseResult struct {
 	// Waiting is how many clients other than this one wait for the lock now that it is free, at least,
 	// so that this one can let them come first.
 	Waiting int
-	// Strangers is how many of them, as far as is known, don't pass a lock on inside, as clients of package
-	// dlock do, but have one turn at a time. This one should do nearly the same, or it takes nearly all.
+	// Strangers is how many of them, as far as is known, don't pass a lock on inside, as clients of
+	// package dlock do, but have one turn at a time. This one should do nearly the same, or it
+	// takes nearly all.
 	Strangers int
 }
 

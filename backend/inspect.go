@@ -23,9 +23,10 @@ type InspectRequest struct {
 type Inspection struct {
 	Name string
 
-	// Kind is Exclusive for one of the three ways to a plain lock, which a store need not tell apart; Write for a
-	// read-write lock, whoever has it; and Permits for a semaphore. Where nobody has the lock it may be any, but
-	// for Permits, which says that the store keeps a semaphore there that is of no use for another kind.
+	// Kind is Exclusive for one of the three ways to a plain lock, which a store need not tell
+	// apart; Write for a read-write lock, whoever has it; and Permits for a semaphore. Where nobody
+	// has the lock it may be any, but for Permits, which says that the store keeps a semaphore
+	// there that is of no use for another kind.
 	Kind Kind
 
 	// Holders are those who have the lock, a writer before readers: all, or [MostHolders] of them.

@@ -125,16 +125,16 @@ type Batcher interface {
 
 // Liner is an interface that a [Session] must implement if its store has [Fair] locks.
 //
-// Those who wait for such a lock stand in line in the store, all of them, with a place each, which ends unless
-// it is kept. Every step about the lock, but Look, first takes out the places that are over and last, if the lock is free then, gives
-// it to the first in line, whoever's step it is: that owner holds it once, for a short time that the store
-// chooses (about a second; nobody waits for longer for one who is gone by then; but see [AcquireRequest].Waited),
-// and its place is gone. Its session is
-// told by way of Granted, if it has subscribed, and whoever was given the lock is inside, without asking. It then
-// renews, or releases, or both.
+// Those who wait for such a lock stand in line in the store, all of them, with a place each, which
+// ends unless it is kept. Every step about the lock, but Look, first takes out the places that are
+// over and last, if the lock is free then, gives it to the first in line, whoever's step it is:
+// that owner holds it once, for a short time that the store chooses (about a second; nobody waits
+// for longer for one who is gone by then; but see [AcquireRequest].Waited), and its place is gone.
+// Its session is told by way of Granted, if it has subscribed, and whoever was given the lock is
+// inside, without asking. It then renews, or releases, or both.
 //
-// A store that can't take out very many places at once may leave those that aren't first until they are. Until then their
-// owners get nothing, unless their places are kept again.
+// A store that can't take out very many places at once may leave those that aren't first until they
+// are. Until then their owners get nothing, unless their places are kept again.
 //
 // So a step finds the lock free only if it has no line, or if what was held ran out since the last step; then the first step
 // that comes gives it to the first in line, and takes it itself only if its own owner is that.

@@ -122,10 +122,8 @@ type Store struct {
 	Fragile func() (backend.Backend, Strike)
 
 	// Parts are for a store that is made of several parts and goes on without any one of them: each
-	// hangs
-	// one of these until resume is called, as a process does that is stopped. It answers nothing
-	// then,
-	// closes no connection, and may carry out later what it was asked meanwhile.
+	// hangs one of these until resume is called, as a process does that is stopped. It answers
+	// nothing then, closes no connection, and may carry out later what it was asked meanwhile.
 	Parts []func() (resume func())
 }
 

@@ -1003,8 +1003,8 @@ func reads(rw *RWLocker, from, to time.Duration) {
 	rw.RUnlock()
 }
 
-// While a call for several locks is under way, unlocks of other plain readers may give back the very
-// read that it has got. One of theirs is its own then: it goes on with that, or gives it back.
+// While a call for several locks is under way, unlocks of other plain readers may give back the
+// very read that it has got. One of theirs is its own then: it goes on with that, or gives it back.
 func TestAllBesidePlainReaders(t *testing.T) {
 	for _, lease := range []AcquireOption{Lease(5 * time.Second), RenewedLease(DefaultLease)} {
 		for _, isHeld := range []bool{true, false} {

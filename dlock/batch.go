@@ -18,9 +18,10 @@ type answered[Res any] struct {
 	there bool // in time
 }
 
-// inBatch takes steps together, and returns what each has come to. The caller leaves as from a single step: those that have no answer by
-// then have an unknown outcome. heard is called at each answer, late at those that come after that, and told returns the context that a
-// step is told with.
+// inBatch takes steps together, and returns what each has come to. The caller leaves as from a
+// single step: those that have no answer by then have an unknown outcome. heard is called at each
+// answer, late at those that come after that, and told returns the context that a step is told
+// with.
 func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req,
 	told func(i int) context.Context, heard func(Res, error), late func(i int, res Res, err error)) []answered[Res] {
 	all := make([]answered[Res], len(reqs))

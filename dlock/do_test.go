@@ -11,8 +11,8 @@ import (
 
 const notGivenBack = "isn't given back"
 
-// What fn re-enters and doesn't give back keeps the lock when Do has returned, since a goroutine of its may be inside
-// still. Nobody else would notice, so that it is logged.
+// What fn re-enters and doesn't give back keeps the lock when Do has returned, since a goroutine of
+// its may be inside still. Nobody else would notice, so that it is logged.
 func TestADoThatGivesBackLessThanItTook(t *testing.T) {
 	type locked struct {
 		main *Locker

@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// wantRead checks that a hold to read is there, and that another client may read beside it, and not write.
+// wantRead checks that a hold to read is there, and that another client may read beside it, and not
+// write.
 func wantRead(t *testing.T, h *Hold, other *Client) {
 	t.Helper()
 	if over(h.Lost()) || h.Err() != nil {
@@ -29,7 +30,8 @@ func wantRead(t *testing.T, h *Hold, other *Client) {
 	}
 }
 
-// What is answered about the write of a lock that has become a read meanwhile says nothing about the read.
+// What is answered about the write of a lock that has become a read meanwhile says nothing about
+// the read.
 func TestAnswersAboutAWriteThatIsNoMore(t *testing.T) {
 	const renewal = DefaultLease/3 - DefaultLease/3%(DefaultLease/16) // when the first one is sent
 	for name, c := range map[string]struct {
@@ -85,7 +87,8 @@ func TestAnswersAboutAWriteThatIsNoMore(t *testing.T) {
 	}
 }
 
-// A downgrade whose read is granted later than that could be relied on asks again: the write is renewed meanwhile.
+// A downgrade whose read is granted later than that could be relied on asks again: the write is
+// renewed meanwhile.
 func TestADowngradeThatIsAnsweredTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &scripted{Backend: membackend.New()}
@@ -107,7 +110,8 @@ func TestADowngradeThatIsAnsweredTooLate(t *testing.T) {
 	})
 }
 
-// The readers leave between two attempts to downgrade, the first of which the store has carried out.
+// The readers leave between two attempts to downgrade, the first of which the store has carried
+// out.
 func TestReadersLeaveBetweenAttemptsToDowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &scripted{Backend: membackend.New()}
@@ -133,7 +137,8 @@ func TestReadersLeaveBetweenAttemptsToDowngrade(t *testing.T) {
 	})
 }
 
-// The store counts a write twice, since it didn't take a partial release, when it is downgraded: all of it goes.
+// The store counts a write twice, since it didn't take a partial release, when it is downgraded:
+// all of it goes.
 func TestADowngradeOfAWriteThatTheStoreCountsTwice(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 		ctx, rw := WithOwner(t.Context(), NewOwner()), c.RWLocker("x")
@@ -160,8 +165,8 @@ func TestADowngradeOfAWriteThatTheStoreCountsTwice(t *testing.T) {
 	})
 }
 
-// A read under a write is carried out after the write, and what was read under it, are released, and while that is
-// being taken back: the answer to the take-back may be older.
+// A read under a write is carried out after the write, and what was read under it, are released,
+// and while that is being taken back: the answer to the take-back may be older.
 func TestAReadUnderAWriteThatIsCarriedOutDuringItsTakeBack(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())

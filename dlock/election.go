@@ -40,15 +40,17 @@ func (c *Client) Election(name string) *Election {
 // lock was lost before, or resigned, Run campaigns again whatever lead returned; an error that isn't about its context
 // is logged. So it is if only the release finds that the lock was lost.
 //
-// When ctx ends, or the client is closed, Run gives up what it has, once lead has returned, and returns an [*Error] with the context's error and cause,
-// or ErrClosed, and with what lead returned, if that was about something else. For a program whose ctx a signal has ended that is no failure: err != nil &&
-// ctx.Err() == nil tells what is. While the store can't be reached, or returns errors, it goes on trying, and logs that now
-// and then; it returns where trying can't help: [ErrConflict] if the name holds something that is not a lock,
-// [errors.ErrUnsupported], an empty name, lead nil, or another Run of this Election that goes on. What lead returned is joined with the error of the release, as in [Locker.Do],
-// if the store hasn't confirmed that. If lead panics, or ends its goroutine, the lock is given
-// back. What lead has re-entered, and not given back, is given back with it, and that is logged:
-// nobody inside it, such as a goroutine that lead has started and not waited for, has the lock any
-// more.
+// When ctx ends, or the client is closed, Run gives up what it has, once lead has returned, and
+// returns an [*Error] with the context's error and cause, or ErrClosed, and with what lead
+// returned, if that was about something else. For a program whose ctx a signal has ended that is no
+// failure: err != nil && ctx.Err() == nil tells what is. While the store can't be reached, or
+// returns errors, it goes on trying, and logs that now and then; it returns where trying can't
+// help: [ErrConflict] if the name holds something that is not a lock, [errors.ErrUnsupported], an
+// empty name, lead nil, or another Run of this Election that goes on. What lead returned is joined
+// with the error of the release, as in [Locker.Do], if the store hasn't confirmed that. If lead
+// panics, or ends its goroutine, the lock is given back. What lead has re-entered, and not given
+// back, is given back with it, and that is logged: nobody inside it, such as a goroutine that lead
+// has started and not waited for, has the lock any more.
 //
 // Whatever ctx says about owners and holds, a candidate is a party of its own; with its own context lead re-enters the lock.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error) error {

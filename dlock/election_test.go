@@ -504,7 +504,8 @@ func TestALeadThatPanics(t *testing.T) {
 	}
 }
 
-// What lead re-enters and doesn't give back goes with the term, and is logged: else nobody would ever lead again.
+// What lead re-enters and doesn't give back goes with the term, and is logged: else nobody would
+// ever lead again.
 func TestALeadThatGivesBackLessThanItTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(logs)

@@ -14,12 +14,13 @@ var (
 	// ErrNotAcquired says that the lock was not acquired within the time given with [Wait].
 	ErrNotAcquired = errors.New("not acquired in time")
 
-	// ErrHeld says that another has the lock, or had it when the store was last heard of; of an [RWLocker]
-	// also that another has waited to write for longer than a reader, the caller or one of this client who is
-	// before it, and of a [Semaphore] that too few permits are left, be it that the caller has the others. It
-	// comes with the reason why the call didn't wait any longer: [ErrNotAcquired], or the error of the
-	// context. The text says so where the other is a call of the same client, which this one would re-enter
-	// if it were made in its name: with the context of the hold, or of the owner.
+	// ErrHeld says that another has the lock, or had it when the store was last heard of; of an
+	// [RWLocker] also that another has waited to write for longer than a reader, the caller or one
+	// of this client who is before it, and of a [Semaphore] that too few permits are left, be it
+	// that the caller has the others. It comes with the reason why the call didn't wait any longer:
+	// [ErrNotAcquired], or the error of the context. The text says so where the other is a call of
+	// the same client, which this one would re-enter if it were made in its name: with the context
+	// of the hold, or of the owner.
 	ErrHeld = errors.New("held by another")
 
 	// ErrUnavailable says that the store didn't answer, or refused: nothing is known of who has the

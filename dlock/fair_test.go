@@ -608,8 +608,8 @@ func (s farLineSession) Subscribe(ctx context.Context, req backend.SubscribeRequ
 	return s.farSession.Subscribe(ctx, req)
 }
 
-// However far away the store is, waiters get a fair lock, and have it for as long as they want: also
-// where what they are given is over before they hear of that. Then their order may be another.
+// However far away the store is, waiters get a fair lock, and have it for as long as they want:
+// also where what they are given is over before they hear of that. Then their order may be another.
 func TestFairLockFarAway(t *testing.T) {
 	for _, way := range []time.Duration{0, 200, 400, 600, 900, 2000} {
 		way *= time.Millisecond

@@ -11,9 +11,9 @@ import (
 // for a bounded time, so that the clients of other processes get their turn, and so that nobody
 // enters for longer than that after the store has let the lock go unnoticed.
 
-// handoverEnd returns until when a claim may be handed on. Where strangers wait, who don't hand on, it
-// isn't: each of their turns would be followed by many of ours. A client that is alone among several
-// of them hands on once.
+// handoverEnd returns until when a claim may be handed on. Where strangers wait, who don't hand on,
+// it isn't: each of their turns would be followed by many of ours. A client that is alone among
+// several of them hands on once.
 func (c *Client) handoverEnd(cl *claim) instant {
 	cr := c.crowds[cl.object.key()]
 	if cr != nil && cr.strangers > 0 && (cl.handed || cr.mixed || cr.strangers == 1) {

@@ -226,13 +226,13 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 //
 // Do returns fn's error, joined with an [*Error] whose Op is "unlock" if the lock was lost
 // meanwhile, even if fn returned nil (it wraps [ErrLost]: test for that first, since fn's error may
-// be that of its context), or if the release failed. Whether ctx has ended by then makes no difference:
-// the release takes at most 5 s, or what is left of the lease. If the lock was not acquired the error
-// is an *Error whose Op is "do". If fn panics, what the release says is logged. What fn has
-// re-entered with its context, and not given back when it returns, keeps the lock, since a
-// goroutine that fn has started may be inside still: that is logged, unless it is an owner's, and
-// given back with that context. Where it matters whether fn
-// ran, see [Locker.TryDo], or note it in fn: what fn returns may be such an error of another lock.
+// be that of its context), or if the release failed. Whether ctx has ended by then makes no
+// difference: the release takes at most 5 s, or what is left of the lease. If the lock was not
+// acquired the error is an *Error whose Op is "do". If fn panics, what the release says is logged.
+// What fn has re-entered with its context, and not given back when it returns, keeps the lock,
+// since a goroutine that fn has started may be inside still: that is logged, unless it is an
+// owner's, and given back with that context. Where it matters whether fn ran, see [Locker.TryDo],
+// or note it in fn: what fn returns may be such an error of another lock.
 func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
 	l.mustBeMade()
 	if fn == nil {

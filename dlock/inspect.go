@@ -147,9 +147,9 @@ func (c *Client) Stats() Stats {
 
 // Holder is one who has a lock, as the store knows it.
 type Holder struct {
-	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of Redisson,
-	// see [Hold.HolderID], or "CLIENT note=NOTE:NUMBER". Of permits on Redis and Valkey it is twelve
-	// bytes in hexadecimal, which stand for that.
+	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of
+	// Redisson, see [Hold.HolderID], or "CLIENT note=NOTE:NUMBER". Of permits on Redis and Valkey
+	// it is twelve bytes in hexadecimal, which stand for that.
 	ID string
 
 	// Client is the id of its client: see [WithClientID]. Empty if ID doesn't say.
@@ -167,8 +167,9 @@ type Holder struct {
 
 // LockInfo is a lock as the store knows it.
 //
-// Where nobody has the lock the Kind says nothing, but for Permits: then the name is a semaphore's, and of no use for another
-// kind of lock. Redis and Valkey keep the number of a semaphore, and can't tell it from a number that is another program's.
+// Where nobody has the lock the Kind says nothing, but for Permits: then the name is a semaphore's,
+// and of no use for another kind of lock. Redis and Valkey keep the number of a semaphore, and
+// can't tell it from a number that is another program's.
 type LockInfo struct {
 	Name    string
 	Kind    backend.Kind // Exclusive for all three ways to a plain lock, Write for a read-write lock, or Permits
@@ -300,10 +301,11 @@ func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 	return holders[0], nil
 }
 
-// Holders asks the store who has the lock, in one round trip: of the reading side of an [RWLocker] those who read, at most a thousand, and of the writing side
-// who writes. Readers to whom a writer of this client has passed the lock on are one Holder, of
-// Kind Write as the store knows it. Errors are those of [Locker.IsLocked]; of a store that can't
-// say, one that wraps [errors.ErrUnsupported].
+// Holders asks the store who has the lock, in one round trip: of the reading side of an [RWLocker]
+// those who read, at most a thousand, and of the writing side who writes. Readers to whom a writer
+// of this client has passed the lock on are one Holder, of Kind Write as the store knows it. Errors
+// are those of [Locker.IsLocked]; of a store that can't say, one that wraps
+// [errors.ErrUnsupported].
 func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)

@@ -186,7 +186,8 @@ func TestErrOfDoContextLooksAtTheClock(t *testing.T) {
 	}
 }
 
-// A renewal is answered after the lease is over, before a timer has run: the hold is lost all the same.
+// A renewal is answered after the lease is over, before a timer has run: the hold is lost all the
+// same.
 func TestARenewalThatIsAnsweredAfterItsLease(t *testing.T) {
 	c := New(membackend.New(), quiet())
 	defer c.Close()

@@ -266,10 +266,10 @@ func (c *Client) granted(q *queue, g backend.Grant) {
 	} // else it is given back already
 }
 
-// grantedLocked lets a waiter in which the store has given the lock for so long, if it can renew that
-// before it is over. If it can't it has lost its place, or will have. A look gives the place back; but
-// where the store is so far away that the next grant would come too late again, the waiter asks for the
-// lock with its own lease, before all others.
+// grantedLocked lets a waiter in which the store has given the lock for so long, if it can renew
+// that before it is over. If it can't it has lost its place, or will have. A look gives the place
+// back; but where the store is so far away that the next grant would come too late again, the
+// waiter asks for the lock with its own lease, before all others.
 func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
 	since, lease = min(since, c.now()), min(lease, longestLease)

@@ -170,11 +170,12 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 }
 
 // TryLock takes the lock if that is possible now, or within [Wait]. False with a nil error means
-// exactly one thing: another holds it (or, of an [RWLocker], has waited to write for longer than a reader: the caller, or one of this client who is before it). The lock is renewed until it is unlocked, unless [Lease] is
-// given. Errors are those of [Locker.LockContext], and [ErrLost] if the last hold of this Locker
-// was lost, and nobody has unlocked it yet. A single attempt takes as long as ctx allows, and as the
-// store's client waits for an answer, but for no longer than the lease, which counts as 1 s at least
-// here and as 30 s at most.
+// exactly one thing: another holds it (or, of an [RWLocker], has waited to write for longer than a
+// reader: the caller, or one of this client who is before it). The lock is renewed until it is
+// unlocked, unless [Lease] is given. Errors are those of [Locker.LockContext], and [ErrLost] if the
+// last hold of this Locker was lost, and nobody has unlocked it yet. A single attempt takes as long
+// as ctx allows, and as the store's client waits for an answer, but for no longer than the lease,
+// which counts as 1 s at least here and as 30 s at most.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{bounded: true}, opts)
@@ -327,8 +328,9 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 }
 
 // Lost returns a channel that is closed when the caller's present hold is lost or the client is
-// closed. It is closed already if the caller doesn't hold the lock, and never closed by an unlock. Plain calls that read
-// through one Locker at the same time can't be told apart: where a read of one of them is lost, others may be told, too.
+// closed. It is closed already if the caller doesn't hold the lock, and never closed by an unlock.
+// Plain calls that read through one Locker at the same time can't be told apart: where a read of
+// one of them is lost, others may be told, too.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	if h := l.present(l.caller(ctx)); h != nil {

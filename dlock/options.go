@@ -172,10 +172,10 @@ func AtLeast(d time.Duration) AcquireOption {
 }
 
 // HolderNote has the store know this hold by an id with a note, for everybody who looks: see
-// [Holder.Note]. It is for the reading side of an [RWLocker], whose holders are then a list of who is
-// there and what each says of itself. Such a hold is always asked of the store, and other readers
-// of this client don't share it. A re-entry, and a read under a write of the same party, keep the
-// id that is there.
+// [Holder.Note]. It is for the reading side of an [RWLocker], whose holders are then a list of who
+// is there and what each says of itself. Such a hold is always asked of the store, and other
+// readers of this client don't share it. A re-entry, and a read under a write of the same party,
+// keep the id that is there.
 //
 // A note has 1 to 512 bytes, of letters, digits and -._~%&=+, which is what
 // [net/url.Values.Encode] returns; anything else is an error of the call, and so is a note for

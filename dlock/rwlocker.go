@@ -25,10 +25,11 @@ import (
 // [ErrUpgrade]: two readers that both want to write would wait for each other. Plain calls name no party: who
 // calls Lock and RLock of one RWLocker in one goroutine waits for himself, as with sync.RWMutex.
 //
-// Each side answers for itself, and is forced by itself: [Locker.IsLocked] of the reader is false while somebody writes, and ForceUnlock of one
-// frees nothing while only the other is held. What has passed from a writer to readers of its
-// client is a writer's to all other clients, and to the writing side; to the reading side of that
-// client it is what its readers have, and is forced by it.
+// Each side answers for itself, and is forced by itself: [Locker.IsLocked] of the reader is false
+// while somebody writes, and ForceUnlock of one frees nothing while only the other is held. What
+// has passed from a writer to readers of its client is a writer's to all other clients, and to the
+// writing side; to the reading side of that client it is what its readers have, and is forced by
+// it.
 //
 // A plain or fenced lock of the same name is another lock, which a store can't keep beside this one: [ErrConflict].
 // Making an RWLocker is cheap and does no I/O. It is safe for concurrent use, and must not be copied.
@@ -61,13 +62,13 @@ func (rw *RWLocker) RUnlock() { rw.Reader().Unlock() }
 // RLocker returns the reading side as a [sync.Locker]: always the same, [RWLocker.Reader].
 func (rw *RWLocker) RLocker() sync.Locker { return rw.Reader() }
 
-// Reader returns the reading side: always the same Locker. Its plain calls count: any number of goroutines may lock it, and
-// each unlocks it once. A hold that is lost doesn't shut it: as many of the next unlocks as that had readers return [ErrLost],
-// whoever makes them and however late. So a late unlock of a lost read never gives back what
-// another has got since then. It also means that a read with a fixed [Lease] is to be unlocked when
-// that has ended, too: otherwise the next unlock, which is another's, is taken for it, and what
-// that other has is renewed on. What nobody is to unlock belongs to [Locker.Acquire], an [Owner],
-// or an RWLocker of its own.
+// Reader returns the reading side: always the same Locker. Its plain calls count: any number of
+// goroutines may lock it, and each unlocks it once. A hold that is lost doesn't shut it: as many of
+// the next unlocks as that had readers return [ErrLost], whoever makes them and however late. So a
+// late unlock of a lost read never gives back what another has got since then. It also means that a
+// read with a fixed [Lease] is to be unlocked when that has ended, too: otherwise the next unlock,
+// which is another's, is taken for it, and what that other has is renewed on. What nobody is to
+// unlock belongs to [Locker.Acquire], an [Owner], or an RWLocker of its own.
 func (rw *RWLocker) Reader() *Locker { return &rw.mustBeMade().reader }
 
 // Writer returns the writing side: always the same Locker.

@@ -962,8 +962,8 @@ func lending(t *testing.T, b *scripted, opts ...Option) (c *Client, h *Hold) {
 	return c, <-reading
 }
 
-// The reading side of a client answers for those of its readers who share what was claimed for writing, and forces
-// them. To others they are a writer.
+// The reading side of a client answers for those of its readers who share what was claimed for
+// writing, and forces them. To others they are a writer.
 func TestTheReadingSideOfWhatIsLent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &scripted{Backend: membackend.New()}
@@ -997,7 +997,8 @@ func TestTheReadingSideOfWhatIsLent(t *testing.T) {
 	})
 }
 
-// The same while it is downgraded: the store is asked about what it was, and answers when it is that no more.
+// The same while it is downgraded: the store is asked about what it was, and answers when it is
+// that no more.
 func TestTheReadingSideDuringADowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lookedAt, forced atomic.Bool
@@ -1113,8 +1114,8 @@ func TestADowngradeOfWhatWasForced(t *testing.T) {
 	})
 }
 
-// The client is closed in the middle of a downgrade, when the store may have both sides. The last reader gives both
-// back.
+// The client is closed in the middle of a downgrade, when the store may have both sides. The last
+// reader gives both back.
 func TestCloseDuringADowngrade(t *testing.T) {
 	const slow = 100 * time.Millisecond
 	for name, script := range map[string]func(b *scripted, closing *atomic.Bool){

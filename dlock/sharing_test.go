@@ -185,8 +185,8 @@ func TestAPlainReadOfNobodyIsGivenBack(t *testing.T) {
 	})
 }
 
-// Several goroutines begin to read as one owner, and the store grants each of them a read. The owner
-// has one hold: what was granted beside it is given back.
+// Several goroutines begin to read as one owner, and the store grants each of them a read. The
+// owner has one hold: what was granted beside it is given back.
 func TestOneOwnerBeginsToReadTwiceAtOnce(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
@@ -224,8 +224,8 @@ func TestOneOwnerBeginsToReadTwiceAtOnce(t *testing.T) {
 	})
 }
 
-// One goroutine of an owner reads in a Do, and another begins and ends a read meanwhile: that is none
-// of the Do's business.
+// One goroutine of an owner reads in a Do, and another begins and ends a read meanwhile: that is
+// none of the Do's business.
 func TestAnOwnerReadsBesideItsOwnDo(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
@@ -254,8 +254,8 @@ func TestAnOwnerReadsBesideItsOwnDo(t *testing.T) {
 	})
 }
 
-// A call of an owner joins other readers while another of its calls waits for a read of another lease:
-// that one re-enters at once.
+// A call of an owner joins other readers while another of its calls waits for a read of another
+// lease: that one re-enters at once.
 func TestWhoJoinsTakesItsPartyAlong(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
@@ -417,8 +417,8 @@ func TestPlainReadersWithALease(t *testing.T) {
 	})
 }
 
-// A plain reader loses what it has, and unlocks so late that the client has forgotten the loss. What
-// others have got by the same RWLocker since then is theirs still.
+// A plain reader loses what it has, and unlocks so late that the client has forgotten the loss.
+// What others have got by the same RWLocker since then is theirs still.
 func TestALateUnlockOfALostRead(t *testing.T) {
 	for name, c := range map[string]struct {
 		others int // locks that are lost in the same outage
@@ -560,7 +560,8 @@ func TestNobodyJoinsAfterClose(t *testing.T) {
 	})
 }
 
-// lastLeaves has the only plain reader leave as releaseShared does, as far as to where it lets others go first.
+// lastLeaves has the only plain reader leave as releaseShared does, as far as to where it lets
+// others go first.
 func lastLeaves(c *Client, rw *RWLocker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -589,8 +590,8 @@ func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
 	})
 }
 
-// Between the last reader's leaving and the release this client gets to write: the read was lost, and nobody joins it
-// beside the write.
+// Between the last reader's leaving and the release this client gets to write: the read was lost,
+// and nobody joins it beside the write.
 func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 		rw := c.RWLocker("x")

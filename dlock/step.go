@@ -239,8 +239,8 @@ func (c closing) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// A patience is a context that ends when an unlock, or a step, has taken too long, with cause errUnanswered. Those
-// that begin at about the same time share one, and so need no timer each.
+// A patience is a context that ends when an unlock, or a step, has taken too long, with cause
+// errUnanswered. Those that begin at about the same time share one, and so need no timer each.
 type patience struct {
 	context.Context
 	untilClosed context.Context // ends when the client is closed, too

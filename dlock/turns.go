@@ -9,8 +9,8 @@ import "github.com/seed951563bd/distsync/backend"
 // counted, but doesn't come (a process that stands still, somebody who only listens), is waited for
 // now and then only.
 //
-// Strangers have one turn at a time, while a client hands a lock on inside: see handoverEnd. Where both
-// are, clients also let one release more pass.
+// Strangers have one turn at a time, while a client hands a lock on inside: see handoverEnd. Where
+// both are, clients also let one release more pass.
 
 // A streak is how a client takes a lock again and again, with no more than a moment in between.
 type streak struct {

@@ -401,8 +401,9 @@ func TestABoundedWaitSitsOutATurn(t *testing.T) {
 	})
 }
 
-// A client hands a lock on inside, but not where strangers wait, who don't: then each waiter has a turn
-// of its own. If all who wait elsewhere are strangers, and several, every second one is handed it.
+// A client hands a lock on inside, but not where strangers wait, who don't: then each waiter has a
+// turn of its own. If all who wait elsewhere are strangers, and several, every second one is handed
+// it.
 func TestHandoverBesideStrangers(t *testing.T) {
 	const waiters = 4
 	for _, c := range []struct{ waiting, strangers, releases int }{

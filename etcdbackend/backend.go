@@ -36,10 +36,9 @@ func WithPrefix(prefix string) Option {
 // are closed. New panics if cli is nil.
 //
 // Give the client all members as endpoints: it then goes on when one of them dies. A learner among
-// them is passed over. If machines or
-// networks may fail without closing connections, set its DialKeepAliveTime and
-// DialKeepAliveTimeout too, to less than the lease: otherwise requests are sent for many minutes to
-// a member that has vanished.
+// them is passed over. If machines or networks may fail without closing connections, set its
+// DialKeepAliveTime and DialKeepAliveTimeout too, to less than the lease: otherwise requests are
+// sent for many minutes to a member that has vanished.
 func New(cli *clientv3.Client, opts ...Option) *Backend {
 	if cli == nil {
 		panic("etcdbackend: nil client")

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// grantLease is for how long the first in line is given the lock. Nobody waits for longer for one that is gone.
+	// grantLease is for how long the first in line is given the lock. Nobody waits for longer for
+	// one that is gone.
 	grantLease = time.Second
 
 	// longestGrant is for how long it may be given to one that has heard of a grant too late.
@@ -79,7 +80,8 @@ func (o *object) stand(owner string, s *session, until time.Time) {
 	o.line = append(o.line, place{owner: owner, s: s, expires: until})
 }
 
-// comeBack is stand for an owner that has heard of a grant too late: it comes first, if it isn't in line.
+// comeBack is stand for an owner that has heard of a grant too late: it comes first, if it isn't in
+// line.
 func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Duration) {
 	i := o.inLine(owner)
 	if i < 0 {

@@ -37,8 +37,8 @@ type Backend struct {
 	subs    map[string]map[*subscription]struct{} // who wants to be woken, by name of the lock
 	token   uint64                                // the last fencing token given out
 
-	// One timer serves all objects: it only takes out what is over, which each step does anew with what it
-	// looks at. It does so in portions, and lets others have mu in between.
+	// One timer serves all objects: it only takes out what is over, which each step does anew with
+	// what it looks at. It does so in portions, and lets others have mu in between.
 	timer    *time.Timer
 	due      time.Time // when timer fires; zero if it isn't running
 	sweeping bool      // then due is when the first is over of what has come since the sweep began

@@ -37,28 +37,32 @@ type options struct {
 	pingAfter time.Duration // how long a silent connection that listens is trusted
 }
 
-// WithSchema sets the schema of the tables and functions; default [DefaultSchema]. All who share locks must use the
-// same database and schema. It panics if the name isn't one of lower-case letters, digits and underscores.
+// WithSchema sets the schema of the tables and functions; default [DefaultSchema]. All who share
+// locks must use the same database and schema. It panics if the name isn't one of lower-case
+// letters, digits and underscores.
 func WithSchema(schema string) Option {
 	mustBeSchema(schema)
 	return func(o *options) { o.schema = schema }
 }
 
-// WithCreate has the first step run the text of [Schema], which creates what is missing. Without it that is for a
-// migration. The role must be allowed to create the schema, and then owns it.
+// WithCreate has the first step run the text of [Schema], which creates what is missing. Without it
+// that is for a migration. The role must be allowed to create the schema, and then owns it.
 func WithCreate() Option { return func(o *options) { o.create = true } }
 
-// Polling has waiters ask now and then; the default is that they are told of releases. No connection listens then, and releases say
-// nothing: PostgreSQL wakes every process of the database that listens for each message, whoever it is for, which costs
-// more than polling where there are some hundred of them.
+// Polling has waiters ask now and then; the default is that they are told of releases. No
+// connection listens then, and releases say nothing: PostgreSQL wakes every process of the database
+// that listens for each message, whoever it is for, which costs more than polling where there are
+// some hundred of them.
 func Polling() Option { return func(o *options) { o.polls = true } }
 
-// New returns a backend on a pool, which stays the caller's, who closes it after the locks are closed. A step
-// takes a connection of it for one round trip. Renewals and releases have two connections of their own, made with the
-// pool's configuration, so that they don't stand behind a program's own queries; so has listening, which takes one.
+// New returns a backend on a pool, which stays the caller's, who closes it after the locks are
+// closed. A step takes a connection of it for one round trip. Renewals and releases have two
+// connections of their own, made with the pool's configuration, so that they don't stand behind a
+// program's own queries; so has listening, which takes one.
 //
-// Nothing is prepared, and no parameters are set, so that the pool may be connected by way of a pooler. Where that is
-// PgBouncer in transaction mode nobody can be told of releases: waiters poll, and the client says so once.
+// Nothing is prepared, and no parameters are set, so that the pool may be connected by way of a
+// pooler. Where that is PgBouncer in transaction mode nobody can be told of releases: waiters poll,
+// and the client says so once.
 //
 // New panics if pool is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Backend {
@@ -72,11 +76,11 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	return &Backend{pool: pool, options: o, q: pgx.Identifier{o.schema}.Sanitize() + "."}
 }
 
-// Connect returns a backend with a pool of its own, of four connections if the URL says nothing else (pool_max_conns),
-// for programs that don't use PostgreSQL otherwise. Close it after the locks are closed. The URL is one for
-// [pgxpool.ParseConfig]: "postgres://app@localhost:5432/orders", with several hosts separated by commas, and
-// target_session_attrs=read-write to find the one that is no standby. Connect doesn't connect yet: a server that can't be
-// reached makes the steps fail.
+// Connect returns a backend with a pool of its own, of four connections if the URL says nothing
+// else (pool_max_conns), for programs that don't use PostgreSQL otherwise. Close it after the locks
+// are closed. The URL is one for [pgxpool.ParseConfig]: "postgres://app@localhost:5432/orders",
+// with several hosts separated by commas, and target_session_attrs=read-write to find the one that
+// is no standby. Connect doesn't connect yet: a server that can't be reached makes the steps fail.
 func Connect(url string, opts ...Option) (*Backend, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -93,14 +97,15 @@ func Connect(url string, opts ...Option) (*Backend, error) {
 	return b, nil
 }
 
-// idleForLong says whether a connection is looked at before it is used: by default each one is that was idle for a
-// second, so that a lock that is used every other second takes two round trips instead of one.
+// idleForLong says whether a connection is looked at before it is used: by default each one is that
+// was idle for a second, so that a lock that is used every other second takes two round trips
+// instead of one.
 func idleForLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
 	return p.IdleDuration > time.Minute
 }
 
-// Close closes the pool that [Connect] has made, and waits until its connections are given back. It leaves a pool
-// alone that was given to [New].
+// Close closes the pool that [Connect] has made, and waits until its connections are given back. It
+// leaves a pool alone that was given to [New].
 func (b *Backend) Close() {
 	if b.own {
 		b.pool.Close()

@@ -42,8 +42,8 @@ func parameter(name, value string) func(*pgxpool.Config) {
 	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams[name] = value }
 }
 
-// A session whose commits aren't waited for has its locks flushed nevertheless; one in which steps would go by an old snapshot
-// is refused.
+// A session whose commits aren't waited for has its locks flushed nevertheless; one in which steps
+// would go by an old snapshot is refused.
 func TestSessionParameters(t *testing.T) {
 	addr := testservers.Postgres(t).Addr
 	migrate(t, connect(t, addr))
@@ -76,7 +76,8 @@ func TestSessionParameters(t *testing.T) {
 	flushed("a renewal", func() { wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), wiretest.Renew(alice))) })
 }
 
-// In a read-only session, as on a standby, what is held is found held, and what would write may be done later, or elsewhere.
+// In a read-only session, as on a standby, what is held is found held, and what would write may be
+// done later, or elsewhere.
 func TestReadOnly(t *testing.T) {
 	addr := testservers.Postgres(t).Addr
 	pool := connect(t, addr)

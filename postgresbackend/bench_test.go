@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-// benchmarked is a server that flushes what is committed, with a table for what is compared: two commits of one row
-// each, the least that a lock and an unlock can be.
+// benchmarked is a server that flushes what is committed, with a table for what is compared: two
+// commits of one row each, the least that a lock and an unlock can be.
 func benchmarked(b *testing.B, conns int32) *pgxpool.Pool {
 	pool := connect(b, testservers.Postgres(b, "fsync=on").Addr, size(conns))
 	migrate(b, pool)

@@ -19,8 +19,9 @@ import (
 	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
-// contractParts are patterns for go test -run, which together match the whole suite. Cases wait for leases, one after the
-// other since each looks for goroutines that are left. Processes of their own can wait side by side.
+// contractParts are patterns for go test -run, which together match the whole suite. Cases wait for
+// leases, one after the other since each looks for goroutines that are left. Processes of their own
+// can wait side by side.
 var contractParts = []string{
 	"^TestContract$/^[^ls]", // model, histories
 	"^TestContract$/^steps$/^([^a]|a[^s])",

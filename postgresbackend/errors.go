@@ -46,8 +46,8 @@ func unconnected(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// failed gives an error of a statement its kind. An error of severity ERROR says that all was rolled back. Another, or
-// a connection that broke, may come when the commit was done.
+// failed gives an error of a statement its kind. An error of severity ERROR says that all was
+// rolled back. Another, or a connection that broke, may come when the commit was done.
 func failed(err error) error {
 	kind := backend.Unknown
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)

@@ -13,8 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// grantLease is for how long the first in line is given the lock. Whoever waits looks at the line each second at the
-// latest, and believes a grant for as long as that is over since.
+// grantLease is for how long the first in line is given the lock. Whoever waits looks at the line
+// each second at the latest, and believes a grant for as long as that is over since.
 const grantLease = 2 * time.Second
 
 // What a step about a line is, as schema.sql says.
@@ -192,8 +192,9 @@ func (v *sightings) saw(name string, token int64, sent time.Time) {
 	}
 }
 
-// grant returns what whoever waits is told of a grant. It came after the last answer if its number is larger: then the
-// owner surely hadn't the lock when that was asked for. The server's clock isn't looked at.
+// grant returns what whoever waits is told of a grant. It came after the last answer if its number
+// is larger: then the owner surely hadn't the lock when that was asked for. The server's clock
+// isn't looked at.
 func (v *sightings) grant(name, owner string, token int64) backend.Grant {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -34,8 +34,8 @@ func (c claimed) Token() (uint64, bool) { return c.token, c.token != 0 }
 
 var _ postgresbackend.Hold = (*dlock.Hold)(nil)
 
-// A flaw is a change of the SQL that looks innocent, and with which the guard isn't exact any more. A test that finds nothing
-// with it would find nothing at all.
+// A flaw is a change of the SQL that looks innocent, and with which the guard isn't exact any more.
+// A test that finds nothing with it would find nothing at all.
 type flaw struct {
 	schema  string
 	changes []string // the first text becomes the second, and so on
@@ -79,8 +79,8 @@ var (
 	upgrade        = &flaw{"upgrade", []string{locksRow, weaker(locksRow) + locksRow}}
 )
 
-// install creates the tables and functions with a flaw, or without, and returns a backend on them. Acquisitions wait for guards
-// for as long as the test has patience.
+// install creates the tables and functions with a flaw, or without, and returns a backend on them.
+// Acquisitions wait for guards for as long as the test has patience.
 func install(t *testing.T, pool *pgxpool.Pool, f *flaw) *postgresbackend.Backend {
 	t.Helper()
 	schema, text := "sound", postgresbackend.Schema(postgresbackend.DefaultSchema)
@@ -99,8 +99,9 @@ func install(t *testing.T, pool *pgxpool.Pool, f *flaw) *postgresbackend.Backend
 	return postgresbackend.New(pool, postgresbackend.WithSchema(schema))
 }
 
-// Owners with leases that are far too short write in guarded transactions, which often begin, or have a snapshot, before the
-// lock is renewed, lost or given back. The numbers of what was committed, in the order in which it was written, never go back.
+// Owners with leases that are far too short write in guarded transactions, which often begin, or
+// have a snapshot, before the lock is renewed, lost or given back. The numbers of what was
+// committed, in the order in which it was written, never go back.
 func TestGuardIsExact(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr, size(30))
 	sound, flawed := install(t, pool, nil), install(t, pool, unlocked)
@@ -131,7 +132,8 @@ type guardRace struct {
 	committed int
 }
 
-// run lets owners write until there are so many commits, or enough are wrong, and returns how many are.
+// run lets owners write until there are so many commits, or enough are wrong, and returns how many
+// are.
 func (r *guardRace) run(b *postgresbackend.Backend, guarded bool, commits int, enough func(wrong int) bool) (wrong int) {
 	r.t.Helper()
 	execute(r.t, r.pool, `TRUNCATE written`)
@@ -213,8 +215,9 @@ func (r *guardRace) turn(ctx context.Context, b *postgresbackend.Backend, s back
 	}
 }
 
-// A transaction in REPEATABLE READ whose snapshot is older than a renewal, the end of the hold and another's acquisition, is told
-// that it isn't guarded. With each of the flaws it is told that it is.
+// A transaction in REPEATABLE READ whose snapshot is older than a renewal, the end of the hold and
+// another's acquisition, is told that it isn't guarded. With each of the flaws it is told that it
+// is.
 func TestGuardWithAnOldSnapshot(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr, size(30))
 	for _, f := range []*flaw{nil, unlocked, subtransaction, upgrade} {
@@ -320,14 +323,15 @@ func (w staleness) guard(t *testing.T, pool *pgxpool.Pool, b *postgresbackend.Ba
 	return b.Guard(ctx, tx, hold)
 }
 
-// guardKinds are how a hold of each kind is acquired, and what another would ask for that it excludes.
+// guardKinds are how a hold of each kind is acquired, and what another would ask for that it
+// excludes.
 var guardKinds = []struct{ kind, other backend.Kind }{
 	{backend.Exclusive, backend.Exclusive}, {backend.Fenced, backend.Fenced}, {backend.Fair, backend.Fair},
 	{backend.Read, backend.Write}, {backend.Write, backend.Read}, {backend.Write, backend.Write}, {backend.Permits, backend.Permits},
 }
 
-// A hold that was given back, forced or lost while a transaction is guarded by it keeps others out until that is over: also the
-// reader who comes after a writer.
+// A hold that was given back, forced or lost while a transaction is guarded by it keeps others out
+// until that is over: also the reader who comes after a writer.
 func TestGuardKeepsOthersOut(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
@@ -398,7 +402,8 @@ func permitsOf(kind backend.Kind) int {
 	return 0
 }
 
-// Renewals, re-entries and releases of a hold don't wait for transactions that are guarded by it, nor do others' readers.
+// Renewals, re-entries and releases of a hold don't wait for transactions that are guarded by it,
+// nor do others' readers.
 func TestGuardLetsItsHolderGoOn(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
@@ -442,7 +447,8 @@ func TestGuardLetsItsHolderGoOn(t *testing.T) {
 	}
 }
 
-// What a guard says of holds that aren't there, of what was kept, and in transactions that can't be guarded.
+// What a guard says of holds that aren't there, of what was kept, and in transactions that can't be
+// guarded.
 func TestGuardRefuses(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t, "max_prepared_transactions=5").Addr)
 	migrate(t, pool)
@@ -486,7 +492,8 @@ func TestGuardRefuses(t *testing.T) {
 	}
 }
 
-// A savepoint that is rolled back takes the guard with it. That is how row locks are, and so the documentation says it.
+// A savepoint that is rolled back takes the guard with it. That is how row locks are, and so the
+// documentation says it.
 func TestGuardInASavepoint(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)

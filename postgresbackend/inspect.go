@@ -90,14 +90,15 @@ func (s *session) inspect(ctx context.Context, conn *pgxpool.Conn, name string) 
 // longestPage is how many names a page of a list looks at, at most.
 const longestPage = 1000
 
-// Where a list goes on: among names that are stored as they are, or those that are stored as hexadecimal digits.
+// Where a list goes on: among names that are stored as they are, or those that are stored as
+// hexadecimal digits.
 const (
 	amongTexts = "t"
 	amongHex   = "x"
 )
 
-// List implements [backend.Lister]. It reads pages of names in their order, free ones, too, and looks at those that
-// somebody has.
+// List implements [backend.Lister]. It reads pages of names in their order, free ones, too, and
+// looks at those that somebody has.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (res backend.ListResult, err error) {
 	if err := s.check(ctx, backend.Exclusive, ""); err != nil {
 		return res, err

@@ -15,8 +15,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A session has one connection that listens, on a channel of its own: who releases a lock, or gives it to somebody in line,
-// finds the channel in the tables. There the session has notes, one for each name that it wants to be told of.
+// A session has one connection that listens, on a channel of its own: who releases a lock, or gives
+// it to somebody in line, finds the channel in the tables. There the session has notes, one for
+// each name that it wants to be told of.
 
 const (
 	noteEvery   = 10 * time.Second // so often it is looked whether the notes are there, and last for long enough
@@ -24,7 +25,8 @@ const (
 	proofWithin = 2 * time.Second  // in which a connection must hear what it is sent, to be believed
 )
 
-// listenerName is what a connection that listens is called, before the name that the program's connections have.
+// listenerName is what a connection that listens is called, before the name that the program's
+// connections have.
 const listenerName = "distsync listener"
 
 // channel returns where messages for a session go.
@@ -67,8 +69,8 @@ func (l *listener) init() {
 	l.kick = make(chan struct{}, 1)
 }
 
-// note returns what a subscription wants the store to know: 1 that somebody waits, 0 that somebody looks on, -1 nothing, since
-// who stands in line has a place.
+// note returns what a subscription wants the store to know: 1 that somebody waits, 0 that somebody
+// looks on, -1 nothing, since who stands in line has a place.
 func (sub *subscription) note() int {
 	switch {
 	case sub.req.Watches:
@@ -392,7 +394,8 @@ func (s *session) heard(message string) {
 	}
 }
 
-// listen keeps a connection that listens until the session is closed, or it is known that none will hear anything.
+// listen keeps a connection that listens until the session is closed, or it is known that none will
+// hear anything.
 func (s *session) listen() {
 	first := true
 	for pause := 10 * time.Millisecond; s.ctx.Err() == nil; {
@@ -504,8 +507,8 @@ func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Durat
 	return conn.Ping(ping)
 }
 
-// proves says whether the connection hears what is sent to it by way of another. Nothing is sent on it meanwhile: a pooler
-// passes on what comes with the answer to something else.
+// proves says whether the connection hears what is sent to it by way of another. Nothing is sent on
+// it meanwhile: a pooler passes on what comes with the answer to something else.
 func (s *session) proves(conn *pgx.Conn, heard *[]string) (bool, error) {
 	for range 2 { // a server may be slow once
 		ctx, cancel := context.WithTimeout(s.ctx, proofWithin)

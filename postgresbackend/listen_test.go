@@ -25,8 +25,8 @@ func listeners(t *testing.T, pool *pgxpool.Pool) int {
 	return query[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'distsync listener%'`)
 }
 
-// One connection listens for all names, once somebody waits; its notes are gone some time after nobody does, and with
-// the session.
+// One connection listens for all names, once somebody waits; its notes are gone some time after
+// nobody does, and with the session.
 func TestListening(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
@@ -56,7 +56,8 @@ func TestListening(t *testing.T) {
 	testservers.Until(t, "nothing is left of the session", func() bool { return notes() == 0 && listeners(t, pool) == 0 })
 }
 
-// A release that finds nobody who waits sends no message, and one that does sends one when it was committed.
+// A release that finds nobody who waits sends no message, and one that does sends one when it was
+// committed.
 func TestMessages(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
@@ -101,7 +102,8 @@ func TestPolling(t *testing.T) {
 	}
 }
 
-// Behind PgBouncer in transaction mode all steps work, nobody can be told of releases, and the client says so once.
+// Behind PgBouncer in transaction mode all steps work, nobody can be told of releases, and the
+// client says so once.
 func TestBouncer(t *testing.T) {
 	server := testservers.Postgres(t)
 	pool := connect(t, server.Addr)

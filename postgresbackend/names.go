@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Names and owners are stored as they are, so that people can read the tables. What isn't text for PostgreSQL, and what
-// begins as such names are stored, is \x and hexadecimal.
+// Names and owners are stored as they are, so that people can read the tables. What isn't text for
+// PostgreSQL, and what begins as such names are stored, is \x and hexadecimal.
 
 // escape is what such a name begins with.
 const escape = `\x`

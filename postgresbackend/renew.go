@@ -55,8 +55,8 @@ type batch struct {
 	seen map[string]bool // one statement updates a row once
 }
 
-// RenewBatch implements [backend.BatchRenewer]: all plain locks and Writes go together, and so do all readers and permits.
-// What somebody else is at just then, or isn't held, is renewed by itself.
+// RenewBatch implements [backend.BatchRenewer]: all plain locks and Writes go together, and so do
+// all readers and permits. What somebody else is at just then, or isn't held, is renewed by itself.
 func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(i int, res backend.RenewResult, err error)) {
 	alone, shared := &batch{}, &batch{role: reading}
 	for i, req := range reqs {

@@ -19,8 +19,9 @@ const DefaultSchema = "distsync"
 var schemaText string
 
 // begins is what each step that writes begins with. A function can't change the isolation of its
-// transaction, in which a statement must see what others committed while the one before waited. Commits
-// that a session doesn't wait for would let a lock be acquired and forgotten with the server.
+// transaction, in which a statement must see what others committed while the one before waited.
+// Commits that a session doesn't wait for would let a lock be acquired and forgotten with the
+// server.
 const begins = `	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'distsync: steps need READ COMMITTED, and default_transaction_isolation is %',
 			current_setting('transaction_isolation') USING ERRCODE = 'DS001';
@@ -31,14 +32,14 @@ const begins = `	IF current_setting('transaction_isolation') <> 'read committed'
 
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// Schema returns the text of all that the backend needs in a database, for migration tools: tables and
-// functions in a schema of that name, which it creates if it isn't there. The text may be run again at any
-// time, and changes nothing then. It belongs into one transaction.
+// Schema returns the text of all that the backend needs in a database, for migration tools: tables
+// and functions in a schema of that name, which it creates if it isn't there. The text may be run
+// again at any time, and changes nothing then. It belongs into one transaction.
 //
-// Its owner is whoever runs it, best a role that nobody logs in as, since the functions run with that role's
-// rights. It takes the right to execute the functions from everybody else: see "Access" in the package's
-// comment for what to grant. Schema panics if the name isn't one of lower-case letters, digits and
-// underscores, as [WithSchema] does.
+// Its owner is whoever runs it, best a role that nobody logs in as, since the functions run with
+// that role's rights. It takes the right to execute the functions from everybody else: see "Access"
+// in the package's comment for what to grant. Schema panics if the name isn't one of lower-case
+// letters, digits and underscores, as [WithSchema] does.
 func Schema(schema string) string {
 	mustBeSchema(schema)
 	quoted := pgx.Identifier{schema}.Sanitize()

@@ -108,7 +108,8 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// Tables that somebody else has planted, whose triggers would run with the rights of the functions' owner, are refused.
+// Tables that somebody else has planted, whose triggers would run with the rights of the functions'
+// owner, are refused.
 func TestSchemaOfAnother(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	execute(t, pool, `CREATE ROLE mallory; CREATE SCHEMA distsync; GRANT ALL ON SCHEMA distsync TO mallory;
@@ -142,7 +143,8 @@ func TestSchemaName(t *testing.T) {
 	}
 }
 
-// What has been over for a day is deleted, and nothing else: not what a note or a part belongs to, and no row of others'.
+// What has been over for a day is deleted, and nothing else: not what a note or a part belongs to,
+// and no row of others'.
 func TestSweep(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)

@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// guardedFor is when to look again at a lock that is free, or is over, but that some transaction keeps others out of.
+// guardedFor is when to look again at a lock that is free, or is over, but that some transaction
+// keeps others out of.
 const guardedFor = 100 * time.Millisecond
 
 // answer is what an acquiring step answers. Not every one has all of it.
@@ -85,8 +86,8 @@ func (s *session) acquireAlone(ctx context.Context, req backend.AcquireRequest) 
 	}
 }
 
-// acquiring returns the statement that acquires a plain lock. Unless it waits it does nothing where somebody has locked the
-// row, and says so.
+// acquiring returns the statement that acquires a plain lock. Unless it waits it does nothing where
+// somebody has locked the row, and says so.
 func (s *session) acquiring(req backend.AcquireRequest, name string, a *answer, waits bool) *call {
 	return &call{
 		sql:  `SELECT status, held, num, remaining, noted FROM ` + s.b.q + `distsync_v1_acquire($1, $2, $3, $4)`,
@@ -160,7 +161,8 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res 
 	return s.release(ctx, req, nil)
 }
 
-// release is Release in a statement of its own, unless sends says that it isn't to be sent any more.
+// release is Release in a statement of its own, unless sends says that it isn't to be sent any
+// more.
 func (s *session) release(ctx context.Context, req backend.ReleaseRequest, sends func() bool) (res backend.ReleaseResult, err error) {
 	name, owner := encode(req.Name), encode(req.Owner)
 	if err := s.checkRequest(ctx, req.Kind, name, owner); err != nil {

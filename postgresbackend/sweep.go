@@ -8,7 +8,8 @@ import (
 // pagesAtOnce is how many pages of the tables a sweep looks at in one transaction.
 const pagesAtOnce = 200
 
-// sweepNowAndThen has what is over be deleted, if this session hasn't done so for a while. One session of all does it.
+// sweepNowAndThen has what is over be deleted, if this session hasn't done so for a while. One
+// session of all does it.
 func (s *session) sweepNowAndThen() {
 	every := s.b.options.sweep
 	if every <= 0 {

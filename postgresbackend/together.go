@@ -11,9 +11,10 @@ import (
 	"github.com/seed951563bd/distsync/internal/gather"
 )
 
-// What many goroutines acquire and release at about the same time goes together, in one statement and so one commit: plain locks that
-// are free, and those that are held once. Whoever is alone waits for nobody. What such a statement leaves out, since somebody
-// is at it or it isn't that simple, is done by a step of its own.
+// What many goroutines acquire and release at about the same time goes together, in one statement
+// and so one commit: plain locks that are free, and those that are held once. Whoever is alone
+// waits for nobody. What such a statement leaves out, since somebody is at it or it isn't that
+// simple, is done by a step of its own.
 
 // A gained is what came of an acquisition that went together with others.
 type gained struct {
@@ -29,8 +30,8 @@ type given struct {
 	err  error
 }
 
-// A pending is a request that goes together with others, unless it is alone. One that has no connection yet can be
-// called back.
+// A pending is a request that goes together with others, unless it is alone. One that has no
+// connection yet can be called back.
 type pending[Req any] struct {
 	req   Req
 	state atomic.Int32
@@ -92,7 +93,8 @@ func simpleRelease(req backend.ReleaseRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) && req.Keep == 0 && !req.AskWaiting
 }
 
-// acquireUnlessLocked is Acquire in a statement of its own that waits for nobody: those who come meanwhile wait for it.
+// acquireUnlessLocked is Acquire in a statement of its own that waits for nobody: those who come
+// meanwhile wait for it.
 func (s *session) acquireUnlessLocked(ctx context.Context, p *pending[backend.AcquireRequest]) gained {
 	req, name := p.req, encode(p.req.Name)
 	var a answer
@@ -137,7 +139,8 @@ func (s *session) acquireAll(ctx context.Context, all []backend.AcquireRequest) 
 	return gains
 }
 
-// inDoubt says whether what an error is about may have been done. Else each is told why it wasn't by a step of its own.
+// inDoubt says whether what an error is about may have been done. Else each is told why it wasn't
+// by a step of its own.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
 // releaseAll releases what several give back.
@@ -170,8 +173,8 @@ func (s *session) releaseAll(ctx context.Context, all []backend.ReleaseRequest) 
 	return back
 }
 
-// forEach carries out a statement, and calls row for each line of its answer; then, unless it failed, after by another
-// goroutine.
+// forEach carries out a statement, and calls row for each line of its answer; then, unless it
+// failed, after by another goroutine.
 func (s *session) forEach(ctx context.Context, pool *pgxpool.Pool, dest []any, row func(), after func(context.Context, *pgxpool.Conn), sql string, args ...any) error {
 	if err := s.b.ready(ctx); err != nil {
 		return err

@@ -9,11 +9,10 @@ import (
 
 // attempt tries to get a lock that the owner doesn't have.
 //
-// A store that is asked first, and says no, is believed if the others have been taken, too. If
-// they are free then somebody has just got its vote, or has just given back theirs; or it has what
+// A store that is asked first, and says no, is believed if the others have been taken, too. If they
+// are free then somebody has just got its vote, or has just given back theirs; or it has what
 // nobody uses: it hung when that was released, its clock stands still, or an attempt died. The
-// first
-// two are over in a moment. So if all is as before then, the others are asked without it.
+// first two are over in a moment. So if all is as before then, the others are asked without it.
 func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	for asked := 1; ; asked++ {
 		res, alone, err := s.try(ctx, h, req)
@@ -55,9 +54,8 @@ type others struct {
 }
 
 // others looks what the others have. Read and Write are looked at one by one, and either is held.
-// If
-// the store that refuses a Read has no Write then it is a note that keeps readers out, and that is
-// left in one store only: it goes for the others, too.
+// If the store that refuses a Read has no Write then it is a note that keeps readers out, and that
+// is left in one store only: it goes for the others, too.
 func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone *store) (o others) {
 	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) {
 		kind := req.Kind

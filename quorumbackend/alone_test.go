@@ -53,8 +53,7 @@ func TestLeftoverInTheFirstStore(t *testing.T) {
 }
 
 // A lock is released while the store that is asked first hangs, and the session ends. When that
-// store is back it still has the hold, and
-// nobody waits for the end of that.
+// store is back it still has the hold, and nobody waits for the end of that.
 func TestReleaseWhileTheFirstStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
@@ -184,8 +183,7 @@ func TestSplitVotesBesideAStoreThatHangs(t *testing.T) {
 }
 
 // Where one store has failed, and another hangs, no vote is kept for longer than a moment: neither
-// that of an attempt, nor one that a release
-// has yet to give back.
+// that of an attempt, nor one that a release has yet to give back.
 func TestVoteBesideAFailureAndAStoreThatHangs(t *testing.T) {
 	for name, step := range map[string]func(ctx context.Context, stores []*ill, a tester) error{
 		"attempt": func(ctx context.Context, _ []*ill, a tester) error {

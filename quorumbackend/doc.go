@@ -88,33 +88,32 @@
 //
 // # How it works
 //
-// One of the stores is asked first: which, is a matter of the lock's name, so that load is spread. If it says yes the others are asked at once: two round
-// trips. If it says no nobody else is asked for a vote; so of many who want the lock one gets all
-// the votes, and they don't split
-// them. If it is down, or takes longer than 20 ms and four of its usual round trips, the next is asked first, and it is left for last for a
-// second. Whoever gets no majority gives back at once what he has got, and doesn't wait with it for
-// a store that hangs. A release frees the
-// others first, and that which is asked first last: those who wait listen there. If it dies meanwhile they listen at the next; one that hangs
-// without closing its connections is noticed when they look again, after a third of a lease at the latest.
+// One of the stores is asked first: which, is a matter of the lock's name, so that load is spread.
+// If it says yes the others are asked at once: two round trips. If it says no nobody else is asked
+// for a vote; so of many who want the lock one gets all the votes, and they don't split them. If it
+// is down, or takes longer than 20 ms and four of its usual round trips, the next is asked first,
+// and it is left for last for a second. Whoever gets no majority gives back at once what he has
+// got, and doesn't wait with it for a store that hangs. A release frees the others first, and that
+// which is asked first last: those who wait listen there. If it dies meanwhile they listen at the
+// next; one that hangs without closing its connections is noticed when they look again, after a
+// third of a lease at the latest.
 //
 // A store that says no alone keeps nobody out. It may have what nobody uses: it hung while that was
-// released, or its clock stands still. So
-// whoever it refuses looks at the others, once a second at the most. If they are free, and still
-// are some 20 ms later, they are asked without it. For readers that
-// goes only if that store has a write, since the note of a writer who waits is in one store alone.
-// Read-write locks of which a store has a leftover change hands
-// more slowly for as long: whoever waits there looks after a third of a lease.
+// released, or its clock stands still. So whoever it refuses looks at the others, once a second at
+// the most. If they are free, and still are some 20 ms later, they are asked without it. For
+// readers that goes only if that store has a write, since the note of a writer who waits is in one
+// store alone. Read-write locks of which a store has a leftover change hands more slowly for as
+// long: whoever waits there looks after a third of a lease.
 //
 // Each attempt has a name of its own in the stores: the owner's, with a dot and a number. So what a store carries out late, of an
 // attempt that is over, can't be taken for the next one; and it is given back in the background until the store has answered. How often the holder has
 // the lock is counted in its session; a re-entry is a renewal in the stores. Renewals go to all stores at once, and hold if a majority says so.
 //
 // A store that lacks a hold then, since it was down, refused it or has lost it, is asked for it
-// again, by the same name. From its answer on it counts again. But
-// that it has lacked the hold is remembered until others, a majority by themselves, have said since
-// then that they have it: if one of them has
-// lost it, too, then another may have had the lock in these two, and the hold is over, although two
-// have it now.
+// again, by the same name. From its answer on it counts again. But that it has lacked the hold is
+// remembered until others, a majority by themselves, have said since then that they have it: if one
+// of them has lost it, too, then another may have had the lock in these two, and the hold is over,
+// although two have it now.
 //
 // [How to do distributed locking]: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
 // [Is Redlock safe?]: http://antirez.com/news/101

@@ -68,8 +68,7 @@ type repair struct {
 }
 
 // repair has the stores that lack a hold asked for it again, now that a majority has said that it
-// is
-// held: those that were down when it was acquired, that another had then, and that have lost it.
+// is held: those that were down when it was acquired, that another had then, and that have lost it.
 //
 // One that has it again counts from then on, but that it has lacked it isn't forgotten at once. In
 // between somebody else may have had the lock there, and in a store that has lost the hold since;

@@ -43,8 +43,7 @@ var renewals = map[string]func(tester, context.Context, time.Duration) (bool, er
 }
 
 // A store that lacks a hold has it again after a renewal, whatever the reason was. So the hold
-// stands
-// the loss of another store after that, and nothing is left behind in any.
+// stands the loss of another store after that, and nothing is left behind in any.
 func TestRenewalRepairs(t *testing.T) {
 	for name, harm := range map[string]func(a tester, at *ill, acquire func()){
 		"it was down": func(a tester, at *ill, acquire func()) {
@@ -147,9 +146,9 @@ func TestRepairIsTriedAgain(t *testing.T) {
 }
 
 // A store that has lacked a hold, and has it again, counts as one that lacks it, too, until a
-// majority of others has said since that it is held:
-// while it lacked it another may have got the lock there, and in a store that loses the hold before
-// it is asked. So when that says so the hold is lost.
+// majority of others has said since that it is held: while it lacked it another may have got the
+// lock there, and in a store that loses the hold before it is asked. So when that says so the hold
+// is lost.
 func TestStruckStore(t *testing.T) {
 	for name, c := range map[string]struct {
 		between func(stores []*ill, a tester)
@@ -315,8 +314,7 @@ func TestRepairBesideALateAcquisition(t *testing.T) {
 }
 
 // A read under a write isn't asked for again while its owner writes: what comes late of it couldn't
-// be
-// told from the next one. When the write is over it is.
+// be told from the next one. When the write is over it is.
 func TestRepairOfAReadUnderAWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()

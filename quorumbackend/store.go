@@ -201,8 +201,7 @@ func (r *round[Res]) deadline() time.Time {
 }
 
 // last returns until when an answer is waited for without which there is no majority: without end,
-// but for where another store has failed.
-// Whoever waits may have votes that keep others out.
+// but for where another store has failed. Whoever waits may have votes that keep others out.
 func (r *round[Res]) last() time.Time {
 	if len(r.failures) == 0 {
 		return time.Time{}

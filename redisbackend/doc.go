@@ -129,19 +129,21 @@
 // or a Redisson that is told not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
-// HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. With PUBSUB, whoever
-// unlocks learns on the way whether others wait. The names of channels are arguments in the place of
-// keys, so besides the lock names the user needs the pattern redisson_lock__channel:* twice: among its
-// keys and among its channels. The options say which commands they need besides. A
-// [redis.ClusterClient] itself needs CLUSTER SLOTS.
+// HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. With
+// PUBSUB, whoever unlocks learns on the way whether others wait. The names of channels are
+// arguments in the place of keys, so besides the lock names the user needs the pattern
+// redisson_lock__channel:* twice: among its keys and among its channels. The options say which
+// commands they need besides. A [redis.ClusterClient] itself needs CLUSTER SLOTS.
 //
-// For fenced locks the user needs besides HMGET, GET, SET, INCR, PERSIST and TIME, and among the keys
-// redisson_lock_token:*. For read-write locks it is HMGET, HSET, HDEL, HGETALL, GET, SET and TIME; among the
-// keys distsync_rwlock_notes:* and {NAME}:*:rwlock_timeout:*, without these braces where the name has some; and
-// redisson_rwlock:* twice. For permits it is GET, SET, INCRBY, PERSIST, TIME, ZADD, ZCARD, ZCOUNT, ZRANGE, ZREM, ZREMRANGEBYSCORE
-// and ZSCORE; among the keys {NAME}:timeout, likewise; and redisson_sc:* twice. For fair locks
-// it is GET, HDEL, HKEYS, HMGET, HSET, LINDEX, LLEN, LPOP, LPUSH, LRANGE, LREM, PERSIST, PEXPIREAT, RPUSH, TIME, ZADD, ZCARD, ZRANGEBYSCORE, ZREM and ZSCORE; among the keys
-// redisson_lock_queue:*, redisson_lock_timeout:* and distsync_fair_places:*; and among the channels distsync_fair_grants:*.
+// For fenced locks the user needs besides HMGET, GET, SET, INCR, PERSIST and TIME, and among the
+// keys redisson_lock_token:*. For read-write locks it is HMGET, HSET, HDEL, HGETALL, GET, SET and
+// TIME; among the keys distsync_rwlock_notes:* and {NAME}:*:rwlock_timeout:*, without these braces
+// where the name has some; and redisson_rwlock:* twice. For permits it is GET, SET, INCRBY,
+// PERSIST, TIME, ZADD, ZCARD, ZCOUNT, ZRANGE, ZREM, ZREMRANGEBYSCORE and ZSCORE; among the keys
+// {NAME}:timeout, likewise; and redisson_sc:* twice. For fair locks it is GET, HDEL, HKEYS, HMGET,
+// HSET, LINDEX, LLEN, LPOP, LPUSH, LRANGE, LREM, PERSIST, PEXPIREAT, RPUSH, TIME, ZADD, ZCARD,
+// ZRANGEBYSCORE, ZREM and ZSCORE; among the keys redisson_lock_queue:*, redisson_lock_timeout:* and
+// distsync_fair_places:*; and among the channels distsync_fair_grants:*.
 //
 // To ask who has a lock the user needs EVAL, EVALSHA, GET, HGET, HLEN, HSCAN, LRANGE, PTTL, STRLEN, TIME, TYPE, ZCARD, ZCOUNT, ZRANGEBYSCORE and
 // ZSCORE, and to list locks SCAN besides; among the keys those of locks, {NAME}:timeout, {NAME}:*:rwlock_timeout:*, redisson_lock_queue:*,

@@ -38,22 +38,23 @@
 //		return ctx.Err()
 //	}
 //
-// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "cron:report".
-// The one that gets the lock runs the job, and the lock is renewed for as long as that takes. The others skip this run.
-// If the process dies, the lock ends with its lease (30 s, see [dlock.WithLease]), and the next run is another replica's.
-// While a run takes longer than the period no other begins, on any replica.
+// Every replica does this, with a store that they share. When the hour strikes each of them tries
+// once to lock "cron:report". The one that gets the lock runs the job, and the lock is renewed for
+// as long as that takes. The others skip this run. If the process dies, the lock ends with its
+// lease (30 s, see [dlock.WithLease]), and the next run is another replica's. While a run takes
+// longer than the period no other begins, on any replica.
 //
 // If the store doesn't answer within 5 s the run is skipped, too, since nobody knows whether another replica runs the job:
 // that is logged as an error, see [WithLogger].
 //
 // # Clocks
 //
-// Clocks of machines differ by some milliseconds, and processes are late. If the lock were given back when the job ends,
-// a job that takes less than that would be over before the last replica tries, and run once for each replica. So the lock
-// stays taken until 900 ms after it was acquired, however early the job ends, or the process dies. [WithAtLeast] sets
-// another time: it must be longer than the replicas' clocks differ, and shorter than the job's
-// period. Where a replica dies in that time, etcd may keep the lock for some seconds more, and runs
-// are skipped meanwhile.
+// Clocks of machines differ by some milliseconds, and processes are late. If the lock were given
+// back when the job ends, a job that takes less than that would be over before the last replica
+// tries, and run once for each replica. So the lock stays taken until 900 ms after it was acquired,
+// however early the job ends, or the process dies. [WithAtLeast] sets another time: it must be
+// longer than the replicas' clocks differ, and shorter than the job's period. Where a replica dies
+// in that time, etcd may keep the lock for some seconds more, and runs are skipped meanwhile.
 //
 // It should be most of the period in two cases:
 //   - The schedule is as "@every 5m", whose runs are counted from the start of each process. Replicas then are apart by any

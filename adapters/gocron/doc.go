@@ -45,24 +45,25 @@
 //		return ctx.Err()
 //	}
 //
-// Every replica does this, with a store that they share. When the hour strikes each of them tries once to lock "gocron:report".
-// The one that gets the lock runs the job, and the lock is renewed for as long as that takes. The others skip this run.
-// If the process dies, the lock ends with its lease (30 s, see [dlock.WithLease]), and the next run is another replica's.
-// A job that needn't hear of a loss may be any gocron.NewTask, without [Locker.Task].
+// Every replica does this, with a store that they share. When the hour strikes each of them tries
+// once to lock "gocron:report". The one that gets the lock runs the job, and the lock is renewed
+// for as long as that takes. The others skip this run. If the process dies, the lock ends with its
+// lease (30 s, see [dlock.WithLease]), and the next run is another replica's. A job that needn't
+// hear of a loss may be any gocron.NewTask, without [Locker.Task].
 //
-// The lock has the job's name, with "gocron:" in front: distsync watch gocron:report says who has it.
-// So give each job a name of its own, the same on all replicas. Without gocron.WithName it
-// has the name of its function, which functions that are made in a loop share, and which may be another in the next
-// version of the program. Two jobs of one name exclude each other, which is logged.
+// The lock has the job's name, with "gocron:" in front: distsync watch gocron:report says who has
+// it. So give each job a name of its own, the same on all replicas. Without gocron.WithName it has
+// the name of its function, which functions that are made in a loop share, and which may be another
+// in the next version of the program. Two jobs of one name exclude each other, which is logged.
 //
 // # Clocks
 //
-// Clocks of machines differ by some milliseconds, and processes are late. If the lock were given back when the job ends,
-// a job that takes less than that would be over before the last replica tries, and run once for each replica. So the lock
-// stays taken until 900 ms after it was acquired, however early the job ends, or the process dies. [WithAtLeast] sets
-// another time: it must be longer than the replicas' clocks differ, and shorter than the job's
-// period. Where a replica dies in that time, etcd may keep the lock for some seconds more, and runs
-// are skipped meanwhile.
+// Clocks of machines differ by some milliseconds, and processes are late. If the lock were given
+// back when the job ends, a job that takes less than that would be over before the last replica
+// tries, and run once for each replica. So the lock stays taken until 900 ms after it was acquired,
+// however early the job ends, or the process dies. [WithAtLeast] sets another time: it must be
+// longer than the replicas' clocks differ, and shorter than the job's period. Where a replica dies
+// in that time, etcd may keep the lock for some seconds more, and runs are skipped meanwhile.
 //
 // It should be most of the period in two cases:
 //   - Runs are counted from the start of each process (a [gocron.DurationJob] without a time to start at). Replicas then

@@ -415,7 +415,8 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
-// On Redis and Valkey a name stays a semaphore's when all permits are back. Whoever looks is told so, and can end it.
+// On Redis and Valkey a name stays a semaphore's when all permits are back. Whoever looks is told
+// so, and can end it.
 func TestNameOfASemaphore(t *testing.T) {
 	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
@@ -469,7 +470,8 @@ func TestNameOfASemaphore(t *testing.T) {
 	})
 }
 
-// A number may be another program's: it is told from a semaphore by nobody, and isn't taken for nothing.
+// A number may be another program's: it is told from a semaphore by nobody, and isn't taken for
+// nothing.
 func TestNumberThatIsNoLock(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -490,7 +492,8 @@ func TestNumberThatIsNoLock(t *testing.T) {
 	}
 }
 
-// A semaphore isn't forgotten while somebody has a permit of it, who came when nobody was to be seen.
+// A semaphore isn't forgotten while somebody has a permit of it, who came when nobody was to be
+// seen.
 func TestForgetsNothingInUse(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"redis", "valkey"} {

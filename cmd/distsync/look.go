@@ -62,7 +62,8 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// adapters are what the names of locks begin with that adapters make of the names of jobs and other things.
+// adapters are what the names of locks begin with that adapters make of the names of jobs and other
+// things.
 var adapters = []string{"certmagic:", "cron:", "gocron:"}
 
 // hint says if nobody has the lock of a name, but somebody one that an adapter makes of that name.

@@ -1,5 +1,5 @@
-// Command distsync shows who has distributed locks in Redis, Valkey, etcd and PostgreSQL, runs commands under them, and frees those that are
-// stuck.
+// Command distsync shows who has distributed locks in Redis, Valkey, etcd and PostgreSQL, runs
+// commands under them, and frees those that are stuck.
 //
 //	git clone https://github.com/seed951563bd/distsync
 //	go -C distsync/cmd/distsync install .

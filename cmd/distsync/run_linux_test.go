@@ -529,7 +529,8 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	}
 }
 
-// A command that is deaf to TERM has --grace until it is killed, if that was asked for, whoever has sent TERM.
+// A command that is deaf to TERM has --grace until it is killed, if that was asked for, whoever has
+// sent TERM.
 func TestRunKillsAfterTerm(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -549,7 +550,8 @@ func TestRunKillsAfterTerm(t *testing.T) {
 	}
 }
 
-// Without --grace the command takes the time that it needs after a TERM that is passed on: the default is for what distsync itself ends.
+// Without --grace the command takes the time that it needs after a TERM that is passed on: the
+// default is for what distsync itself ends.
 func TestRunLeavesTimeAfterTerm(t *testing.T) {
 	t.Parallel()
 	// The default is a second here, and the command takes two.

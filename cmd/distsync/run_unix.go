@@ -64,7 +64,8 @@ func (r *runner) run(ctx context.Context, stderr io.Writer, name string, command
 	return err
 }
 
-// explained returns the error of an acquisition with who has the lock, or what is there instead, if the store says that soon.
+// explained returns the error of an acquisition with who has the lock, or what is there instead, if
+// the store says that soon.
 func (s *running) explained(c *dlock.Client, err error) error {
 	conflict := errors.Is(err, dlock.ErrConflict)
 	if !conflict && !errors.Is(err, dlock.ErrHeld) {
@@ -324,7 +325,8 @@ func (s *running) look() time.Duration {
 	return next
 }
 
-// lookAtGrace kills the command when the time is over that it had after a TERM that was passed on: that is left.
+// lookAtGrace kills the command when the time is over that it had after a TERM that was passed on:
+// that is left.
 func (s *running) lookAtGrace(left time.Duration) time.Duration {
 	if left > 0 {
 		return left

@@ -142,7 +142,8 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// doubt looks for another name that may have been meant, each second at most, as long as nobody has had the lock.
+// doubt looks for another name that may have been meant, each second at most, as long as nobody has
+// had the lock.
 func (w *watcher) doubt(ctx context.Context, l *dlock.LockInfo) {
 	w.known = w.known || len(l.Holders) > 0
 	if !w.known && time.Since(w.hinted) >= time.Second {

@@ -534,8 +534,8 @@ func lockersGiveUp(t *testing.T, l *lab) {
 	l.wantTurns(t, name, line)
 }
 
-// In a cluster where clients in Go use sharded channels, threads of a Redisson that doesn't are told when it
-// is their turn.
+// In a cluster where clients in Go use sharded channels, threads of a Redisson that doesn't are
+// told when it is their turn.
 func TestFairBesideUndecided(t *testing.T) {
 	needVersions(t, []string{undecided})
 	t.Parallel()

@@ -41,11 +41,11 @@ const (
 )
 
 // TestLoad has processes of both sides contend for a lock of each kind, without a pause. Nothing is
-// counted twice or lost. In a load of ten seconds or more, two processes of each side have at least a
-// fifth of what was done, but of permits, of which Go may take nearly all: see docs/redisson.md. What
-// it really is depends on the machine, and is logged. DISTSYNC_LOAD is how long the load of each kind lasts (say 20s); where
-// it is set there is a load with each version, on one server and in a cluster, and with three
-// processes beside one.
+// counted twice or lost. In a load of ten seconds or more, two processes of each side have at least
+// a fifth of what was done, but of permits, of which Go may take nearly all: see docs/redisson.md.
+// What it really is depends on the machine, and is logged. DISTSYNC_LOAD is how long the load of
+// each kind lasts (say 20s); where it is set there is a load with each version, on one server and
+// in a cluster, and with three processes beside one.
 func TestLoad(t *testing.T) {
 	long, places, sizes := briefLoad, []string{"redis"}, [][2]int{{2, 2}}
 	of := versions[:1]
@@ -105,8 +105,8 @@ func load(t *testing.T, p *place, version string, sizes [][2]int, long time.Dura
 	}
 }
 
-// contend has clients and processes of Java's work with one lock for some time, and returns how often each
-// side was inside.
+// contend has clients and processes of Java's work with one lock for some time, and returns how
+// often each side was inside.
 func (p *place) contend(t *testing.T, name string, clients []*dlock.Client, peers []*peer, kind int, long time.Duration) (ours, theirs int) {
 	t.Helper()
 	k := loads[kind]

@@ -37,12 +37,12 @@ func TestMain(m *testing.M) {
 // of old: 3.24 came with another way to unlock.
 var versions = []string{"4.7.0", "3.23.5"}
 
-// undecided is a release of Redisson that asks one node of a cluster, in a way that few of them answer,
-// whether to use sharded channels. So it mostly doesn't use them.
+// undecided is a release of Redisson that asks one node of a cluster, in a way that few of them
+// answer, whether to use sharded channels. So it mostly doesn't use them.
 const undecided = "3.27.2"
 
-// loadVersions are those that take part in loads: that one, too, which has the new way to unlock and
-// the old way to renew.
+// loadVersions are those that take part in loads: that one, too, which has the new way to unlock
+// and the old way to renew.
 var loadVersions = append(slices.Clone(versions), undecided)
 
 const (

@@ -36,7 +36,8 @@ func (c command) refused() bool {
 	return c.does("pttl") && !c.does("hincrby") && !c.does("hset") && !c.does("hdel")
 }
 
-// identifies says whether it is a look of ours who has a lock, which goes with an attempt now and then.
+// identifies says whether it is a look of ours who has a lock, which goes with an attempt now and
+// then.
 func (c command) identifies() bool {
 	return len(c.effects) > 0 && c.effects[0][0] == "hlen" && len(c.effects) <= 2 && len(c.args) == 4
 }

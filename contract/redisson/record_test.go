@@ -526,8 +526,9 @@ func (n *narrator) watch(lock string, do func(), enough func([]command) bool) (c
 	return n.about(lock)[before:][:len(commands)]
 }
 
-// about returns the commands so far about a lock, or about where the one who waits is told that he was given a fair lock. It leaves
-// out when one of ours listens there no longer, which it does a while after it has stopped waiting, and looks who has a lock.
+// about returns the commands so far about a lock, or about where the one who waits is told that he
+// was given a fair lock. It leaves out when one of ours listens there no longer, which it does a
+// while after it has stopped waiting, and looks who has a lock.
 func (n *narrator) about(lock string) []command {
 	return slices.DeleteFunc(n.place.monitor.about(lock, grantsPrefix+n.cast.waiter.owner), func(c command) bool {
 		return c.identifies() || (c.is("unsubscribe") || c.is("sunsubscribe")) && c.mentions(grantsPrefix)

@@ -30,9 +30,9 @@ const (
 // and holds: each run is a party of its own, and re-enters its shard's lock with its context. What
 // it has re-entered and not given back goes when fn has returned.
 //
-// Let fn return soon once its context has ended: the shard goes on standing still until then.
-// What was begun may be finished with [Shard.Finishing]. An fn that returns before is called again
-// by this member, after a second, with another token, whatever it returned; the shard doesn't wander.
+// Let fn return soon once its context has ended: the shard goes on standing still until then. What
+// was begun may be finished with [Shard.Finishing]. An fn that returns before is called again by
+// this member, after a second, with another token, whatever it returned; the shard doesn't wander.
 //
 // When ctx ends, Run tells the others, has every run end, gives each shard back as soon as its run
 // has returned, and returns a [*dlock.Error] with the error and cause of ctx. Give it that time:
@@ -541,8 +541,8 @@ func (m *membership) leave(why error) {
 // leavePatience bounds what a member says as it leaves: a process that is to end has little time.
 const leavePatience = 2 * time.Second
 
-// bounded returns a context that ends with end, and after d. It has no values: an owner in them would
-// have members of one process take each other's locks for their own.
+// bounded returns a context that ends with end, and after d. It has no values: an owner in them
+// would have members of one process take each other's locks for their own.
 func bounded(end context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	stop := context.AfterFunc(end, cancel)

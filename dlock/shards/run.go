@@ -108,8 +108,8 @@ func (r *run) enter(s State) {
 	r.info.State, r.info.Since = s, time.Now()
 }
 
-// once acquires the shard's lock, runs fn, and gives the lock back. It says whether fn ran, and what
-// it returned if it returned early; else why the lock wasn't had.
+// once acquires the shard's lock, runs fn, and gives the lock back. It says whether fn ran, and
+// what it returned if it returned early; else why the lock wasn't had.
 func (r *run) once() (began bool, err error) {
 	select { // a try comes first, since a wait may be long
 	case r.starts <- struct{}{}:
@@ -163,8 +163,8 @@ func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err 
 	return began, err
 }
 
-// giveBack gives back what fn has re-entered with the context of its hold, and left: the shard would
-// be held and renewed for ever.
+// giveBack gives back what fn has re-entered with the context of its hold, and left: the shard
+// would be held and renewed for ever.
 func (r *run) giveBack(inside context.Context) {
 	left := 0
 	for r.lock.UnlockContext(inside) == nil {

@@ -125,11 +125,13 @@ func TestRun(t *testing.T) {
 		if len(s.Mine()) != 0 {
 			t.Errorf("Mine = %v after Run", s.Mine())
 		}
-		// Nothing is left held, though the runs didn't give back what they re-entered: see dlocktest.
+		// Nothing is left held, though the runs didn't give back what they re-entered: see
+		// dlocktest.
 	})
 }
 
-// A shard that moves ends with ErrMoved, may finish what was begun, and then goes to its next owner.
+// A shard that moves ends with ErrMoved, may finish what was begun, and then goes to its next
+// owner.
 func TestMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)

@@ -82,8 +82,8 @@ func (s *seating) waitForSeats(now time.Time, v *view) {
 	s.self.place, s.joined, s.known = last+1, now, map[int]bool{}
 }
 
-// take takes the seats that are this member's turn: those that fell vacant while it waited, at once,
-// and after a while others.
+// take takes the seats that are this member's turn: those that fell vacant while it waited, at
+// once, and after a while others.
 func (s *seating) take(now time.Time, v *view) (took bool, next time.Duration) {
 	top, lacking, before := -1, 0, 0
 	settled := false // somebody is

@@ -152,9 +152,9 @@ func (s *Set) wake() {
 	}
 }
 
-// Joined returns a channel that is closed once this process is a member: the store has answered, and
-// all others see it. This is readiness. That it has shards isn't: in a deploy a newcomer has none
-// until an old replica leaves, which waits for the newcomer to be ready.
+// Joined returns a channel that is closed once this process is a member: the store has answered,
+// and all others see it. This is readiness. That it has shards isn't: in a deploy a newcomer has
+// none until an old replica leaves, which waits for the newcomer to be ready.
 func (s *Set) Joined() <-chan struct{} { return s.joined }
 
 // ShardInfo is what is known of a shard.

@@ -2,8 +2,8 @@ package shards
 
 import "time"
 
-// Trace has functions that are called as things happen to a member. Each may be nil. They are called
-// by the goroutines that do the work, so they must return soon.
+// Trace has functions that are called as things happen to a member. Each may be nil. They are
+// called by the goroutines that do the work, so they must return soon.
 type Trace struct {
 	// Start is called as a run begins.
 	Start func(RunStart)

@@ -1,5 +1,6 @@
-// Shards divides 24 shards among replicas, and shows each second which one runs which. One replica is
-// killed, and the others take over what it had; another takes its place; and then one is deployed anew.
+// Shards divides 24 shards among replicas, and shows each second which one runs which. One replica
+// is killed, and the others take over what it had; another takes its place; and then one is
+// deployed anew.
 //
 //	go run ./examples/shards                        # in memory, and a replica is a client of its own
 //	go run ./examples/shards -redis localhost:6379  # on a server, and replicas are processes

@@ -1,7 +1,8 @@
-// Command transfer moves money between accounts in PostgreSQL, under a lock of postgresbackend. One of two processes is
-// stopped past its lease in the middle of its transaction, when it has read the balances and not yet written. Without
-// Guard the other gets the lock meanwhile, and what the first then writes is wrong: the sum of the accounts isn't what it was.
-// With Guard the other waits until that transaction is over.
+// Command transfer moves money between accounts in PostgreSQL, under a lock of postgresbackend. One
+// of two processes is stopped past its lease in the middle of its transaction, when it has read the
+// balances and not yet written. Without Guard the other gets the lock meanwhile, and what the first
+// then writes is wrong: the sum of the accounts isn't what it was. With Guard the other waits until
+// that transaction is over.
 //
 //	go run ./examples/transfer -postgres postgres://postgres@localhost:5432/postgres
 package main
@@ -139,7 +140,8 @@ func (b *bank) play(ctx context.Context, out io.Writer, url string, guarded bool
 	return sum, nil
 }
 
-// transfer moves money in one transaction: it reads both balances, and writes what it has computed. The pause comes in between.
+// transfer moves money in one transaction: it reads both balances, and writes what it has computed.
+// The pause comes in between.
 func (b *bank) transfer(ctx context.Context, hold *dlock.Hold, guarded bool, from, to string, amount int, pause func() error) error {
 	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
 		if guarded {
@@ -171,8 +173,8 @@ func (b *bank) transfer(ctx context.Context, hold *dlock.Hold, guarded bool, fro
 	})
 }
 
-// transferSlowly is what the process does that is stopped. It doesn't look at the context of its hold: however often it
-// did, the pause could come after that.
+// transferSlowly is what the process does that is stopped. It doesn't look at the context of its
+// hold: however often it did, the pause could come after that.
 func (b *bank) transferSlowly(ctx context.Context, guarded bool) error {
 	hold, err := b.client.FencedLocker(lockName).Acquire(ctx)
 	if err != nil {

@@ -87,9 +87,10 @@ func New[C, R any](send func(context.Context, []C) []R, recall func([]C) bool) *
 	return s
 }
 
-// Limit sets how many batches are under way at a time before what comes has to wait for one of them, and returns s. The
-// default is 6, for servers to which a command of its own is cheap. Where a batch costs hardly more than one command
-// does, fewer flights make larger batches. It is called before the first Send.
+// Limit sets how many batches are under way at a time before what comes has to wait for one of
+// them, and returns s. The default is 6, for servers to which a command of its own is cheap. Where
+// a batch costs hardly more than one command does, fewer flights make larger batches. It is called
+// before the first Send.
 func (s *Sender[C, R]) Limit(flights int) *Sender[C, R] {
 	s.most = flights
 	return s

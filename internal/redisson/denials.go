@@ -12,9 +12,9 @@ import (
 
 // denials are what servers refused inside the scripts of acquisitions: a command that the user may
 // not run, a key that was not declared. Such a script may have written before, so that its error is
-// Unknown, and is repeated; it would be so for ever. Therefore the next acquisition of that kind isn't
-// sent, and certainly did nothing: its error is Refused, and ends the call, which takes back what the
-// attempts before may have left. The one after that is sent: things may have changed.
+// Unknown, and is repeated; it would be so for ever. Therefore the next acquisition of that kind
+// isn't sent, and certainly did nothing: its error is Refused, and ends the call, which takes back
+// what the attempts before may have left. The one after that is sent: things may have changed.
 type denials struct {
 	mu   sync.Mutex
 	last map[*kind]error
@@ -46,8 +46,9 @@ func (d *denials) note(k *kind, err error) {
 }
 
 // runRelease carries out a release. A user who may not use the lock's channel as a key, which an
-// acquisition doesn't, could not give back what it has: then the script is told another channel, to which
-// nobody listens. As without permission to publish, nobody is woken, and all look by themselves.
+// acquisition doesn't, could not give back what it has: then the script is told another channel, to
+// which nobody listens. As without permission to publish, nobody is woken, and all look by
+// themselves.
 func (s *session) runRelease(ctx context.Context, k *kind, name string, call Call) Reply {
 	r := s.run(ctx, call)
 	if mute, ok := k.mute(name, call); ok && r.deniedKeys() {

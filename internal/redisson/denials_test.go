@@ -111,8 +111,8 @@ type fakeTransport struct {
 func (f *fakeTransport) Send(_ context.Context, cmd Command) Reply { return f.answer(cmd) }
 func (f *fakeTransport) Reach(context.Context, string) error       { return nil }
 
-// Where a script was refused something half-way, the next acquisition of the kind isn't sent, and is
-// refused in words: a server that can't be asked beforehand doesn't keep a call for ever.
+// Where a script was refused something half-way, the next acquisition of the kind isn't sent, and
+// is refused in words: a server that can't be asked beforehand doesn't keep a call for ever.
 func TestDenied(t *testing.T) {
 	const sha = "8a1cc32fa58d1a5e8a51cebe0a33a92efac552c0"
 	for text, says := range map[string]string{

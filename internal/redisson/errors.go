@@ -12,8 +12,8 @@ import (
 // errNoMemory is wrapped in the error of a step that the server has no memory for.
 var errNoMemory = errors.New("the server is out of memory")
 
-// errDenied is wrapped in the error of a script that was refused something which it would be refused
-// again: see denials.
+// errDenied is wrapped in the error of a script that was refused something which it would be
+// refused again: see denials.
 var errDenied = errors.New("a part of the step is refused")
 
 // ServerError gives an error its kind, where text is the server's error reply inside it. Which it is

@@ -109,8 +109,8 @@ func flag(set bool) string {
 const placesPortion = 250
 
 // KeepPlaces keeps the places of waiters, each call those of a portion. They are to be sent in this
-// order, the last waiters first: owners that come back into the line come before all that are in it.
-// The last call gives the lock away if it is free. [ParseTurn] reads each reply.
+// order, the last waiters first: owners that come back into the line come before all that are in
+// it. The last call gives the lock away if it is free. [ParseTurn] reads each reply.
 func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	var calls []Call
 	for owners := range slices.Chunk(req.Owners, placesPortion) { // there is at least one

@@ -24,8 +24,8 @@ type longLine struct {
 const (
 	inLongLine = 10_000
 
-	// mostCommands is how many commands a script may use, whatever has happened, and mostPassed how many
-	// entries it may pass as it takes others out. A microsecond is enough for some of either.
+	// mostCommands is how many commands a script may use, whatever has happened, and mostPassed how
+	// many entries it may pass as it takes others out. A microsecond is enough for some of either.
 	mostCommands = 1300
 	mostPassed   = 4 * inLongLine
 )
@@ -74,8 +74,8 @@ func (l *longLine) send(calls ...Call) (reply any) {
 	return reply
 }
 
-// commands returns how many commands the server has carried out, those of scripts and others, and how
-// many of these pass a whole list.
+// commands returns how many commands the server has carried out, those of scripts and others, and
+// how many of these pass a whole list.
 func (l *longLine) commands() (all, strikes int) {
 	l.t.Helper()
 	for line := range strings.Lines(l.do("info", "commandstats").(string)) {

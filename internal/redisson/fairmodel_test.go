@@ -90,7 +90,8 @@ type fairModel struct {
 	// theirs is how many of Redisson's seem to be in line, during a step of ours: of ours, who have a place all should be.
 	theirs int
 
-	// lasts is for how long, at least, the line and the places are to last, during a step of ours: longer than any time for Redisson in it.
+	// lasts is for how long, at least, the line and the places are to last, during a step of ours:
+	// longer than any time for Redisson in it.
 	lasts int
 
 	published []string
@@ -323,7 +324,8 @@ func (m *fairModel) placed(owner string) bool {
 	return place && time
 }
 
-// listed is placed for one whose place is kept by its client. That it has no time doesn't say that it isn't in line.
+// listed is placed for one whose place is kept by its client. That it has no time doesn't say that
+// it isn't in line.
 func (m *fairModel) listed(owner string) bool {
 	_, place := m.places[owner]
 	_, time := m.times[owner]

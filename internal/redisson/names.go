@@ -30,8 +30,8 @@ func tagged(before, name, after string) string {
 	return before + "{" + name + "}" + after
 }
 
-// apart is [tagged] for a key of our own. One for a name that brings a brace is another than all for
-// names that don't.
+// apart is [tagged] for a key of our own. One for a name that brings a brace is another than all
+// for names that don't.
 func apart(before, name string) string {
 	if strings.Contains(name, "{") {
 		return before + ":" + name
@@ -47,8 +47,8 @@ func unbraced(name string) (inside string, ok bool) {
 	return inside, begins && ends && inside != "" && !strings.Contains(inside, "{")
 }
 
-// refuseBraces returns a check for kinds of lock of which a part is kept, as Redisson does it, under one
-// key for a name and for the same in braces.
+// refuseBraces returns a check for kinds of lock of which a part is kept, as Redisson does it,
+// under one key for a name and for the same in braces.
 func refuseBraces(kind, part string) func(name string) error {
 	return func(name string) error {
 		if inside, ok := unbraced(name); ok {

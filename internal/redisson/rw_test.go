@@ -55,7 +55,8 @@ func connect(t testing.TB, addr string) *store {
 	return &store{t: t, client: client, messages: messages}
 }
 
-// run carries out a call and returns the reply as sessions give it to the parsers, or an error with its kind.
+// run carries out a call and returns the reply as sessions give it to the parsers, or an error with
+// its kind.
 func (s *store) run(c Call) (any, error) {
 	reply, err := s.eval(c.Script.Text, c.Keys, c.Args...)
 	for err == nil && reply == more {

@@ -96,8 +96,8 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, nil
 }
 
-// more is what a script of a fair lock replies that has done only a portion of what comes first, and
-// nothing else. It is to be sent again.
+// more is what a script of a fair lock replies that has done only a portion of what comes first,
+// and nothing else. It is to be sent again.
 const more = "more"
 
 // run carries out a script: one round trip, but for the first time that a server sees it, and for
@@ -114,8 +114,8 @@ func (s *session) run(ctx context.Context, call Call) Reply {
 	}
 }
 
-// runWith carries out a script and, in the same round trip, commands. The first of these becomes the
-// script.
+// runWith carries out a script and, in the same round trip, commands. The first of these becomes
+// the script.
 func runWith(ctx context.Context, send func(context.Context, ...Command) []Reply,
 	call Call, cmds []Command) []Reply {
 	for {

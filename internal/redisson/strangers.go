@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// strangers are Redisson's among those who have a session's locks. A client of ours that has got a lock
-// passes it on inside for a while, and so do others of ours; one of Redisson's has one turn at a
-// time. So whoever passes locks on must know of them: see [backend.ReleaseResult]. A client that waits
-// for a lock looks with an attempt who has it, now and then, in the same round trip.
+// strangers are Redisson's among those who have a session's locks. A client of ours that has got a
+// lock passes it on inside for a while, and so do others of ours; one of Redisson's has one turn at
+// a time. So whoever passes locks on must know of them: see [backend.ReleaseResult]. A client that
+// waits for a lock looks with an attempt who has it, now and then, in the same round trip.
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
@@ -96,8 +96,8 @@ func (s *strangers) saw(name, asks string, r Reply) {
 	s.names[name] = a
 }
 
-// among returns how many of those who wait for a lock are Redisson's, as far as is known: none if none of them
-// had it lately; all if nobody else had; or one.
+// among returns how many of those who wait for a lock are Redisson's, as far as is known: none if
+// none of them had it lately; all if nobody else had; or one.
 func (s *strangers) among(waiting int, name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -111,8 +111,8 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 	}
 }
 
-// keepPlaces keeps places. If one of the owners is found to have the lock, that one is kept again to
-// ask how many replicas have acknowledged it, where that is asked for.
+// keepPlaces keeps places. If one of the owners is found to have the lock, that one is kept again
+// to ask how many replicas have acknowledged it, where that is asked for.
 func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Turn, error) {
 	turn, err := s.keepPortions(ctx, s.Dialect.KeepPlaces(req))
 	if err != nil || s.Replicas.N == 0 || !slices.Contains(req.Owners, turn.Holder) {
@@ -131,9 +131,9 @@ func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Tu
 	return turn, nil
 }
 
-// keepPortions keeps the places of portions, and returns how the lock is held in the end. The first is
-// sent alone: it takes what is over out of the front of the line, so that the others, which go together,
-// have no more to do than their portions, and come back in order.
+// keepPortions keeps the places of portions, and returns how the lock is held in the end. The first
+// is sent alone: it takes what is over out of the front of the line, so that the others, which go
+// together, have no more to do than their portions, and come back in order.
 func (s *session) keepPortions(ctx context.Context, calls []Call) (turn Turn, err error) {
 	turn, err = parse(s.run(ctx, calls[0]), ParseTurn)
 	if err != nil {

@@ -15,8 +15,9 @@ import (
 // Variable is the environment variable that asks for everything, if it is 1.
 const Variable = "DISTSYNC_DEEP"
 
-// Run says whether everything is run. It is to be asked in tests, not before they begin: then the go command knows that
-// they depend on the variable, and doesn't take results of the other depth for theirs.
+// Run says whether everything is run. It is to be asked in tests, not before they begin: then the
+// go command knows that they depend on the variable, and doesn't take results of the other depth
+// for theirs.
 func Run() bool { return os.Getenv(Variable) == "1" }
 
 // Only skips a test that is for the deep run alone.
@@ -35,8 +36,8 @@ func Of(enough, all int) int {
 	return enough
 }
 
-// Checks has rapid check so many random sequences in a test of the deep run, where it checks a hundred by itself, unless
-// the command line says how many. No other test may run beside this one.
+// Checks has rapid check so many random sequences in a test of the deep run, where it checks a
+// hundred by itself, unless the command line says how many. No other test may run beside this one.
 func Checks(t testing.TB, all int) {
 	t.Helper()
 	checks := flag.Lookup("rapid.checks")

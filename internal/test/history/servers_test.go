@@ -89,7 +89,8 @@ func TestEtcd(t *testing.T) {
 	s.run(faults.HTTP2)
 }
 
-// A server that has lost its data has its tables, which are empty: another was restored, or they are unlogged.
+// A server that has lost its data has its tables, which are empty: another was restored, or they
+// are unlogged.
 func TestPostgres(t *testing.T) {
 	t.Parallel()
 	s := &site{T: t, server: testservers.Postgres(t), step: isFunction, lasting: true, lease: time.Second}

@@ -459,8 +459,8 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 }
 
 // elsewhere says where to listen instead of the store that has refused a client: at another, 1 and
-// up, if somebody else has a majority of the others; 0 if
-// not. If they only may be on the way to one that is soon over, and worth another look.
+// up, if somebody else has a majority of the others; 0 if not. If they only may be on the way to
+// one that is soon over, and worth another look.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false

@@ -239,8 +239,8 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 	}
 }
 
-// readsBy returns what the owner of a party reads by another of its calls, or 0. With a second hold, nobody
-// could say which of the two an unlock is for.
+// readsBy returns what the owner of a party reads by another of its calls, or 0. With a second
+// hold, nobody could say which of the two an unlock is for.
 func (m *Shares) readsBy(s *SharesState, p int, side uint8) uint8 {
 	for q := range m.all() {
 		if n := s.parties[q].reading; side == reads && q != p && m.owner(q) == m.owner(p) && n != 0 && s.on(n).valid() {

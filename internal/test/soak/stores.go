@@ -241,8 +241,8 @@ func etcdStore(t testservers.TB) *store {
 	}
 }
 
-// postgresStore is a server that keeps what was committed. That it loses all is played: the tables are emptied while nobody is
-// connected.
+// postgresStore is a server that keeps what was committed. That it loses all is played: the tables
+// are emptied while nobody is connected.
 func postgresStore(t testservers.TB) *store {
 	const lease = time.Second
 	s := testservers.Postgres(t)

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// postgresFolder returns the folder of PostgreSQL's programs: those on the PATH, or else the newest that Debian's
-// packages have installed, which leave them out of it.
+// postgresFolder returns the folder of PostgreSQL's programs: those on the PATH, or else the newest
+// that Debian's packages have installed, which leave them out of it.
 var postgresFolder = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
@@ -44,8 +44,9 @@ func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
 }
 
-// Postgres starts a PostgreSQL, with further settings as "name=value". It lets in everybody who connects. Restart starts it
-// with the data it had. It keeps nothing through a power cut of the machine.
+// Postgres starts a PostgreSQL, with further settings as "name=value". It lets in everybody who
+// connects. Restart starts it with the data it had. It keeps nothing through a power cut of the
+// machine.
 func Postgres(t TB, settings ...string) *Server {
 	t.Helper()
 	folder, err := postgresFolder()
@@ -55,7 +56,8 @@ func Postgres(t TB, settings ...string) *Server {
 	return startPostgres(t, folder, data, settings)
 }
 
-// PostgresStandby starts a standby of a server, which follows it under that name, with further settings.
+// PostgresStandby starts a standby of a server, which follows it under that name, with further
+// settings.
 func PostgresStandby(t TB, primary *Server, name string, settings ...string) *Server {
 	t.Helper()
 	folder, err := postgresFolder()
@@ -81,8 +83,8 @@ func startPostgres(t TB, folder, data string, settings []string) *Server {
 	})
 }
 
-// SQL carries out statements on a PostgreSQL or by way of a pooler, in a session of its own, and returns the lines of the
-// answer. The test fails on an error.
+// SQL carries out statements on a PostgreSQL or by way of a pooler, in a session of its own, and
+// returns the lines of the answer. The test fails on an error.
 func (s *Server) SQL(statements string) string {
 	s.t.Helper()
 	answer, err := SQL(s.Addr, statements)
@@ -138,7 +140,8 @@ func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	})
 }
 
-// startIn starts a program that has a folder already, as a user that isn't root: these refuse to run as root.
+// startIn starts a program that has a folder already, as a user that isn't root: these refuse to
+// run as root.
 func startIn(t TB, path string, spec Spec) *Server {
 	t.Helper()
 	s := &Server{t: t, spec: spec, path: path, as: unprivileged(t)}
@@ -146,8 +149,8 @@ func startIn(t TB, path string, spec Spec) *Server {
 	return s.startAnywhere()
 }
 
-// postgresReady logs in, and says whether that is answered. Modules of users need this package for their tests, so it
-// needs no client.
+// postgresReady logs in, and says whether that is answered. Modules of users need this package for
+// their tests, so it needs no client.
 func postgresReady(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
@@ -237,7 +240,8 @@ func children(pid int) []int {
 	return pids
 }
 
-// killAll kills processes, and returns when they are gone: else they write into a folder that is being removed.
+// killAll kills processes, and returns when they are gone: else they write into a folder that is
+// being removed.
 func killAll(pids []int) {
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // or it has ended by itself
@@ -249,7 +253,8 @@ func killAll(pids []int) {
 	}
 }
 
-// runs says whether a process is more than a record of how it ended, which somebody else has to take note of.
+// runs says whether a process is more than a record of how it ended, which somebody else has to
+// take note of.
 func runs(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, found := strings.Cut(string(text), ") ")

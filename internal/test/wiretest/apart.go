@@ -57,10 +57,11 @@ func eventful(out []byte) []byte {
 	return left
 }
 
-// Apart runs the test that calls it in a process of its own, and says that it has. If it names parts, each is in one, and
-// so is the rest. A part is what goes into -test.run behind the test, and what was in a part before isn't in a later one.
-// Most cases of the contract suite wait for leases, one after the other, since each looks for goroutines that are left;
-// processes can wait side by side. In such a process, and where only a part of the test is asked for, it does nothing.
+// Apart runs the test that calls it in a process of its own, and says that it has. If it names
+// parts, each is in one, and so is the rest. A part is what goes into -test.run behind the test,
+// and what was in a part before isn't in a later one. Most cases of the contract suite wait for
+// leases, one after the other, since each looks for goroutines that are left; processes can wait
+// side by side. In such a process, and where only a part of the test is asked for, it does nothing.
 func Apart(t *testing.T, parts ...string) bool {
 	t.Helper()
 	if os.Getenv(inProcess) != "" || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {

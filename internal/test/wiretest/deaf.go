@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Deaf tests a server, as a proxy may look, that has no SUBSCRIBE: that is said once, with what to do, and those who wait look for themselves.
+// Deaf tests a server, as a proxy may look, that has no SUBSCRIBE: that is said once, with what to
+// do, and those who wait look for themselves.
 func Deaf(t *testing.T, p Package, server *testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()

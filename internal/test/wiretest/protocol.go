@@ -207,8 +207,8 @@ func wantScriptCall(t *testing.T, got []string, args ...any) (plain string) {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// wantCommands compares commands, where SHA stands for any hash, but for looks who has a lock, which those
-// who wait send now and then.
+// wantCommands compares commands, where SHA stands for any hash, but for looks who has a lock,
+// which those who wait send now and then.
 func wantCommands(t *testing.T, m *Monitor, want ...string) {
 	t.Helper()
 	got := slices.DeleteFunc(m.Commands(), func(cmd string) bool {

@@ -82,11 +82,12 @@ func (f *foreign) intact(name string) bool {
 	return f.client.Dump(ctx, name).Val() == f.dumps[name] && f.client.PTTL(ctx, name).Val() == -1
 }
 
-// LockerParts are parts of the contract suite that take equally long, for Apart, and each longer than all others.
+// LockerParts are parts of the contract suite that take equally long, for Apart, and each longer
+// than all others.
 var LockerParts = []string{"^locker$/^a", "^locker$"}
 
-// coresOwn are cases for Lockers that wait for seconds to see what dlock does by itself: a faulty connection between it
-// and the session makes the trouble, not the store.
+// coresOwn are cases for Lockers that wait for seconds to see what dlock does by itself: a faulty
+// connection between it and the session makes the trouble, not the store.
 var coresOwn = map[string]bool{
 	"a watched re-entry into a fixed hold": true, "the store fails for a while": true, "a watched lock": true,
 	"ErrLost and ErrNotHeld": true, "a loss has a reason": true, "a fixed lease and the next waiter": true,
@@ -97,8 +98,8 @@ var coresOwn = map[string]bool{
 	"an unlock that goes on in the background": true, "renewals fail past the lease": true, "Close with holders": true,
 }
 
-// LittleOfTheCore skips, but in the deep run, those cases for Lockers that look longest at what dlock does by itself. They
-// are run on Redis and on etcd, and in virtual time.
+// LittleOfTheCore skips, but in the deep run, those cases for Lockers that look longest at what
+// dlock does by itself. They are run on Redis and on etcd, and in virtual time.
 func LittleOfTheCore(t *testing.T) {
 	t.Helper()
 	parts := strings.Split(t.Name(), "/")
