@@ -185,11 +185,12 @@ func (s *sides) endsRead(o *op) {
 	s.struck[o.user+1] = 0
 }
 
-// forcesReads frees what is read, which does nothing while somebody writes.
+// forcesReads frees what is read, which does nothing while somebody writes. What readers of the
+// caller's client share of a Write goes, too.
 func (s *sides) forcesReads(o *op) bool {
 	switch o.result {
 	case yes:
-		if !s.write.free(o) || !o.ghost {
+		if !s.anyLent(o) && (!s.write.free(o) || !o.ghost) {
 			return false
 		}
 	case no:

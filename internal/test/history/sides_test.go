@@ -152,6 +152,13 @@ var sharedPasts = []judged{
 		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(unlock, 0, 3*sec, 4*sec, yes, writes).add(acquire, 1, 3*sec, 4*sec, yes, shared).
 		add(forceUnlock, 2, 5*sec, 6*sec, yes, writes).add(acquire, 2, 7*sec, 8*sec, yes, writes).
 		add(unlock, 1, 9*sec, 10*sec, lost, reads), ""},
+	{"what readers share of a write is forced by one of them", Rules{}, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(unlock, 0, 3*sec, 4*sec, yes, writes).
+		add(acquire, 1, 3*sec, 4*sec, yes, shared).
+		add(forceUnlock, 1, 5*sec, 6*sec, yes, reads).add(acquire, 2, 7*sec, 8*sec, yes, writes).
+		add(unlock, 1, 9*sec, 10*sec, lost, reads), ""},
+	{"a write that nobody shares is forced as a read", Rules{}, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(forceUnlock, 1, 5*sec, 6*sec, yes, reads), "no order"},
 	{"readers share what somebody writes", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(acquire, 1, 3*sec, 4*sec, yes, shared), "no order"},
 	{"readers share what another client has written", calm, new(past).
