@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seed951563bd/distsync/internal/test/deep"
 )
 
 // The lease of these tests is the default of 30 s, and there are 20 replicas of 200 shards.
@@ -54,7 +56,7 @@ func TestJoinAndLeave(t *testing.T) {
 		f.moved("five leave", o, 52, 60*time.Millisecond)
 		f.start()
 		o = f.settles("one joins where seats are empty", 22*time.Second)
-		f.moved("one joins", o, 20, 60*time.Millisecond)
+		f.moved("one joins", o, 30, 60*time.Millisecond) // how many depends on which seats are empty
 	})
 }
 
@@ -234,7 +236,7 @@ func TestNobodyHearsTheBell(t *testing.T) {
 }
 
 func TestRandomChanges(t *testing.T) {
-	for range 5 {
+	for range deep.Of(1, 5) {
 		synctest.Test(t, func(t *testing.T) {
 			f := twenty(t)
 			for began := time.Now(); time.Since(began) < 20*time.Minute; {
@@ -255,15 +257,17 @@ func TestRandomChanges(t *testing.T) {
 
 func TestLargeFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, Numbered(1000))
-		for range 50 {
+		shards, replicas := deep.Of(300, 1000), deep.Of(20, 50)
+		f := newFleet(t, Numbered(shards))
+		for range replicas {
 			f.start()
 			time.Sleep(rand.N(100 * time.Millisecond))
 		}
-		f.settles("1,000 x 50", 10*time.Second)
+		f.settles("a large fleet", 10*time.Second)
 		f.net.requests.Store(0)
 		time.Sleep(time.Minute)
-		if n := f.net.requests.Load(); n > 20*60 {
+		// 1,000 x 50 send 20 requests a second at most. Those are each replica's, and not each shard's.
+		if n := f.net.requests.Load(); n > int64(20*60*replicas/50) {
 			t.Errorf("at rest they ask the store %d times in a minute", n)
 		}
 	})
