@@ -346,7 +346,7 @@ func (s *store) ping(ctx context.Context) error {
 }
 
 // keepsNumbers says whether the store keeps the number of a semaphore when all permits are back.
-func (s *store) keepsNumbers() bool { return s.etcd == nil }
+func (s *store) keepsNumbers() bool { return s.redis != nil || s.valkey != nil }
 
 // forgetNumber deletes a number of permits if none is out.
 const forgetNumber = `
