@@ -195,3 +195,21 @@ func TestConnect(t *testing.T) {
 	_, err := s.Acquire(t.Context(), wiretest.Acquire(alice))
 	wiretest.WantKind(t, err, backend.Retry)
 }
+
+// A server that was restarted while nobody used the connections costs no step: what has no answer is not sent on them.
+func TestIdleThroughARestart(t *testing.T) {
+	server := testservers.Postgres(t)
+	pool := connect(t, server.Addr)
+	migrate(t, pool)
+	s := open(t, pool)
+	for range 5 {
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice)))
+		if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), wiretest.Renew(alice))); !res.Held {
+			t.Error("not renewed")
+		}
+		server.Restart()
+	}
+	if res := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice})); res.Count != 5 {
+		t.Errorf("%d holds after restarts of the server; want 5", res.Count)
+	}
+}

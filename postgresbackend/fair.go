@@ -51,7 +51,7 @@ func (s *session) fair(ctx context.Context, pool *pgxpool.Pool, req fairRequest)
 	}
 	c := &call{
 		sql: `SELECT status, held, holder, remaining, num, granted_owner, granted_session, stirs, tell FROM ` +
-			s.b.q + `distsync_v1_fair($1, $2, $3::text[], $4, $5, $6, $7, $8, $9)`,
+			s.b.q + `distsync_v1_fair(` + strconv.Itoa(int(req.do)) + `::smallint, $1, $2::text[], $3, $4, $5, $6, $7, $8)`,
 		dest: []any{&a.status, &a.held, &a.holder, &a.left, &a.token, &a.grantedOwner, &a.grantedTo, &a.stir, &a.tell},
 		some: func() bool { return a.grantedTo != nil || a.stir != nil || a.tell },
 		after: func(ctx context.Context, conn *pgxpool.Conn) {
@@ -68,7 +68,7 @@ func (s *session) fair(ctx context.Context, pool *pgxpool.Pool, req fairRequest)
 	for n := 1; ; n++ {
 		// Others may have been at it each time; then whoever comes next sees to the line.
 		weak := n >= mostRepeats
-		c.args = []any{req.do, req.name, req.owners, s.id, ms(req.lease), ms(req.place), req.again, ms(req.keep), weak}
+		c.args = []any{req.name, req.owners, s.id, ms(req.lease), ms(req.place), req.again, ms(req.keep), weak}
 		sent := time.Now()
 		err := s.do(ctx, pool, c)
 		switch {
@@ -96,9 +96,7 @@ func (s *session) acquireFair(ctx context.Context, req backend.AcquireRequest, n
 		do: fairAcquire, name: name, owners: []string{owner}, lease: req.Lease, place: req.Place, again: req.Reentry,
 	})
 	switch {
-	case isCode(err, lockTimeout):
-		return backend.AcquireResult{Remaining: guardedFor}, nil
-	case err != nil:
+	case err != nil: // also that it waited too long for others' steps: it has no place then, and must not believe so
 		return res, err
 	case a.status == isDone:
 		return backend.AcquireResult{Acquired: true, Count: int(*a.held)}, nil

@@ -677,7 +677,7 @@ CREATE OR REPLACE FUNCTION {s}distsync_v1_fair(p_do smallint, p_name text, p_own
 	p_place bigint, p_again boolean, p_keep bigint, p_weak boolean,
 	OUT status smallint, OUT held integer, OUT holder text, OUT remaining bigint, OUT num bigint,
 	OUT granted_owner text, OUT granted_session text, OUT stirs text, OUT tell boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms' AS $f$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '10s' AS $f$
 DECLARE
 	l {s}distsync_v1_lock;
 	old {s}distsync_v1_lock;

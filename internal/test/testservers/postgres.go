@@ -73,7 +73,7 @@ func startPostgres(t TB, folder, data string, settings []string) *Server {
 	return startIn(t, filepath.Join(folder, "postgres"), Spec{
 		Program: "postgres",
 		Args: func(port int, _ string) []string {
-			args := []string{"-D", data, "-p", strconv.Itoa(port), "-k", filepath.Dir(data), "-h", "127.0.0.1", "-F", "-c", "max_connections=200"}
+			args := []string{"-D", data, "-p", strconv.Itoa(port), "-h", "127.0.0.1", "-F", "-c", "unix_socket_directories=", "-c", "max_connections=200"}
 			for _, setting := range settings {
 				args = append(args, "-c", setting)
 			}
@@ -145,7 +145,7 @@ func PgBouncer(t TB, server *Server, lines ...string) *Server {
 func startIn(t TB, path string, spec Spec) *Server {
 	t.Helper()
 	s := &Server{t: t, spec: spec, path: path, as: unprivileged(t)}
-	t.Cleanup(s.Kill)
+	t.Cleanup(s.quit)
 	return s.startAnywhere()
 }
 
@@ -179,6 +179,27 @@ func postgresReady(addr string) error {
 			return err
 		}
 	}
+}
+
+// quit ends a server that takes what it has of the system with it when it is asked to end: a PostgreSQL that is killed
+// leaves shared memory behind, of which there may be only so much.
+func (s *Server) quit() {
+	s.mu.Lock()
+	cmd, exited := s.cmd, s.exited
+	s.mu.Unlock()
+	if cmd != nil {
+		_ = cmd.Process.Signal(syscall.SIGQUIT) // or it has ended already
+		s.mu.Lock()
+		for _, pid := range append(children(cmd.Process.Pid), cmd.Process.Pid) {
+			_ = syscall.Kill(pid, syscall.SIGCONT) // if it was stopped
+		}
+		s.mu.Unlock()
+		select {
+		case <-exited:
+		case <-time.After(5 * time.Second):
+		}
+	}
+	s.Kill()
 }
 
 // unprivileged returns who runs servers that must not run as root, or nil: whoever runs the test.
