@@ -65,7 +65,7 @@ var table = []fault{
 	{name: "the server hangs for less than a lease", run: hungBriefly},
 	{name: "the server hangs for more than a lease", run: hungForLong, kinds: [][]backend.Kind{plain, readWrite, fair, permits}},
 	{name: "the server restarts without its data", run: restartedEmpty, kinds: [][]backend.Kind{plain, fenced, readWrite, fair, permits}},
-	{name: "the server restarts with its data", run: restartedWithData, on: []string{"etcd"}, lab: withData},
+	{name: "the server restarts with its data", run: restartedWithData, on: []string{"etcd", "postgres"}, lab: withData},
 	{name: "the server forgets its scripts", run: scriptsFlushed, kinds: [][]backend.Kind{plain, readWrite, writeRead, fair}, on: redisAndValkey},
 	{name: "the key is deleted", run: keyDeleted},
 	{name: "the key is deleted, and another locks", run: keyReplaced, kinds: [][]backend.Kind{plain, readWrite, fair}},

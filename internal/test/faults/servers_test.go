@@ -50,7 +50,11 @@ func restartedEmpty(l *lab) {
 	a, b := l.direct(), l.direct()
 	g := a.grab()
 	w := b.reach()
-	l.server.Restart()
+	if restart := l.store.restart; restart != nil {
+		restart(l.server)
+	} else {
+		l.server.Restart()
+	}
 	if l.store == etcdStore {
 		l.numbers = nil // they begin anew with its revisions
 	}
@@ -61,6 +65,9 @@ func restartedEmpty(l *lab) {
 }
 
 func withData(t *testing.T, s *store, options []dlock.Option) *lab {
+	if s == postgresStore {
+		return oneServer(t, s, options)
+	}
 	return newLab(t, s, options, testservers.EtcdCluster(t, 1)...)
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
+	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
@@ -45,6 +46,7 @@ type store struct {
 	unlocked  func(t *testing.T, addr string) bool      // no lock is; nil: as empty
 	waiting   func(t *testing.T, addr, name string) int // who stands in line for a fair lock
 	deleteKey func(t *testing.T, addr, name string)
+	restart   func(*testservers.Server) // without its data; nil: to restart it is enough
 }
 
 // A step is one of a backend's.
@@ -62,6 +64,7 @@ var stores = []*store{
 	redisStore("redis", testservers.Redis, connectRedis),
 	redisStore("valkey", testservers.Valkey, connectValkey),
 	etcdStore,
+	postgresStore,
 }
 
 type connector = func(addrs ...string) (backend.Backend, func(), error)
@@ -243,6 +246,80 @@ func withEtcd(t *testing.T, addr string, do func(context.Context, *clientv3.Clie
 	ctx, cancel := context.WithTimeout(context.Background(), testservers.Patience)
 	defer cancel()
 	do(ctx, cli)
+}
+
+var postgresStore = &store{
+	name:     "postgres",
+	protocol: faults.Bytes,
+	lease:    time.Second,
+	start: func(t testing.TB) *testservers.Server {
+		s := testservers.Postgres(t)
+		s.SQL(postgresbackend.Schema(postgresbackend.DefaultSchema))
+		return s
+	},
+	connect: func(addrs ...string) (backend.Backend, func(), error) {
+		b, err := postgresbackend.Connect(testservers.PostgresURL(addrs[0]))
+		if err != nil {
+			return nil, nil, err
+		}
+		return b, b.Close, nil
+	},
+	requests: postgresRequests,
+	looks: func(k backend.Kind) func(faults.Request) bool {
+		if k == backend.Fair { // who stands in line looks after his place
+			return asks("fair(3")
+		}
+		return postgresRequests(k)[acquire][0]
+	},
+	empty: func(t *testing.T, addr string) bool {
+		return sql(t, addr, `SELECT EXISTS (SELECT FROM distsync.distsync_v1_lock WHERE owner IS NOT NULL AND expires > clock_timestamp())
+			OR EXISTS (SELECT FROM distsync.distsync_v1_part WHERE role <> 5 AND expires > clock_timestamp())`) == "f"
+	},
+	waiting: func(t *testing.T, addr, name string) int {
+		n, err := strconv.Atoi(sql(t, addr, `SELECT count(*) FROM distsync.distsync_v1_part WHERE role = 3 AND name = '`+name+`'`))
+		must(t, err)
+		return n
+	},
+	deleteKey: func(t *testing.T, addr, name string) {
+		sql(t, addr, `DELETE FROM distsync.distsync_v1_lock WHERE name = '`+name+`'; DELETE FROM distsync.distsync_v1_part WHERE name = '`+name+`'`)
+	},
+	restart: func(s *testservers.Server) {
+		s.Restart()
+		s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part`)
+	},
+}
+
+// postgresRequests are the functions that a step calls.
+func postgresRequests(k backend.Kind) map[step][]func(faults.Request) bool {
+	acquired, released, renewed := "acquire", "release", "renew"
+	switch k {
+	case backend.Read:
+		acquired, released = "read", "leave"
+	case backend.Write:
+		acquired = "write"
+	case backend.Permits:
+		acquired, released = "permits", "leave"
+	case backend.Fair:
+		acquired, released = "fair(1", "fair(2"
+	}
+	return map[step][]func(faults.Request) bool{
+		acquire: {asks(acquired)}, partial: {asks(released)}, release: {asks(released)}, renew: {asks(renewed)}, subscribe: {listens},
+	}
+}
+
+func sql(t *testing.T, addr, statements string) string {
+	t.Helper()
+	answer, err := testservers.SQL(addr, statements)
+	must(t, err)
+	return answer
+}
+
+// listens says whether a request is that of a connection that is to be told of releases.
+func listens(r faults.Request) bool { return bytes.Contains(r.Bytes, []byte("LISTEN ")) }
+
+// asks says whether a request calls a function whose name begins so.
+func asks(function string) func(faults.Request) bool {
+	return func(r faults.Request) bool { return bytes.Contains(r.Bytes, []byte(".distsync_v1_"+function)) }
 }
 
 func calls(method string) func(faults.Request) bool {
