@@ -30,6 +30,7 @@ var stores = []struct {
 	{"redis", "redis", true, onRedis, redisScenes},
 	{"valkey", "redis", false, onValkey, redisScenes},
 	{"etcd", "etcd", true, onEtcd, etcdScenes},
+	{"postgres", "postgres", true, onPostgres, postgresScenes},
 }
 
 func TestMain(m *testing.M) {

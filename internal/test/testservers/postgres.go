@@ -39,6 +39,14 @@ func majorOf(path string) int {
 	return n
 }
 
+// PostgresTool returns the path of a program of PostgreSQL's.
+func PostgresTool(t TB, name string) string {
+	t.Helper()
+	folder, err := postgresFolder()
+	need(t, folder, err)
+	return filepath.Join(folder, name)
+}
+
 // PostgresURL returns the address of a database of a server, for clients.
 func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
