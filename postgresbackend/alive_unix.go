@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// silent says whether nothing has come on a connection that nobody uses, and it still stands. When a server ends, or ends a
-// session, there is a message or the end of the stream: what is sent then would have no answer, and nobody would know
-// whether it was carried out. It costs no round trip.
+// silent says whether nothing has come on a connection that nobody uses, and it still stands. When
+// a server ends, or ends a session, there is a message or the end of the stream: what is sent then
+// would have no answer, and nobody would know whether it was carried out. It costs no round trip.
 func silent(conn net.Conn) bool {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()

@@ -196,7 +196,8 @@ func TestConnect(t *testing.T) {
 	wiretest.WantKind(t, err, backend.Retry)
 }
 
-// A server that was restarted while nobody used the connections costs no step: what has no answer is not sent on them.
+// A server that was restarted while nobody used the connections costs no step: what has no answer
+// is not sent on them.
 func TestIdleThroughARestart(t *testing.T) {
 	server := testservers.Postgres(t)
 	pool := connect(t, server.Addr)

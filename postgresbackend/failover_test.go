@@ -22,8 +22,9 @@ func either(t *testing.T, one, two *testservers.Server) *pgxpool.Pool {
 	return pool
 }
 
-// A standby finds what is held, and gives nothing. Promoted, it knows the holder, who goes on, and keeps others out. If
-// it is synchronous, what was acquired just before the primary died is there for sure.
+// A standby finds what is held, and gives nothing. Promoted, it knows the holder, who goes on, and
+// keeps others out. If it is synchronous, what was acquired just before the primary died is there
+// for sure.
 func TestFailover(t *testing.T) {
 	for _, synchronous := range []bool{false, true} {
 		t.Run(fmt.Sprintf("synchronous %v", synchronous), func(t *testing.T) {
@@ -79,7 +80,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// A standby that doesn't confirm keeps steps waiting until their contexts end. Whether they were carried out nobody knows.
+// A standby that doesn't confirm keeps steps waiting until their contexts end. Whether they were
+// carried out nobody knows.
 func TestStandbyIsMissing(t *testing.T) {
 	server := testservers.Postgres(t, "synchronous_standby_names=missing", "synchronous_commit=local")
 	migrate(t, connect(t, server.Addr))

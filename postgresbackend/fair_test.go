@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-// Whoever couldn't be stood in line, since somebody kept the row of the lock from everybody, isn't told that another has
-// it: it would believe to have a place, and come back before all others.
+// Whoever couldn't be stood in line, since somebody kept the row of the lock from everybody, isn't
+// told that another has it: it would believe to have a place, and come back before all others.
 func TestNoPlaceIsNoAnswer(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)

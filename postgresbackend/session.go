@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// session is one client's view. It is a [backend.Notifier], [backend.Leavable], [backend.BatchRenewer], [backend.Liner],
-// [backend.Inspector] and [backend.Lister].
+// session is one client's view. It is a [backend.Notifier], [backend.Leavable],
+// [backend.BatchRenewer], [backend.Liner], [backend.Inspector] and [backend.Lister].
 type session struct {
 	b      *Backend
 	id     string          // what it is called in the store: where messages for it go
@@ -84,8 +84,8 @@ func (s *session) laneOr(other *pgxpool.Pool) *pgxpool.Pool {
 	return other
 }
 
-// mostRepeats is how often a step is sent that has done nothing, since others were at the lock: by its status, or
-// rolled back in a deadlock with transactions that are guarded by several locks.
+// mostRepeats is how often a step is sent that has done nothing, since others were at the lock: by
+// its status, or rolled back in a deadlock with transactions that are guarded by several locks.
 const mostRepeats = 5
 
 // A call is a statement that is a step, and where its answer goes.
@@ -93,7 +93,8 @@ type call struct {
 	sql  string
 	args []any
 	dest []any
-	// after is done on the connection when the step was carried out, by another goroutine: the step doesn't wait for it.
+	// after is done on the connection when the step was carried out, by another goroutine: the step
+	// doesn't wait for it.
 	after func(ctx context.Context, conn *pgxpool.Conn)
 	some  func() bool // whether there is anything to do after it
 	// sends says, when there is a connection, whether the step is to be sent; nil: it is.
@@ -157,8 +158,8 @@ func (s *session) conn(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, 
 	return conn, nil
 }
 
-// standing returns a connection of a pool on which nothing has come while nobody used it; or, if that is more than the end of the
-// stream, that answers nevertheless.
+// standing returns a connection of a pool on which nothing has come while nobody used it; or, if
+// that is more than the end of the stream, that answers nevertheless.
 func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		conn, err := pool.Acquire(ctx)
@@ -172,11 +173,13 @@ func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Co
 	}
 }
 
-// patience is for how long something is tried that nobody waits for, and that is no loss if it fails.
+// patience is for how long something is tried that nobody waits for, and that is no loss if it
+// fails.
 const patience = 5 * time.Second
 
-// leave gives a connection back after an error. One that has broken is taken out of the pool: to end it takes as long as
-// the server takes to be told that it need not go on, and until then the pool would count it.
+// leave gives a connection back after an error. One that has broken is taken out of the pool: to
+// end it takes as long as the server takes to be told that it need not go on, and until then the
+// pool would count it.
 func (s *session) leave(conn *pgxpool.Conn, pool *pgxpool.Pool, err error) {
 	if conn.Conn().IsClosed() {
 		broken := conn.Hijack()
@@ -189,7 +192,8 @@ func (s *session) leave(conn *pgxpool.Conn, pool *pgxpool.Pool, err error) {
 	}
 }
 
-// Settle implements [backend.Leavable]: pgx leaves a request when its context ends, and closes the connection.
+// Settle implements [backend.Leavable]: pgx leaves a request when its context ends, and closes the
+// connection.
 func (s *session) Settle() {
 	s.acquires.Settle()
 	s.releases.Settle()
@@ -240,7 +244,8 @@ const (
 	reading, inLine, permitted int16 = 1, 3, 4
 )
 
-// stored returns the kind of lock that a name then holds, and the role in which several may have it, or 0.
+// stored returns the kind of lock that a name then holds, and the role in which several may have
+// it, or 0.
 func stored(kind backend.Kind) (lock, role int16) {
 	switch kind {
 	case backend.Read:

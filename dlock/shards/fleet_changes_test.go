@@ -266,7 +266,8 @@ func TestLargeFleet(t *testing.T) {
 		f.settles("a large fleet", 10*time.Second)
 		f.net.requests.Store(0)
 		time.Sleep(time.Minute)
-		// 1,000 x 50 send 20 requests a second at most. Those are each replica's, and not each shard's.
+		// 1,000 x 50 send 20 requests a second at most. Those are each replica's, and not each
+		// shard's.
 		if n := f.net.requests.Load(); n > int64(20*60*replicas/50) {
 			t.Errorf("at rest they ask the store %d times in a minute", n)
 		}

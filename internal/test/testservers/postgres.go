@@ -189,8 +189,8 @@ func postgresReady(addr string) error {
 	}
 }
 
-// quit ends a server that takes what it has of the system with it when it is asked to end: a PostgreSQL that is killed
-// leaves shared memory behind, of which there may be only so much.
+// quit ends a server that takes what it has of the system with it when it is asked to end: a
+// PostgreSQL that is killed leaves shared memory behind, of which there may be only so much.
 func (s *Server) quit() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
