@@ -146,17 +146,19 @@ func answerPastLease(l *lab) {
 	l.wantHeld("a", "after the answer that came too late")
 	l.noError(l.give("a", "other:1"), "release")
 
-	// A call that waits goes on, as another acquisition.
+	// A call that waits goes on, as another acquisition. If it has left the step before, it has asked
+	// again under the same number, since it knew of no answer.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep}, replyHangs(open))
 	before := p.count(which{kind: acquireStep})
 	c = l.start("LockContext", func() error { return lk.LockContext(l.ctx, dlock.Lease(l.shortLease())) })
 	l.eventually("it is carried out", func() bool { return r.hits() == 1 && p.steps(which{kind: acquireStep})[before].carriedOut })
 	l.eventuallyFree("a")
+	asked := p.count(which{kind: acquireStep}) - before
 	close(open)
 	c.ok()
 	sent := p.steps(which{kind: acquireStep})[before:]
-	if len(sent) < 2 || sent[0].owner == sent[1].owner {
+	if len(sent) < 2 || asked == 1 && sent[0].owner == sent[1].owner {
 		l.Errorf("after an answer that came too late: %d attempts, and the first two have the same number", len(sent))
 	}
 	if err := lk.UnlockContext(l.ctx); err != nil {
