@@ -301,6 +301,32 @@ func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
 	})
 }
 
+// Each release that a client lets pass begins its wait anew: others go on.
+func TestAReleaseThatIsLetPassBeginsTheWaitAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		c, other := New(mem, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		holder := other.Locker("x")
+		mustTry(t, holder)
+		w := wait(t.Context(), c.Locker("x"))
+		c.mu.Lock()
+		c.standBackLocked(&claim{object: &object{name: "x"}}, 2, backend.ReleaseResult{})
+		c.unlock()
+		time.Sleep(shortestWait - time.Millisecond)
+		mustUnlock(t, t.Context(), holder)
+		passed := time.Now()
+		if err := <-w.in; err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(passed); took != shortestWait {
+			t.Errorf("in %v after the release that it let pass, want %v", took, shortestWait)
+		}
+		must(t, w.leave())
+	})
+}
+
 // asking counts the releases that ask who waits.
 type asking struct {
 	backend.Backend
