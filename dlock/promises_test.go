@@ -279,6 +279,30 @@ func TestATakeBackAsksAgainAfterWhatMayYetCome(t *testing.T) {
 	t.Error("no release was sent in the last fifth of a lease")
 }
 
+// However long the pauses between the requests of a take-back have become, one is sent at the end of
+// the lease.
+func TestATakeBackAsksAtTheEndOfTheLease(t *testing.T) {
+	const lease = 10 * time.Second
+	var late func() error
+	onBench(t, func(m *meddler) {
+		type carryOut = func(context.Context, backend.AcquireRequest) (backend.AcquireResult, error)
+		m.acquire = func(
+			_ context.Context, req backend.AcquireRequest, do carryOut,
+		) (backend.AcquireResult, error) {
+			late = func() error { _, err := do(context.Background(), req); return err }
+			return backend.AcquireResult{}, errCut
+		}
+	}, func(b *bench) {
+		if ok, err := b.client.Locker("x").TryLock(b.Context(), dlock.Lease(lease)); ok || err == nil {
+			b.Fatalf("TryLock without an answer: %v, %v", ok, err)
+		}
+		time.Sleep(lease - time.Nanosecond)
+		b.must(late())
+		time.Sleep(2 * time.Nanosecond)
+		b.wantFree("at the end of the lease")
+	})
+}
+
 func TestANumberIsTakenBackByOneAtATime(t *testing.T) {
 	var under, most atomic.Int32
 	onBench(t, func(m *meddler) {
