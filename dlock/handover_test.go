@@ -563,6 +563,52 @@ func TestHandedAndLost(t *testing.T) {
 	})
 }
 
+// lostBy has a Locker lose the lock, and not unlock it: its next call waits at its gate.
+func lostBy(t *testing.T, l *Locker) {
+	t.Helper()
+	mustTry(t, l, Lease(time.Second))
+	time.Sleep(time.Second)
+	if held, err := l.IsHeld(t.Context()); held || err != nil {
+		t.Fatalf("a lock whose lease is over: IsHeld = %v, %v", held, err)
+	}
+}
+
+// unlockLost unlocks a Locker that has lost the lock, so that its next call may have it.
+func unlockLost(t *testing.T, l *Locker) {
+	t.Helper()
+	if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+		t.Fatalf("the unlock of what is lost: %v", err)
+	}
+}
+
+// The first in the queue waits for its Locker to be unlocked, and somebody behind it asks the store
+// as that happens. At the next wake-up the first has its turn.
+func TestTheFirstHasItsTurnAfterSomebodyBehindItHasAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		store := newCounted(mem)
+		c, other := New(store, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		l := c.Locker("x")
+		lostBy(t, l)
+		holder := other.Locker("x")
+		mustTry(t, holder)
+		first := wait(t.Context(), l)
+		store.before = func(context.Context) error { time.Sleep(time.Millisecond); return nil }
+		second := wait(t.Context(), c.Locker("x"))
+		unlockLost(t, l)
+		time.Sleep(2 * time.Millisecond) // the second is answered that the lock is held
+		synctest.Wait()
+		store.before = func(context.Context) error { return nil }
+		mustUnlock(t, t.Context(), holder)
+		first.mustBeIn(t)
+		must(t, first.leave())
+		second.mustBeIn(t)
+		must(t, second.leave())
+	})
+}
+
 // A waiter whose attempt had no answer is handed the lock: the attempt is taken back.
 func TestHandedWithAnAttemptInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
