@@ -609,6 +609,37 @@ func TestTheFirstHasItsTurnAfterSomebodyBehindItHasAsked(t *testing.T) {
 	})
 }
 
+// An attempt without an answer may have got the lock: whoever made it asks again before anybody else,
+// also before the first in the queue, who couldn't ask until then.
+func TestAnAttemptInDoubtIsRepeatedBeforeOthersAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		c := New(b, quiet())
+		defer c.Close()
+		l := c.Locker("x")
+		lostBy(t, l)
+		first := wait(t.Context(), l)
+		attempts := 0
+		b.acquire = func(
+			ctx context.Context, _ backend.AcquireRequest,
+			do func(context.Context) (backend.AcquireResult, error),
+		) (backend.AcquireResult, error) {
+			res, err := do(ctx)
+			if attempts++; attempts == 1 {
+				return backend.AcquireResult{}, errSevered
+			}
+			return res, err
+		}
+		second := wait(t.Context(), c.Locker("x"))
+		unlockLost(t, l)
+		time.Sleep(firstBackoff)
+		second.mustBeIn(t)
+		must(t, second.leave())
+		first.mustBeIn(t)
+		must(t, first.leave())
+	})
+}
+
 // A waiter whose attempt had no answer is handed the lock: the attempt is taken back.
 func TestHandedWithAnAttemptInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
