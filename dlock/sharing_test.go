@@ -611,6 +611,37 @@ func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
 	})
 }
 
+// Between the last reader's leaving and the release another joins and leaves: it releases what they
+// had, and nothing is left for the first to give back. What ends the first reader's context runs at
+// that moment.
+func TestAReaderComesAndGoesWhileTheLastReaderLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newCounted(membackend.New())
+		c := New(store, quiet())
+		defer c.Close()
+		l := c.RWLocker("x").Reader()
+		h, err := l.Acquire(t.Context())
+		must(t, err)
+		other, came := WithOwner(t.Context(), NewOwner()), false
+		comesAndGoes := &lifeline{func(error) {
+			came = true
+			must(t, l.LockContext(other))
+			store.wantSteps(t, 1, 0) // it has joined
+			mustUnlock(t, other, l)
+		}}
+		c.mu.Lock()
+		h.hold.watchedLocked().contexts = map[*lifeline]struct{}{comesAndGoes: {}}
+		c.mu.Unlock()
+		must(t, h.Release(t.Context()))
+		if !came {
+			t.Fatal("nobody came while it left")
+		}
+		synctest.Wait()
+		store.wantSteps(t, 1, 1)
+		empty(t, c)
+	})
+}
+
 // Two calls of an owner that writes begin to read at once, with different leases: what is to be renewed is.
 func TestReadsUnderAWriteWithDifferentLeases(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
