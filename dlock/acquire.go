@@ -590,8 +590,8 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 		return 0, errAgain
 	}
 	if a.handed != nil {
-		c.grantLocked(h, sent)
-		c.spareLocked(h)
+		spare := c.grantLocked(h, sent) // goes to whoever is next, or back
+		c.backgroundLocked(func() { c.release(c.ctx, spare) })
 		a.h = nil
 		return 0, nil
 	}

@@ -91,14 +91,3 @@ type refusal struct {
 func (r refusal) refuses(a *acquisition) bool {
 	return r.permits > 0 && a.o.permits >= r.permits && (a.o.limit == r.limit || r.limit > 0 && a.o.limit > 0 && a.o.limit < r.limit)
 }
-
-// spareLocked lets the next in the queue have what the store has granted to one who had been handed permits meanwhile, or
-// gives it back.
-func (c *Client) spareLocked(h *hold) {
-	if a := c.nextLocked(h.claim, h); a != nil {
-		h.state = released
-		c.inheritLocked(a, h.claim)
-		return
-	}
-	c.backgroundLocked(func() { c.release(c.ctx, h) })
-}

@@ -259,6 +259,30 @@ func TestPermitsAreHandedToWhoIsJustAsking(t *testing.T) {
 	}
 }
 
+// The store grants permits to somebody who was handed others meanwhile: whoever is next of this
+// client has them, though its own attempt hangs.
+func TestPermitsToSpareGoToWhoeverIsNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &heldBackend{Backend: membackend.New(), hang: make(chan struct{})}
+		c := New(b, quiet(), WithHandover(time.Hour))
+		defer c.Close()
+		defer close(b.hang)
+		s := c.Semaphore("x", 2)
+		h := mustAcquire(t, s, 1)
+		asking, behind := started(t.Context(), s, 1), started(t.Context(), s, 1)
+		mustRelease(t, h)
+		b.hang <- struct{}{} // the first gets what it has asked for, too, and the other has no answer
+		h = <-asking
+		select {
+		case spare := <-behind:
+			mustRelease(t, spare)
+		case <-time.After(time.Second):
+			t.Error("what is spare hasn't gone to who waits for it")
+		}
+		mustRelease(t, h)
+	})
+}
+
 func TestPermitsOfAnotherClientComeByMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
