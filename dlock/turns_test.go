@@ -270,21 +270,27 @@ func TestTurnsThatNobodyTakes(t *testing.T) {
 	})
 }
 
+// lettingPass returns a Locker that holds the lock, and a tenant of another client, which lets so many
+// releases pass from now on.
+func lettingPass(t *testing.T, store backend.Backend, releases int) (holder *Locker, w *tenant) {
+	t.Helper()
+	all := clientsOf(t, store, 2)
+	c, other := all[0], all[1]
+	holder = other.Locker("x")
+	mustTry(t, holder)
+	w = wait(t.Context(), c.Locker("x"))
+	c.mu.Lock()
+	c.standBackLocked(&claim{object: &object{name: "x"}}, releases, backend.ReleaseResult{})
+	c.unlock()
+	return holder, w
+}
+
 // The release that a client lets pass comes while its attempt is under way, which is answered from
 // before that, and late: nobody else comes.
 func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := membackend.New()
-		b := &hooked{Backend: mem}
-		c, other := New(b, quiet()), New(mem, quiet())
-		defer c.Close()
-		defer other.Close()
-		holder := other.Locker("x")
-		mustTry(t, holder)
-		w := wait(t.Context(), c.Locker("x"))
-		c.mu.Lock()
-		c.standBackLocked(&claim{object: &object{name: "x"}}, 1, backend.ReleaseResult{})
-		c.unlock()
+		b := &hooked{Backend: membackend.New()}
+		holder, w := lettingPass(t, b, 1)
 		b.mu.Lock()
 		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
 			res, err := do(ctx)
@@ -304,16 +310,7 @@ func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
 // Each release that a client lets pass begins its wait anew: others go on.
 func TestAReleaseThatIsLetPassBeginsTheWaitAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := membackend.New()
-		c, other := New(mem, quiet()), New(mem, quiet())
-		defer c.Close()
-		defer other.Close()
-		holder := other.Locker("x")
-		mustTry(t, holder)
-		w := wait(t.Context(), c.Locker("x"))
-		c.mu.Lock()
-		c.standBackLocked(&claim{object: &object{name: "x"}}, 2, backend.ReleaseResult{})
-		c.unlock()
+		holder, w := lettingPass(t, membackend.New(), 2)
 		time.Sleep(shortestWait - time.Millisecond)
 		mustUnlock(t, t.Context(), holder)
 		passed := time.Now()
