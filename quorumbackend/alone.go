@@ -7,6 +7,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
+// longestSecondLook bounds how long an attempt waits until it tries again. What is asked without a
+// store too soon costs round trips, and a split vote at worst; a store's patience may be minutes.
+const longestSecondLook = 100 * time.Millisecond
+
 // attempt tries to get a lock that the owner doesn't have.
 //
 // A store that is asked first, and says no, is believed if the others have been taken, too. If they
@@ -27,7 +31,7 @@ func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireReque
 			s.direct(req.Name, o.free[0], max(res.Remaining, alone.patience()))
 			continue
 		}
-		timer := time.NewTimer(o.patience)
+		timer := time.NewTimer(min(o.patience, longestSecondLook))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
