@@ -446,17 +446,17 @@ var oddNames = []string{
 
 // oddLocks returns the odd names that the store takes for a lock. It may refuse some, if every step
 // does so, and before anything is done: a cluster must where the braces don't fit its slots.
-func (e *env) oddLocks() []string {
+func (e *env) oddLocks(kind backend.Kind) []string {
 	e.Helper()
 	s := e.session()
 	var names []string
 	for _, name := range oddNames {
-		_, err := s.Look(e.ctx, backend.LookRequest{Kind: e.kind, Name: name})
+		_, err := s.Look(e.ctx, backend.LookRequest{Kind: kind, Name: name})
 		if err == nil {
 			names = append(names, name)
 			continue
 		}
-		_, second := s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: e.longLease()})
+		_, second := s.Acquire(e.ctx, backend.AcquireRequest{Kind: kind, Name: name, Owner: "a", Lease: e.longLease()})
 		if backend.KindOf(err) != backend.Refused || backend.KindOf(second) != backend.Refused {
 			e.Fatalf("the name %.40q: Look answers %v, and Acquire %v; want no error, or twice one of kind Refused", name, err, second)
 		}
@@ -471,7 +471,7 @@ var nameCases = []testCase{
 	{"names/of locks", "Any name that is taken names a lock of its own: case, blanks and all characters count",
 		func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			names := e.oddLocks()
+			names := e.oddLocks(e.kind)
 			for i, name := range names {
 				a.seesFree(name)
 				// The number of holds tells the locks apart.

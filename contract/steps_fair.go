@@ -726,7 +726,7 @@ var fairCases = []testCase{
 				b.hears(x)
 			}
 			// One after the other: a store may have but one line for names that differ in braces alone, as Redisson does.
-			for _, name := range e.oddLocks() {
+			for _, name := range e.oddLocks(b.kind) {
 				x := b.listens(name)
 				a.acquires(name, lease)
 				b.stands(name, lease)

@@ -440,7 +440,7 @@ var inspectCases = []testCase{
 	{"inspect/names", "Inspect tells names and owners apart as the steps do, and reports them as they are",
 		func(e *env) {
 			w, s, lease := e.watcher(), e.session(), e.longLease()
-			names := e.oddLocks()
+			names := e.oddLocks(e.kind)
 			held := make(map[string]share)
 			for i, name := range names {
 				p, start := e.at(s, oddNames[(i+7)%len(oddNames)]), time.Now()
@@ -523,7 +523,7 @@ var listCases = []testCase{
 			l, s, lease := e.lister(), e.session(), e.longLease()
 			l.lists("", 10)
 			l.lists("lock", 10)
-			names := e.oddLocks()
+			names := e.oddLocks(e.kind)
 			for _, name := range names {
 				e.at(s, "a").acquires(name, lease)
 			}
@@ -537,7 +537,7 @@ var listCases = []testCase{
 		}},
 	{"list/bytes", "A prefix for List may be any text, and end in the middle of a character",
 		func(e *env) {
-			l, s, names := e.lister(), e.session(), e.oddLocks()
+			l, s, names := e.lister(), e.session(), e.oddLocks(e.kind)
 			for _, name := range names {
 				e.at(s, "a").acquires(name, e.longLease())
 			}

@@ -286,7 +286,7 @@ var notifierCases = []testCase{
 		func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			for _, name := range e.oddLocks() {
+			for _, name := range e.oddLocks(e.kind) {
 				rung, sub := b.subscribe(name)
 				a.acquires(name, lease)
 				rung.reset()
@@ -500,7 +500,7 @@ var batchCases = []testCase{
 			e.needBatchRenewer()
 			s, lease := e.session(), e.longLease()
 			var reqs []backend.RenewRequest
-			names := e.oddLocks()
+			names := e.oddLocks(e.kind)
 			for i, name := range names {
 				owner := oddNames[(i+1)%len(oddNames)]
 				e.at(s, owner).acquires(name, lease)
