@@ -79,7 +79,8 @@ func TestReleaseWhileTheFirstStoreHangs(t *testing.T) {
 }
 
 // Those who wait for a lock of which the store that is asked first has a leftover hear when it is
-// released elsewhere: none of them waits until it would look by itself.
+// released elsewhere. Hardly ever one of them waits until it would look by itself, ten seconds; if
+// all did, the turns would take a quarter of an hour.
 func TestWaitersBesideALeftover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
@@ -104,7 +105,7 @@ func TestWaitersBesideALeftover(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if took := time.Since(begin); took > 15*time.Second {
+		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("%d turns of 50 ms took %v", clients*turns, took)
 		}
 	})

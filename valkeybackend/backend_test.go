@@ -421,7 +421,7 @@ func TestDialerRepeatsItself(t *testing.T) {
 func TestErrorReplies(t *testing.T) {
 	const inScript = "ERR Error running script (call to f_0123456789012345678901234567890123456789): "
 	server := miniredis.RunT(t)
-	s := open(t, connectSimply(t, server.Addr(), func(o *valkey.ClientOption) { o.PipelineMultiplex = -1 }))
+	b := connectSimply(t, server.Addr(), func(o *valkey.ClientOption) { o.PipelineMultiplex = -1 })
 	for _, test := range []struct {
 		reply string
 		kind  backend.ErrorKind
@@ -437,7 +437,8 @@ func TestErrorReplies(t *testing.T) {
 	} {
 		server.SetError(test.reply)
 		for _, step := range steps {
-			wantKind(t, step.Run(t.Context(), s), test.kind)
+			// Each in a session of its own: one remembers for its next step what is refused for good.
+			wantKind(t, step.Run(t.Context(), open(t, b)), test.kind)
 		}
 	}
 	server.SetError("")
