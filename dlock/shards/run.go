@@ -137,9 +137,8 @@ func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err 
 		inside = held
 		tried()
 		tried = func() {}
-		late.Stop()
-		if !unwanted() {
-			return nil // it has just ended, or is about to
+		if !late.Stop() || !unwanted() {
+			return nil // held has just ended, or is about to
 		}
 		began = true
 		return r.call(held)

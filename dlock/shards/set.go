@@ -30,7 +30,7 @@ const (
 	DefaultStarts = 256
 )
 
-// Option changes a [Set]. What is wrong with one is an error of [Set.Run].
+// Option changes a [Set]. An invalid one is an error of [Set.Run].
 type Option func(*Set)
 
 // Grace sets for how long [Shard.Finishing] outlasts the context of a run. A run that hasn't
