@@ -613,6 +613,7 @@ var (
 	latchTime = regexp.MustCompile(`(` + latch + `.*) \d+$`)
 	noteTimes = regexp.MustCompile(`(hset distsync_rwlock_notes:\S+ \S+) \d+ \d+ (\d+)$`)
 	waited    = regexp.MustCompile(`(EVALSHA \S+ \d orders .*distsync_rwlock_notes:\S+ \d+ (?:\S+ )?\S+:write) \d+`)
+	kept      = regexp.MustCompile(`(distsync_fair_grants:\S*) 3\d{3} (1 WAITER:fair)$`) // 3 s, and how far the server is
 	newToken  = regexp.MustCompile(`(set redisson_lock_token:\S+) \d{16}$`)
 	longer    = regexp.MustCompile(`(pexpire orders) 1[12]\d{5}$`) // the lease, and what was left
 	shorter   = regexp.MustCompile(`(pexpire orders) 5\d{5}$`)
@@ -644,6 +645,7 @@ func (n *narrator) plain(words []string) string {
 	line = requestID.ReplaceAllString(line, "$1:REQUEST")
 	line = noteTimes.ReplaceAllString(line, "$1 SINCE END $2")
 	line = waited.ReplaceAllString(line, "$1 WAITED")
+	line = kept.ReplaceAllString(line, "$1 KEPT $2")
 	line = newToken.ReplaceAllString(line, "$1 MICROSECONDS")
 	line = longer.ReplaceAllString(line, "$1 LEFT+600000")
 	line = shorter.ReplaceAllString(line, "$1 LEFT")
