@@ -27,6 +27,7 @@ type call struct {
 	budget   time.Duration // how long the call may wait; 0: nobody knows
 	quiet    bool          // the call ends by itself, and returns why: nothing need be logged
 	began    instant
+	excluded func() // see caller
 }
 
 // inquiry is what has come of asking the store. All attempts of an acquisition share one owner string, so
@@ -85,7 +86,7 @@ func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOp
 func (c *Client) newCall(ctx context.Context, l *Locker, who caller, o acquireOptions) *acquisition {
 	a := c.newAcquisition()
 	*a = acquisition{
-		call:    call{kind: l.kind, name: l.name, party: who.party, o: o, bound: who.hold, began: c.now()},
+		call:    call{kind: l.kind, name: l.name, party: who.party, o: o, bound: who.hold, began: c.now(), excluded: who.excluded},
 		inquiry: inquiry{within: who.hold},
 		waiting: waiting{signal: a.signal},
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,12 +22,14 @@ type Election struct {
 	locker Locker
 	runs   atomic.Bool
 	term   atomic.Pointer[holdContext] // what lead was given; nil while it doesn't run
+	join   sync.Once
+	joined chan struct{}
 }
 
 // Election returns a candidate for the leader of that name. Each call returns a new one, and they compete, also those of one
 // client. A store that has no fenced locks answers every call with an error that wraps [errors.ErrUnsupported].
 func (c *Client) Election(name string) *Election {
-	e := new(Election)
+	e := &Election{joined: make(chan struct{})}
 	e.locker.make(c, backend.Fenced, name)
 	return e
 }
@@ -80,10 +83,11 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 	c := l.client
 	var tries backoff
 	for {
-		won, err := l.enterAs(ctx, caller{party: NewOwner(), alone: true}, acquireOptions{}, nil)
+		won, err := l.enterAs(ctx, caller{party: NewOwner(), alone: true, excluded: e.hasJoined}, acquireOptions{}, nil)
 		why := c.over(ctx)
 		switch {
 		case err == nil:
+			e.hasJoined()
 			return won, nil
 		case why != nil && !says(err, ctx):
 			return won, both(why, err) // what the store said came as ctx ended
@@ -94,6 +98,18 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 		c.pause(ctx, tries.next(firstReport, longestReport))
 	}
 }
+
+// Joined returns a channel that is closed once this replica campaigns: [Election.Run] has been
+// called, and the store has said that this replica leads, or that another has the lock. It stays
+// closed, whatever happens later. This is readiness: report it to a load balancer or to Kubernetes.
+// To be the leader isn't. A replica that is ready only while it leads stops a rolling deploy for
+// good: the old leader isn't ended before the new replica is ready, which waits for the old leader.
+func (e *Election) Joined() <-chan struct{} {
+	e.mustBeMade()
+	return e.joined
+}
+
+func (e *Election) hasJoined() { e.join.Do(func() { close(e.joined) }) }
 
 // says says whether an error tells that the client is closed, or how ctx has ended.
 func says(err error, ctx context.Context) bool {

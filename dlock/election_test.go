@@ -627,6 +627,7 @@ func TestElectionsThatCannotBe(t *testing.T) {
 		must(t, cand.ends(t))
 		for name, use := range map[string]func(e *Election){
 			"IsLeader": func(e *Election) { e.IsLeader() }, "Resign": (*Election).Resign,
+			"Joined": func(e *Election) { e.Joined() },
 			"Run":    func(e *Election) { e.Run(t.Context(), lead) },
 			"Leader": func(e *Election) { e.Leader(t.Context()) }, "Changes": func(e *Election) { e.Changes(t.Context()) },
 		} {
@@ -641,6 +642,64 @@ func TestElectionsThatCannotBe(t *testing.T) {
 				}()
 			}
 		}
+	})
+}
+
+// Ready is whoever campaigns and was answered, whether it leads or not.
+func TestReplicasJoinOnceTheStoreHasAnswered(t *testing.T) {
+	joined := func(t *testing.T, c *candidate, want bool) {
+		t.Helper()
+		synctest.Wait()
+		if got := isClosed(c.Joined()); got != want {
+			t.Errorf("joined: %t, want %t", got, want)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := &hooked{Backend: membackend.New()}
+		var refuses atomic.Bool
+		refuses.Store(true)
+		b.acquire = func(ctx context.Context, req backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if refuses.Load() {
+				return backend.AcquireResult{}, errors.New("the store is away")
+			}
+			return do(ctx)
+		}
+		clients := clientsOf(t, b, 3)
+		ctx, cancel := context.WithCancel(t.Context())
+		idle := &candidate{Election: clients[0].Election("x")}
+		first := campaigns(ctx, clients[0])
+		time.Sleep(time.Minute)
+		joined(t, first, false)
+
+		refuses.Store(false)
+		time.Sleep(time.Minute)
+		r := first.leads(t)
+		joined(t, first, true)
+		beside := campaigns(ctx, clients[0]) // its client knows who leads
+		joined(t, beside, true)
+		joined(t, idle, false)
+
+		second := campaigns(ctx, clients[1])
+		joined(t, second, true)
+		third := campaigns(ctx, clients[1]) // in the same queue, so that only the second asks
+		joined(t, third, true)
+
+		refuses.Store(true)
+		late := campaigns(ctx, clients[2])
+		later := campaigns(ctx, clients[2])
+		time.Sleep(time.Minute)
+		joined(t, late, false)
+		joined(t, later, false)
+		refuses.Store(false)
+		time.Sleep(time.Minute)
+		joined(t, late, true)
+		joined(t, later, true)
+
+		cancel() // those that wait end
+		synctest.Wait()
+		r.leaves <- nil
+		first.ends(t)
+		joined(t, first, true)
 	})
 }
 

@@ -61,6 +61,8 @@ type caller struct {
 	party party
 	hold  *hold // what its context is for; nil if it isn't that of a hold of this lock
 	alone bool  // nobody else is that party
+
+	excluded func() // called once the store has said that another has the lock; nil: nobody asks
 }
 
 // caller returns in whose name a call with ctx is made: from the inside out, the first hold of this

@@ -113,6 +113,9 @@ func (c *Client) enqueue(a *acquisition) bool {
 	}
 	q.last = a
 	q.countLocked(a, 1)
+	if q.refused > 0 {
+		a.exclude()
+	}
 	if q.placed {
 		if a.h == nil {
 			a.h = c.claimForLocked(a)
@@ -577,6 +580,11 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	if q == nil || q.lead != a {
 		return // it was joined meanwhile, and will be told
 	}
+	if q.refused == 0 {
+		for w := q.first; w != nil; w = w.next {
+			w.exclude()
+		}
+	}
 	q.refused, q.failure = a.attempt, nil
 	if q.subscribed == unsubscribed && c.notifier != nil {
 		c.subscribeLocked(q)
@@ -584,6 +592,13 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	c.scheduleLocked(&a.alarm, c.nextAttemptLocked(q, a, remaining))
 	if !q.woken {
 		q.refusal = refusal{a.o.permits, a.o.limit, a.alarm.at}
+	}
+}
+
+// exclude tells the caller, if it asks, that the store has said that another has the lock.
+func (a *acquisition) exclude() {
+	if a.excluded != nil {
+		a.excluded()
 	}
 }
 
