@@ -21,6 +21,7 @@ type hold struct {
 	state       holdState
 	offered     bool          // to a waiter that has not taken it yet: nobody's to unlock
 	told        bool          // its end is to be told: see Trace
+	site        site          // where it was acquired
 	count       int32         // at most what the store counts; of a reader, how many calls
 	renewedFrom int32         // the count from which on it is renewed; 0: never
 	later       time.Duration // for how long its claim had been there when it began

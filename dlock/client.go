@@ -39,6 +39,7 @@ type Client struct {
 	tracesSteps     bool // one of them wants to know of those
 	counts          counts
 	goroutineOwners bool
+	callers         *callers // nil: nobody asks
 
 	epoch   time.Time       // instants count from here, on the monotonic clock
 	ctx     context.Context // ends with Close, cause ErrClosed

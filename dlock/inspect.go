@@ -25,6 +25,10 @@ type HoldInfo struct {
 	// found nowhere else; "goroutine N", where N is the one that dumps of goroutines have; or "permits".
 	By string
 
+	// Caller is the file and line of the call that acquired it, as "/src/orders/ship.go:42", if
+	// [WithCallers] asks for that; else empty.
+	Caller string
+
 	Since   time.Time // when the request was sent that acquired it, or it was handed on
 	Until   time.Time // until when it is held at least: see [Hold.Until]
 	Renewed bool      // it has no fixed lease
@@ -43,6 +47,8 @@ type WaitInfo struct {
 	Name string
 	Kind backend.Kind
 	By   string // as in HoldInfo
+
+	Caller string // as in HoldInfo
 
 	Since time.Time // when it was called
 	Until time.Time // when it gives up, if that is known; else zero
@@ -70,7 +76,7 @@ func (c *Client) infoLocked(h *hold) HoldInfo {
 	cl := h.claim
 	permits, _ := cl.permits()
 	return HoldInfo{
-		Name: cl.object.name, Kind: h.kind, HolderID: cl.owner, By: called(h.party, h.kind),
+		Name: cl.object.name, Kind: h.kind, HolderID: cl.owner, By: called(h.party, h.kind), Caller: c.callers.at(h.site),
 		Since: c.epoch.Add(h.since()), Until: c.epoch.Add(cl.until()), Renewed: cl.watched, Lease: cl.lease,
 		Count: int(h.count), Permits: permits, Token: cl.token(),
 	}
@@ -86,7 +92,7 @@ func (c *Client) Waits() []WaitInfo {
 				place := 0
 				for a := q.first; a != nil; a = a.next {
 					place++
-					w := WaitInfo{Name: a.name, Kind: a.kind, By: called(a.party, a.kind), Since: c.epoch.Add(a.began), Place: place, Permits: a.o.permits}
+					w := WaitInfo{Name: a.name, Kind: a.kind, By: called(a.party, a.kind), Caller: c.callers.at(a.o.site), Since: c.epoch.Add(a.began), Place: place, Permits: a.o.permits}
 					if a.budget > 0 && a.began+a.budget > 0 { // else it never gives up
 						w.Until = c.epoch.Add(a.began + a.budget)
 					}

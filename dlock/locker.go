@@ -368,6 +368,7 @@ func (l *Locker) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 		opts = slices.Concat(l.defaults, opts)
 	}
 	o, err := l.client.options(o, opts)
+	o.site = l.client.callers.note()
 	if err == nil && o.keeps {
 		err = l.keeps()
 	}

@@ -186,6 +186,11 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	if c.counts.outcomes[outcome].Add(1); outcome == Acquired {
 		c.counts.acquired[a.via].Add(1)
 	}
+	if a.o.site != 0 && h != nil {
+		c.mu.Lock()
+		h.site = cmp.Or(h.site, a.o.site)
+		c.mu.Unlock()
+	}
 	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
 		return

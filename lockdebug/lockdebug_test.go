@@ -268,6 +268,22 @@ func TestPage(t *testing.T) {
 	})
 }
 
+// The page names the lines that took locks, and wait for them, where the client notes these.
+func TestPageNamesCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, membackend.New(), dlock.WithCallers())
+		acquire(t, c.Locker("job"))
+		waits(t, c.Locker("job"))
+		synctest.Wait()
+		page := get(t, lockdebug.Handler(c), "/")
+		wantRows(t, page, "held", `owner \d+ /.*/lockdebug_test\.go:\d+ \|`)
+		wantRows(t, page, "waiting", `owner \d+ /.*/lockdebug_test\.go:\d+ \|`)
+		if text := request(lockdebug.Handler(c), "GET", "/?format=json").Body.String(); strings.Count(text, "lockdebug_test.go:") != 2 {
+			t.Error(text)
+		}
+	})
+}
+
 func TestNothingToSay(t *testing.T) {
 	for name, h := range map[string]http.Handler{"no clients": lockdebug.Handler(), "idle": lockdebug.Handler(newClient(t, membackend.New()))} {
 		page := get(t, h, "/?all=1")

@@ -83,6 +83,7 @@ type hold struct {
 	subject
 	Holder    string    `json:"holder"`
 	By        string    `json:"by"`
+	Caller    string    `json:"caller,omitempty"`
 	Since     time.Time `json:"since"`
 	Held      seconds   `json:"held"`
 	Until     time.Time `json:"until"`
@@ -98,6 +99,7 @@ type hold struct {
 type wait struct {
 	subject
 	By      string    `json:"by"`
+	Caller  string    `json:"caller,omitempty"`
 	Since   time.Time `json:"since"`
 	Waited  seconds   `json:"waited"`
 	Until   time.Time `json:"until,omitzero"`
@@ -152,13 +154,13 @@ func newLoss(s subject, l dlock.Loss, now time.Time) loss {
 }
 
 func newHold(s subject, h dlock.HoldInfo, now time.Time) hold {
-	return hold{subject: s, Holder: h.HolderID, By: h.By, Since: h.Since, Held: seconds(since(h.Since, now)), Until: h.Until, Remaining: seconds(since(now, h.Until)),
+	return hold{subject: s, Holder: h.HolderID, By: h.By, Caller: h.Caller, Since: h.Since, Held: seconds(since(h.Since, now)), Until: h.Until, Remaining: seconds(since(now, h.Until)),
 		Lease: seconds(h.Lease), Renewed: h.Renewed, EndsSoon: endsSoon(h, now), Count: h.Count, Permits: h.Permits, Token: h.Token}
 }
 
 func newWait(s subject, w dlock.WaitInfo, now time.Time) wait {
 	waited := since(w.Since, now)
-	return wait{subject: s, By: w.By, Since: w.Since, Waited: seconds(waited), Until: w.Until, Long: waited > dlock.DefaultLease, Place: w.Place, Permits: w.Permits, left: since(now, w.Until)}
+	return wait{subject: s, By: w.By, Caller: w.Caller, Since: w.Since, Waited: seconds(waited), Until: w.Until, Long: waited > dlock.DefaultLease, Place: w.Place, Permits: w.Permits, left: since(now, w.Until)}
 }
 
 // since returns how long it is, or was, from one time to another, or 0: what was read after now was read may be later.
