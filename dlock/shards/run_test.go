@@ -244,6 +244,34 @@ func TestEarlyReturn(t *testing.T) {
 	}
 }
 
+// A shard that is had too late isn't run: what has bounded the attempt has ended the context of its
+// hold.
+func TestShardThatIsHadTooLate(t *testing.T) {
+	for what, late := range map[string]func(*run){
+		"after the longest time of an attempt": func(r *run) { time.Sleep(r.set.client.Lease()) },
+		"when it isn't wanted any more":        func(r *run) { r.drop(ErrMoved) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := dlocktest.New(t)
+			s := New(newClient(t, store), "s", []string{"a"}, WithLogger(discard()))
+			r := &run{
+				set: s, shard: "a", values: t.Context(), lock: s.client.FencedLocker(s.shardLock("a")),
+				fn: func(ctx context.Context, _ *Shard) error {
+					t.Errorf("had %s, it is run, and its context ends with %v", what, context.Cause(ctx))
+					return nil
+				},
+				panicked: func(p any) { panic(p) },
+			}
+			r.wanted, r.drop = context.WithCancelCause(t.Context())
+			defer r.drop(nil)
+			if began, err := r.attempt(func() { late(r) }, dlock.Wait(0)); began || err != nil {
+				t.Errorf("had %s: attempt = %t, %v", what, began, err)
+			}
+			store.Free(t, s.shardLock("a"))
+		})
+	}
+}
+
 // A run that doesn't return in its grace is overdue, and keeps its shard.
 func TestOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
