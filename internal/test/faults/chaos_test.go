@@ -33,7 +33,7 @@ func chaos(l *lab) {
 		}
 	}
 	for begin := time.Now(); time.Since(begin) < 5*time.Second; {
-		parties[random.IntN(len(parties))].strike(random)
+		parties[random.IntN(len(parties))].sometimes(random).strike(random)
 		l.pass(time.Now().Add(rnd(random, 100*time.Millisecond)))
 	}
 	stop()
@@ -100,10 +100,10 @@ func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.In
 	}, opts...)
 }
 
-// strike has something happen to a party, or to all.
+// strike has something happen to a party, and to its requests about one kind of lock, or to all.
 func (p *party) strike(random *rand.Rand) {
 	long := p.lab.store.lease * 5 / 4
-	requests := p.sometimes(random).requests(step(random.IntN(int(subscribe) + 1)))
+	requests := p.requests(step(random.IntN(int(subscribe) + 1)))
 	request := requests[random.IntN(len(requests))]
 	switch random.IntN(6) {
 	case 0:

@@ -28,7 +28,9 @@ const childOrder = "DISTSYNC_FAULTS_CHILD"
 //	err     asks the hold's context, at once
 //	unlock  gives it back; what Do says
 func runChild(order string) int {
-	for prefix, run := range map[string]func(string) error{writerPrefix: runWriter, pairsPrefix: runPairs, guestsPrefix: runGuests} {
+	for prefix, run := range map[string]func(string) error{
+		writerPrefix: runWriter, pairsPrefix: runPairs, guestsPrefix: runGuests, replicaPrefix: runReplica,
+	} {
 		if order, ok := strings.CutPrefix(order, prefix); ok {
 			if err := run(order); err != nil {
 				fmt.Fprintln(os.Stderr, err)

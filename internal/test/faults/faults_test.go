@@ -16,6 +16,7 @@ type fault struct {
 	name string
 	run  func(l *lab)
 	on   []string // stores; all if it is empty
+	soon []string // the stores on which every run has it, and not only the deep one; all if it is empty
 
 	// kinds are those of the parties' locks, in turn, for each time that it is run on one server; once on plain ones if there are
 	// none. With the second variant it is run on those alone: to the store it makes no difference.
@@ -33,6 +34,7 @@ var (
 	writeRead = []backend.Kind{backend.Write, backend.Read, backend.Read}
 	fair      = []backend.Kind{backend.Fair}
 	permits   = []backend.Kind{backend.Permits} // of which there is one, but for guests
+	sharded   = []backend.Kind{backend.Fenced, backend.Read}
 )
 
 var redisAndValkey = []string{"redis", "valkey"}
@@ -89,6 +91,8 @@ var table = []fault{
 	{name: "a process with many in line is killed", run: deadPlaces, kinds: [][]backend.Kind{fair}},
 	{name: "many in line in eight processes, some cancelled, some killed", run: guests, kinds: [][]backend.Kind{fair}},
 	{name: "many who want permits in eight processes, some cancelled, some killed", run: guests, kinds: [][]backend.Kind{permits}},
+	{name: "replicas that divide shards are killed, paused and deployed", run: replicas, kinds: [][]backend.Kind{sharded}, soon: []string{"redis", "postgres"}},
+	{name: "anything, at random, to replicas that divide shards", run: shardsInChaos, kinds: [][]backend.Kind{sharded}, soon: []string{"redis", "postgres"}},
 	{name: "a thousand callers give up", run: cancellations},
 	{name: "two clients have one id", run: sameID},
 	{name: "anything, at random", run: chaos},
@@ -112,6 +116,9 @@ func TestFaults(t *testing.T) {
 			for _, s := range stores {
 				if f.isOn(s) {
 					t.Run(s.name, func(t *testing.T) {
+						if len(f.soon) > 0 && !slices.Contains(f.soon, s.name) {
+							deep.Only(t)
+						}
 						t.Parallel()
 						for _, v := range variants {
 							if len(f.runs(v)) == 0 {

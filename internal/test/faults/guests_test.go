@@ -61,7 +61,7 @@ func guests(l *lab) {
 		}
 		<-p.exited
 	}
-	l.judge(dir)
+	l.judge(dir, crowds)
 	b := l.direct()
 	if b.kind == backend.Fair {
 		l.isFree(b)
@@ -80,10 +80,10 @@ func guests(l *lab) {
 func diary(dir string, process int) string { return filepath.Join(dir, strconv.Itoa(process)) }
 
 // judge reads what all processes have told.
-func (l *lab) judge(dir string) {
+func (l *lab) judge(dir string, processes int) {
 	l.Helper()
 	var diaries []io.Reader
-	for i := range crowds {
+	for i := range processes {
 		f, err := os.Open(diary(dir, i))
 		must(l.T, err)
 		defer f.Close()

@@ -453,6 +453,7 @@ func (p *party) watch(ctx context.Context) (stop func()) {
 	switch {
 	case ok != (p.kind == backend.Fenced):
 		p.lab.Errorf("a hold of a lock that is %v has number %d", p.kind, number)
+	case ok && number <= r.numbers[p.name] && ctx.Err() != nil: // it was lost before this look
 	case ok && number <= r.numbers[p.name]:
 		p.lab.Errorf("number %d was given out after %d", number, r.numbers[p.name])
 	case ok:

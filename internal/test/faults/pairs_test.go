@@ -43,13 +43,14 @@ type crowd struct {
 	gone          atomic.Bool // it may have died between the two
 }
 
-func mapPair(path string) (_ *pair, unmap func(), err error) {
+// mapped returns what all processes share that map the file.
+func mapped[T any](path string) (_ *T, unmap func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	size := int(unsafe.Sizeof(pair{}))
+	size := int(unsafe.Sizeof(*new(T)))
 	if err := f.Truncate(int64(size)); err != nil {
 		return nil, nil, err
 	}
@@ -57,7 +58,7 @@ func mapPair(path string) (_ *pair, unmap func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return (*pair)(unsafe.Pointer(&mem[0])), func() { unix.Munmap(mem) }, nil
+	return (*T)(unsafe.Pointer(&mem[0])), func() { unix.Munmap(mem) }, nil
 }
 
 // torn says what is wrong with the pair, if anything is that no dead writer explains.
@@ -78,7 +79,7 @@ func (p *pair) torn() string {
 // is inside with a writer, no increment is lost, and no writer waits for as long as there are readers.
 func pairs(l *lab) {
 	path := filepath.Join(l.TempDir(), "pair")
-	p, unmap, err := mapPair(path)
+	p, unmap, err := mapped[pair](path)
 	must(l.T, err)
 	defer unmap()
 	random := seed(l.T)
@@ -147,7 +148,7 @@ func runPairs(order string) error {
 	if _, err := fmt.Sscan(order, &path, &number, &random, &storeName, &addr, &lease, &lock, &kind); err != nil {
 		return err
 	}
-	shared, unmap, err := mapPair(path)
+	shared, unmap, err := mapped[pair](path)
 	if err != nil {
 		return err
 	}

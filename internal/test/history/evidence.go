@@ -61,6 +61,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 		}
 	}
 	for _, o := range ops {
+		e.give(o)
 		s, last := e.granter(o), e.lastAttempt(o)
 		if o.holder != "" {
 			o.number = e.numbers[numberKey{o.name, o.holder, o.side == backend.Read}]
@@ -129,6 +130,27 @@ func (e *evidence) sort(s *step) {
 	if s.kind == acquireStep && s.op != nil {
 		n.client = s.op.client
 		e.attempts[s.op] = append(e.attempts[s.op], s)
+	}
+}
+
+// give finds out by its number which steps have acquired what a user was given.
+func (e *evidence) give(o *op) {
+	if !o.given {
+		return
+	}
+	for key, n := range e.numbers {
+		if key.name != o.name || !slices.ContainsFunc(n.steps, func(s *step) bool {
+			return s.kind == acquireStep && s.result == granted && s.token == o.token
+		}) {
+			continue
+		}
+		n.client = o.client
+		for _, s := range n.steps {
+			if s.kind == acquireStep {
+				e.attempts[o] = append(e.attempts[o], s)
+				o.call = min(o.call, s.call)
+			}
+		}
 	}
 }
 

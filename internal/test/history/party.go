@@ -182,6 +182,19 @@ func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 	p.unlocked(o, h.Release(tagged(ctx, o)))
 }
 
+// Given notes a hold that the user didn't ask for itself: it was acquired on its behalf, and is given
+// back after f. The context lasts as long as the hold can be relied on.
+func (p *Party) Given(in context.Context, f func()) {
+	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
+	o.token, _ = dlock.Token(in)
+	p.acquired(p.start(o), true, nil)
+	p.inside = in
+	f()
+	last := p.start(op{kind: unlock, text: "end of what was given"})
+	p.held--
+	p.Recorder.ended(last, failed, nil) // it goes on after this
+}
+
 // Check says whether the hold can be relied on, by the clock of its holder.
 func (p *Party) Check(ctx context.Context) bool {
 	o := p.start(op{kind: check, text: "valid?"})

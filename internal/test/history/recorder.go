@@ -72,6 +72,7 @@ type op struct {
 	reads int           // how many Reads
 	asked bool          // the hold was asked for its number, which is token; 0: it has none
 	token uint64
+	given bool // somebody else asked for it, at a time that its steps tell
 	gated bool // perhaps it waited for others who use the same Locker
 	waits bool // it waits for the lock
 
