@@ -90,7 +90,7 @@ func (s *Set) begin(fn func(context.Context, *Shard) error) error {
 func (s *Set) over() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running, s.owners = false, nil
+	s.running, s.seen, s.owners = false, nil, nil
 }
 
 // A membership is one Run. All but what it says is used by its loop alone.
@@ -437,7 +437,7 @@ func (m *membership) apply() {
 	}
 
 	m.set.mu.Lock()
-	m.set.owners = owners
+	m.set.seen, m.set.owners = m.view.members, owners
 	for shard, r := range m.set.runs {
 		if !mine(owners, shard) && !mine(keepers, shard) {
 			r.drop(ErrMoved)

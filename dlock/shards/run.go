@@ -210,18 +210,22 @@ func (r *run) call(held context.Context) error {
 		}()
 		err = r.fn(ctx, s)
 	}()
-	told, overdue := r.finish(ctx, finishing, done)
+	end := RunEnd{Set: r.set.name, Shard: r.shard, Token: token}
+	told := r.finish(ctx, finishing, done, func(told time.Time) {
+		end.Overdue, end.Cause = true, context.Cause(ctx)
+		end.Ran, end.Finished = time.Since(began), time.Since(told)
+		if t := r.set.trace.Overdue; t != nil {
+			t(end)
+		}
+	})
 	r.since = time.Now()
 
 	cause := context.Cause(ctx)
+	end.Ran, end.Cause, end.Err = r.since.Sub(began), cause, err
+	if !told.IsZero() {
+		end.Finished = r.since.Sub(told)
+	}
 	if t := r.set.trace.End; t != nil {
-		end := RunEnd{
-			Set: r.set.name, Shard: r.shard, Token: token, Ran: r.since.Sub(began),
-			Overdue: overdue, Cause: cause, Err: err,
-		}
-		if !told.IsZero() {
-			end.Finished = r.since.Sub(told)
-		}
 		t(end)
 	}
 	r.set.mu.Lock()
@@ -239,10 +243,13 @@ func (r *run) call(held context.Context) error {
 }
 
 // finish waits until a run has returned, and tells it to when that is due. It returns when it did.
-func (r *run) finish(ctx, finishing *runContext, done <-chan struct{}) (told time.Time, overdue bool) {
+// overdue is called if the run doesn't return in its grace.
+func (r *run) finish(
+	ctx, finishing *runContext, done <-chan struct{}, overdue func(told time.Time),
+) (told time.Time) {
 	select {
 	case <-done:
-		return time.Time{}, false
+		return time.Time{}
 	case <-r.wanted.Done():
 		ctx.stop(context.Cause(r.wanted))
 	case <-ctx.Done(): // it is lost, or the client is closed
@@ -253,15 +260,16 @@ func (r *run) finish(ctx, finishing *runContext, done <-chan struct{}) (told tim
 	defer grace.Stop()
 	select {
 	case <-done:
-		return told, false
+		return told
 	case <-grace.C:
 	}
 	r.enter(Overdue)
 	finishing.stop(ErrOverdue)
 	r.set.log.Error("shards: a run goes on though it was told to return, and keeps its shard",
 		"set", r.set.name, "shard", r.shard, "grace", r.set.grace)
+	overdue(told)
 	<-done
-	return told, true
+	return told
 }
 
 // A panicking is the first panic of a run of a set.

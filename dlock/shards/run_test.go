@@ -101,6 +101,9 @@ func TestRun(t *testing.T) {
 			!slices.Equal(all[0].Seats, []int{0}) {
 			t.Errorf("Members = %+v, %v", all, err)
 		}
+		if seen := s.Seen(); len(seen) != 1 || seen[0].Run != all[0].Run {
+			t.Errorf("Seen = %+v, and Members = %+v", seen, all)
+		}
 		for info, err := range New(c, "s", []string{"a", "z"}).Table(t.Context()) {
 			if err != nil || (info.Name == "a") != (info.State == Held) || (info.Name == "a") != (info.Owner == c.ID()) {
 				t.Errorf("Table has %+v, %v", info, err)
@@ -276,9 +279,12 @@ func TestShardThatIsHadTooLate(t *testing.T) {
 func TestOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
-		var ends []RunEnd
+		var overdue, ends []RunEnd
 		s := New(newClient(t, store), "s", []string{"a"}, Grace(10*time.Second), WithLogger(discard()),
-			WithTrace(Trace{End: func(e RunEnd) { ends = append(ends, e) }}))
+			WithTrace(Trace{
+				Overdue: func(e RunEnd) { overdue = append(overdue, e) },
+				End:     func(e RunEnd) { ends = append(ends, e) },
+			}))
 		goesOn := make(chan struct{})
 		end, ended := goes(t, s, func(ctx context.Context, shard *Shard) error {
 			<-ctx.Done()
@@ -304,6 +310,10 @@ func TestOverdue(t *testing.T) {
 		other := newClient(t, store)
 		if ok, err := other.FencedLocker("shards:s@a").TryLock(t.Context()); ok || err != nil {
 			t.Errorf("TryLock of the shard that is overdue = %t, %v", ok, err)
+		}
+		if len(overdue) != 1 || !overdue[0].Overdue || overdue[0].Finished != 10*time.Second ||
+			!errors.Is(overdue[0].Cause, context.Canceled) {
+			t.Errorf("that it is overdue was told as %+v", overdue)
 		}
 		close(goesOn)
 		<-ended
@@ -454,6 +464,36 @@ func TestFrozen(t *testing.T) {
 		}
 		endB(nil)
 		<-endedB
+	})
+}
+
+// A Set without a list shows what is held, under whatever names.
+func TestTableWithoutAList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		c := newClient(t, store)
+		names := []string{"a", "b%c", "d{e}", "f@g!"}
+		s := New(c, "odd@%!", names, WithLogger(discard()))
+		end, ended := goes(t, s, until)
+		time.Sleep(time.Minute)
+		other := New(c, "odd", []string{"x"}, WithLogger(discard())) // whose name begins alike
+		endOther, endedOther := goes(t, other, until)
+		time.Sleep(time.Minute)
+		var got []string
+		for info, err := range New(c, "odd@%!", nil).Table(t.Context()) {
+			if err != nil || info.State != Held || info.Owner != c.ID() {
+				t.Errorf("Table has %+v, %v", info, err)
+			}
+			got = append(got, info.Name)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, names) {
+			t.Errorf("Table has %q, want %q", got, names)
+		}
+		end(nil)
+		endOther(nil)
+		<-ended
+		<-endedOther
 	})
 }
 

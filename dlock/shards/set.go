@@ -88,6 +88,7 @@ type Set struct {
 	running bool  // Run is
 	changed chan struct{}
 	runs    map[string]*run
+	seen    []*member
 	owners  map[string]*member // by the members seen last
 }
 
@@ -207,6 +208,7 @@ type Member struct {
 	Weight  int
 	Cap     int           // see [Cap]; 0: any number
 	List    string        // those with another list have another text
+	Shards  int           // how many it knows, if its list is [Numbered]'s; else 0
 	Left    time.Duration // until it counts as gone, unless it renews
 }
 
@@ -218,7 +220,8 @@ func (m *member) public() Member {
 	}
 	return Member{
 		Client: m.client, Run: m.run, Address: m.address, State: state[m.state],
-		Seats: slices.Clone(m.seats), Weight: m.weight, Cap: m.most, List: list, Left: m.left,
+		Seats: slices.Clone(m.seats), Weight: m.weight, Cap: m.most, List: list,
+		Shards: m.list.numbered, Left: m.left,
 	}
 }
 
@@ -234,6 +237,21 @@ func (s *Set) Owner(shard string) (Member, bool) {
 	return Member{}, false
 }
 
+// Seen returns who took part when this member last looked, in the order of Members. It asks nobody,
+// and knows nothing before Run has joined.
+func (s *Set) Seen() []Member {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return public(s.seen)
+}
+
+func public(members []*member) (all []Member) {
+	for _, m := range members {
+		all = append(all, m.public())
+	}
+	return all
+}
+
 // Members asks the store who takes part, in one round trip. It needs no Run. Errors are those of
 // [dlock.Client.Inspect].
 func (s *Set) Members(ctx context.Context) ([]Member, error) {
@@ -241,31 +259,42 @@ func (s *Set) Members(ctx context.Context) ([]Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []Member
-	for _, m := range newView(info.Holders).members {
-		all = append(all, m.public())
-	}
-	return all, nil
+	return public(newView(info.Holders).members), nil
 }
 
 // Table asks the store who has each shard, with one round trip for each: for people. It needs no
-// Run. It ends with the first error, which is one of [dlock.Client.Inspect].
+// Run. A Set whose list is empty finds what is held by [dlock.Client.Locks]. It ends with the first
+// error, which is one of [dlock.Client.Inspect] or of that.
 func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
 	return func(yield func(ShardInfo, error) bool) {
 		s.mu.Lock()
 		names := s.names
 		s.mu.Unlock()
-		for _, name := range names {
-			info, err := s.client.Inspect(ctx, s.shardLock(name))
+		for info, err := range s.locks(ctx, names) {
 			if err != nil {
 				yield(ShardInfo{}, err)
 				return
 			}
-			shard := ShardInfo{Name: name, State: Free}
+			name := strings.TrimPrefix(info.Name, s.shardLock(""))
+			shard := ShardInfo{Name: shardsBack.Replace(name), State: Free}
 			if len(info.Holders) > 0 {
 				shard.State, shard.Owner = Held, info.Holders[0].Client
 			}
 			if !yield(shard, nil) {
+				return
+			}
+		}
+	}
+}
+
+// locks asks the store for the locks of shards, or for all that there are.
+func (s *Set) locks(ctx context.Context, names []string) iter.Seq2[dlock.LockInfo, error] {
+	if len(names) == 0 {
+		return s.client.Locks(ctx, s.shardLock(""))
+	}
+	return func(yield func(dlock.LockInfo, error) bool) {
+		for _, name := range names {
+			if info, err := s.client.Inspect(ctx, s.shardLock(name)); !yield(info, err) {
 				return
 			}
 		}
@@ -281,6 +310,7 @@ func (s *Set) shardLock(shard string) string {
 var (
 	setNames   = strings.NewReplacer("%", "%25", "@", "%40", "!", "%21")
 	shardNames = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+	shardsBack = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
 )
 
 // check says what is wrong with what New was given.

@@ -8,6 +8,10 @@ type Trace struct {
 	// Start is called as a run begins.
 	Start func(RunStart)
 
+	// Overdue is called when a run hasn't returned in its grace. What it tells of is so far, and it
+	// is told again at the end.
+	Overdue func(RunEnd)
+
 	// End is called when a run has returned, before the shard is given back.
 	End func(RunEnd)
 
@@ -22,7 +26,7 @@ type RunStart struct {
 	Waited     time.Duration // since the member wanted the shard
 }
 
-// RunEnd is the end of a run.
+// RunEnd is the end of a run, or of its grace.
 type RunEnd struct {
 	Set, Shard string
 	Token      uint64
