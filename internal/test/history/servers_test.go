@@ -169,6 +169,9 @@ func (s *site) run(protocol faults.Protocol) {
 	for i := range locks {
 		locks[i] = slices.DeleteFunc(locks[i], func(l history.Lock) bool { return !limits.Kinds.Has(l.Kind) })
 	}
+	d := &division{
+		TB: s, recorder: r, clients: clients, lease: s.lease, length: 3 * time.Second, forces: s.server == nil,
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -178,13 +181,18 @@ func (s *site) run(protocol faults.Protocol) {
 				Rounds: 50, Length: time.Second, Forces: s.server == nil,
 			}.Run(s.Context(), r, clients)
 		}
+		d.run(s.Context(), seed)
 	}()
 	if s.server == nil {
 		<-done
 	} else {
 		s.harm(r, rand.New(rand.NewPCG(seed, 1)), done)
 	}
-	for _, lock := range slices.Concat(locks...) {
+	held := slices.Concat(locks...)
+	for _, shard := range divided {
+		held = append(held, lockOf(shard))
+	}
+	for _, lock := range held {
 		testservers.Until(s, lock.Name+" is free", func() bool {
 			free, err := lock.IsFree(s.Context(), clients[0])
 			return err == nil && free
