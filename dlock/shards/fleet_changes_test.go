@@ -149,6 +149,51 @@ func TestRollingDeploy(t *testing.T) {
 	})
 }
 
+// While a deploy brings another list, each shard in either is run by a replica that knows it, and
+// none stands still for long. Once all have the new list they have an equal part of it.
+func TestDeployOfAnotherList(t *testing.T) {
+	short, long := Numbered(200), Numbered(220)
+	words := func(numbers []string, left ...string) (names []string) {
+		for _, n := range numbers {
+			if !slices.Contains(left, n) {
+				names = append(names, "queue-"+n)
+			}
+		}
+		return names
+	}
+	for what, lists := range map[string][2][]string{
+		"more numbers":                {short, long},
+		"fewer numbers":               {long, short},
+		"some words more, some fewer": {words(short), words(long, Numbered(30)...)},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, lists[0])
+				for range 20 {
+					f.start()
+				}
+				f.settles("cold start of 20 at once", 5*time.Second)
+				f.names = lists[1]
+				for i, old := range slices.Clone(f.live) {
+					f.start()
+					time.Sleep(4 * time.Second)
+					f.stop(old)
+					<-old.done
+					time.Sleep(time.Second)
+					for _, name := range slices.Concat(lists[0], lists[1]) {
+						known := i < 19 || slices.Contains(lists[1], name)
+						if known && f.free(name) {
+							t.Errorf("after replica %d was replaced nobody runs %s", i, name)
+						}
+					}
+				}
+				o := f.settles(what, 5*time.Second)
+				f.moved("a deploy of another list", o, 20*220, time.Second)
+			})
+		})
+	}
+}
+
 func TestDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := twenty(t)

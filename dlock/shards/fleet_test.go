@@ -305,6 +305,13 @@ func (f *fleet) settles(what string, most time.Duration) outcome {
 	return o
 }
 
+// free says whether nobody runs a shard.
+func (f *fleet) free(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.by[name] == nil
+}
+
 // loads returns how many shards each runs.
 func (f *fleet) loads() map[string]int {
 	f.mu.Lock()

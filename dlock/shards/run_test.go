@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/dlocktest"
 	"github.com/seed951563bd/distsync/membackend"
@@ -345,6 +346,108 @@ func TestPanic(t *testing.T) {
 	})
 }
 
+// A run that doesn't return holds a panic up until the end of its grace.
+func TestPanicBesideARunThatGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		s := New(newClient(t, store), "s", []string{"a", "b"}, Grace(10*time.Second), WithLogger(discard()))
+		panicked, goesOn, over := make(chan any, 1), make(chan struct{}), make(chan struct{})
+		go func() {
+			defer func() { panicked <- recover() }()
+			s.Run(t.Context(), func(ctx context.Context, shard *Shard) error {
+				if shard.Name() == "a" {
+					time.Sleep(time.Second)
+					panic("broken")
+				}
+				defer close(over)
+				<-goesOn
+				return nil
+			})
+		}()
+		began := time.Now()
+		if got := <-panicked; got == nil {
+			t.Error("Run doesn't panic")
+		}
+		if took := time.Since(began); took < 11*time.Second || took > 15*time.Second {
+			t.Errorf("Run panics after %v", took)
+		}
+		close(goesOn)
+		<-over
+		time.Sleep(time.Second) // what it has is given back
+	})
+}
+
+// Shards for which nobody has room are free, which is told and logged, until somebody comes.
+func TestTooLittleRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		var log bytes.Buffer
+		var last Change
+		a := New(newClient(t, store), "s", Numbered(10), Cap(3), WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
+			WithTrace(Trace{Change: func(c Change) { last = c }}))
+		b := New(newClient(t, store), "s", Numbered(10), Cap(4), WithLogger(discard()))
+		endA, endedA := goes(t, a, until)
+		endB, endedB := goes(t, b, until)
+		time.Sleep(time.Minute)
+		if len(a.Mine()) != 3 || len(b.Mine()) != 4 || last.Free != 3 || last.Members != 2 || last.Mine != 3 {
+			t.Errorf("they have %d and %d, and the last change was %+v", len(a.Mine()), len(b.Mine()), last)
+		}
+		if !strings.Contains(log.String(), "room") {
+			t.Errorf("logged was %s", &log)
+		}
+		c := New(newClient(t, store), "s", Numbered(10), WithLogger(discard()))
+		endC, endedC := goes(t, c, until)
+		time.Sleep(time.Minute)
+		if n := len(a.Mine()) + len(b.Mine()) + len(c.Mine()); n != 10 || last.Free != 0 {
+			t.Errorf("with a third they have %d, and the last change was %+v", n, last)
+		}
+		for _, end := range []func(error){endA, endB, endC} {
+			end(nil)
+		}
+		<-endedA
+		<-endedB
+		<-endedC
+	})
+}
+
+// Where there are more members than the store shows, what was seen before counts.
+func TestMoreMembersThanCanBeSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := dlocktest.New(t)
+		var log bytes.Buffer
+		a := New(newClient(t, store), "s", Numbered(10), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		b := New(newClient(t, store), "s", Numbered(10), WithLogger(discard()))
+		endA, endedA := goes(t, a, until)
+		endB, endedB := goes(t, b, until)
+		time.Sleep(time.Minute)
+		crowd := newClient(t, store)
+		var readers []*dlock.Hold
+		for range backend.MostHolders {
+			h, err := crowd.RWLocker("shards:s").Reader().Acquire(t.Context(), dlock.HolderNote("one-more"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			readers = append(readers, h)
+		}
+		time.Sleep(time.Minute)
+		endB(nil)
+		<-endedB
+		time.Sleep(time.Minute)
+		if n := len(a.Mine()); n != 5 || !strings.Contains(log.String(), "more members than can be seen") {
+			t.Errorf("in the crowd it has %d, and logged was %s", n, &log)
+		}
+		for _, h := range readers {
+			h.Release(t.Context())
+		}
+		time.Sleep(time.Minute)
+		if n := len(a.Mine()); n != 10 {
+			t.Errorf("after the crowd has gone it has %d", n)
+		}
+		endA(nil)
+		<-endedA
+	})
+}
+
 // What a run has lost it is told at once, and another may have it by then.
 func TestLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -533,11 +636,45 @@ func TestErrors(t *testing.T) {
 		if err := New(closed, "s", nil).Run(t.Context(), until); !errors.Is(err, dlock.ErrClosed) {
 			t.Errorf("with a closed client: %v", err)
 		}
-		mem := quorumbackend.New(membackend.New(), membackend.New(), membackend.New())
-		q := dlock.New(mem, dlock.WithLogger(discard()))
-		defer q.Close()
-		if err := New(q, "s", nil).Run(t.Context(), until); !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("on a quorum: %v", err)
+	})
+}
+
+// A poor store has only some kinds of locks.
+type poor struct {
+	backend.Backend
+	kinds backend.Kinds
+}
+
+func (p poor) Limits() backend.Limits {
+	l := p.Backend.Limits()
+	l.Kinds = p.kinds
+	return l
+}
+
+// A store that hasn't what it takes is refused with a sentence, by Run before it has done anything.
+func TestUnsupportedStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		several := quorumbackend.New(membackend.New(), membackend.New(), membackend.New())
+		for sentence, store := range map[string]backend.Backend{
+			"a quorum of 3 stores can't say who has a lock": several,
+			"has no fenced locks": poor{
+				membackend.New(), backend.KindsOf(backend.Read, backend.Write),
+			},
+			"has no read locks": poor{membackend.New(), backend.KindsOf(backend.Fenced)},
+		} {
+			c := dlock.New(store, dlock.WithLogger(discard()))
+			s := New(c, "s", Numbered(3), WithLogger(discard()))
+			err := s.Run(t.Context(), until)
+			if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), sentence) ||
+				!strings.Contains(err.Error(), `run "shards:s"`) {
+				t.Errorf("Run = %v, want %q", err, sentence)
+			}
+			select {
+			case <-s.Joined():
+				t.Errorf("%q: it has joined", sentence)
+			default:
+			}
+			c.Close()
 		}
 	})
 }
