@@ -160,6 +160,9 @@ func (m *membership) run() error {
 	m.released = m.bell.Released(listening)
 	why := m.loop()
 	m.leave(why)
+	if m.last != (Change{}) {
+		m.tell(Change{Set: m.set.name})
+	}
 	return why
 }
 

@@ -312,6 +312,7 @@ func TestOverdue(t *testing.T) {
 		if ok, err := other.FencedLocker("shards:s@a").TryLock(t.Context()); ok || err != nil {
 			t.Errorf("TryLock of the shard that is overdue = %t, %v", ok, err)
 		}
+		synctest.Wait()
 		if len(overdue) != 1 || !overdue[0].Overdue || overdue[0].Finished != 10*time.Second ||
 			!errors.Is(overdue[0].Cause, context.Canceled) {
 			t.Errorf("that it is overdue was told as %+v", overdue)
@@ -389,6 +390,7 @@ func TestTooLittleRoom(t *testing.T) {
 		endA, endedA := goes(t, a, until)
 		endB, endedB := goes(t, b, until)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(a.Mine()) != 3 || len(b.Mine()) != 4 || last.Free != 3 || last.Members != 2 || last.Mine != 3 {
 			t.Errorf("they have %d and %d, and the last change was %+v", len(a.Mine()), len(b.Mine()), last)
 		}
@@ -398,6 +400,7 @@ func TestTooLittleRoom(t *testing.T) {
 		c := New(newClient(t, store), "s", Numbered(10), WithLogger(discard()))
 		endC, endedC := goes(t, c, until)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := len(a.Mine()) + len(b.Mine()) + len(c.Mine()); n != 10 || last.Free != 0 {
 			t.Errorf("with a third they have %d, and the last change was %+v", n, last)
 		}
@@ -433,6 +436,7 @@ func TestMoreMembersThanCanBeSeen(t *testing.T) {
 		endB(nil)
 		<-endedB
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := len(a.Mine()); n != 5 || !strings.Contains(log.String(), "more members than can be seen") {
 			t.Errorf("in the crowd it has %d, and logged was %s", n, &log)
 		}

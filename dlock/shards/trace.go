@@ -15,7 +15,8 @@ type Trace struct {
 	// End is called when a run has returned, before the shard is given back.
 	End func(RunEnd)
 
-	// Change is called when the members, or what they want, have changed.
+	// Change is called when the members, or what they want, have changed; and as Run returns, with no
+	// members, since it sees none from then on.
 	Change func(Change)
 }
 
