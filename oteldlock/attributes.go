@@ -14,6 +14,7 @@ import (
 
 // Keys of attributes.
 const (
+	setKey       = attribute.Key("distsync.set")
 	kindKey      = attribute.Key("distsync.kind")
 	nameKey      = attribute.Key("distsync.name")
 	outcomeKey   = attribute.Key("distsync.outcome")
@@ -30,6 +31,7 @@ const (
 type about struct {
 	kind                                      backend.Kind // or none
 	name, outcome, via, reason, step, failure string
+	set                                       string // of shards
 }
 
 // none is the kind of what is about no kind of lock.
@@ -42,7 +44,7 @@ func (a about) attributes(common []attribute.KeyValue) []attribute.KeyValue {
 		all = append(all, kindKey.String(a.kind.String()))
 	}
 	for _, attr := range []attribute.KeyValue{
-		nameKey.String(a.name), outcomeKey.String(a.outcome), viaKey.String(a.via), reasonKey.String(a.reason),
+		setKey.String(a.set), nameKey.String(a.name), outcomeKey.String(a.outcome), viaKey.String(a.via), reasonKey.String(a.reason),
 		stepKey.String(a.step), errorTypeKey.String(a.failure),
 	} {
 		if attr.Value.AsString() != "" {

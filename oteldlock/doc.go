@@ -20,6 +20,18 @@
 //	distsync.renewals        counter          renewals, each lock for itself        outcome, error.type
 //	distsync.store.duration  histogram, s     steps of the store                    step, kind, error.type
 //
+// And of shards, by the Trace of [Shards]:
+//
+//	distsync.shards.running          up-down counter  shards that this process runs                  set
+//	distsync.shards.overdue          up-down counter  runs that go on after their grace              set
+//	distsync.shards.ends             counter          runs, as they end                              set, reason
+//	distsync.shards.start.delay      histogram, s     from when a shard was wanted until it ran      set
+//	distsync.shards.finish.duration  histogram, s     how long runs took to return when told to      set
+//	distsync.shards.members          gauge            members, as this one sees them                 set
+//	distsync.shards.lists            gauge            lists of shards that they have; 1 as a rule    set
+//	distsync.shards.free             gauge            shards for which no member has room            set
+//	distsync.shards.frozen           gauge            1 while somebody writes the members' lock      set
+//
 // Attributes but error.type begin with "distsync.": distsync.kind, and so on.
 //
 //   - kind: exclusive, fenced, fair, read, write, or permits for a semaphore, of which several that are acquired at once count as one.
@@ -30,6 +42,8 @@
 //     was held when the client was closed.
 //   - reason of a loss: expired, gone, taken, forced, paused, lease: see [dlock.LossReason]. One with the reason lease had a fixed lease that ran out, and may be
 //     as it was meant.
+//   - set: the name of a set of shards.
+//   - reason of the end of a run: moved, to another member; stopped, with Run or the client; lost; returned, without having been told to.
 //   - outcome of a renewal: answered, or error. The store may have answered that the lock is gone: that is a loss.
 //   - step: acquire, release, renew, look, forcerelease, keepplaces, inspect, list. Those that are of no one lock have no kind.
 //   - error.type, only where something failed. Of calls: unavailable (the store didn't answer, or refused), conflict, closed, lost, not_held, upgrade, too_many,

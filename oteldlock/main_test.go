@@ -108,6 +108,12 @@ func (l *lab) measured(t *testing.T) (lines []string) {
 						lines = append(lines, fmt.Sprintf("%s%s %d", m.Name, short(p.Attributes.ToSlice()), p.Value))
 					}
 				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					if p.Value != 0 {
+						lines = append(lines, fmt.Sprintf("%s%s %d", m.Name, short(p.Attributes.ToSlice()), p.Value))
+					}
+				}
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
 					lines = append(lines, fmt.Sprintf("%s%s %d %.3gs", m.Name, short(p.Attributes.ToSlice()), p.Count, p.Sum))

@@ -30,35 +30,50 @@ type measures struct {
 
 func newMeasures(c config) (*measures, error) {
 	m := &measures{label: c.label, sets: sets{common: c.attributes, made: make(map[about]set)}}
-	meter := c.meters.Meter(scope)
-	var errs []error
-	histogram := func(name, description string, buckets []float64) metric.Float64Histogram {
-		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(buckets...))
-		errs = append(errs, err)
-		return h
-	}
-	counter := func(name, unit, description string) metric.Int64Counter {
-		n, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
-		errs = append(errs, err)
-		return n
-	}
-	level := func(name, unit, description string) metric.Int64UpDownCounter {
-		n, err := meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
-		errs = append(errs, err)
-		return n
-	}
-	m.wait = histogram("distsync.wait.duration", "How long calls that acquire a lock took, whatever came of it.", waitBuckets)
-	m.hold = histogram("distsync.hold.duration", "How long locks were held, until they were given back or lost.", holdBuckets)
-	m.store = histogram("distsync.store.duration", "How long steps of the store took.", storeBuckets)
-	m.acquisitions = counter("distsync.acquisitions", "{acquisition}", "Calls that acquire a lock, by what came of them.")
-	m.losses = counter("distsync.losses", "{loss}", "Locks that were lost while they were held, by why.")
-	m.renewals = counter("distsync.renewals", "{renewal}", "Renewals of locks, by whether the store answered.")
-	m.held = level("distsync.held", "{lock}", "Locks that are held.")
-	m.waiting = level("distsync.waiting", "{waiter}", "Calls that acquire a lock and have not returned.")
-	if err := errors.Join(errs...); err != nil {
+	i := instruments{meter: c.meters.Meter(scope)}
+	m.wait = i.histogram("distsync.wait.duration", "How long calls that acquire a lock took, whatever came of it.", waitBuckets)
+	m.hold = i.histogram("distsync.hold.duration", "How long locks were held, until they were given back or lost.", holdBuckets)
+	m.store = i.histogram("distsync.store.duration", "How long steps of the store took.", storeBuckets)
+	m.acquisitions = i.counter("distsync.acquisitions", "{acquisition}", "Calls that acquire a lock, by what came of them.")
+	m.losses = i.counter("distsync.losses", "{loss}", "Locks that were lost while they were held, by why.")
+	m.renewals = i.counter("distsync.renewals", "{renewal}", "Renewals of locks, by whether the store answered.")
+	m.held = i.level("distsync.held", "{lock}", "Locks that are held.")
+	m.waiting = i.level("distsync.waiting", "{waiter}", "Calls that acquire a lock and have not returned.")
+	if err := errors.Join(i.errs...); err != nil {
 		return nil, fmt.Errorf("oteldlock: %w", err)
 	}
 	return m, nil
+}
+
+// instruments makes them, and keeps what went wrong.
+type instruments struct {
+	meter metric.Meter
+	errs  []error
+}
+
+func (i *instruments) histogram(name, description string, buckets []float64) metric.Float64Histogram {
+	h, err := i.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+		metric.WithExplicitBucketBoundaries(buckets...))
+	i.errs = append(i.errs, err)
+	return h
+}
+
+func (i *instruments) counter(name, unit, description string) metric.Int64Counter {
+	n, err := i.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	i.errs = append(i.errs, err)
+	return n
+}
+
+func (i *instruments) level(name, unit, description string) metric.Int64UpDownCounter {
+	n, err := i.meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	i.errs = append(i.errs, err)
+	return n
+}
+
+func (i *instruments) gauge(name, unit, description string) metric.Int64Gauge {
+	n, err := i.meter.Int64Gauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+	i.errs = append(i.errs, err)
+	return n
 }
 
 func (m *measures) acquireStart(ctx context.Context, e dlock.AcquireStart) {

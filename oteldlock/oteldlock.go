@@ -76,18 +76,9 @@ func WithAttributes(attributes ...attribute.KeyValue) Option {
 // New returns a Trace for [dlock.WithTrace] that measures, and makes spans: see the package. One may serve several clients, which then count
 // together. The error is an option's, or the meter provider's.
 func New(opts ...Option) (*dlock.Trace, error) {
-	c := config{
-		meters:  otel.GetMeterProvider(),
-		tracers: otel.GetTracerProvider(),
-		label:   func(string) string { return "" },
-	}
-	for _, opt := range opts {
-		if opt == nil {
-			return nil, errors.New("oteldlock: an option is nil")
-		}
-		if err := opt(&c); err != nil {
-			return nil, fmt.Errorf("oteldlock: %w", err)
-		}
+	c, err := newConfig(opts)
+	if err != nil {
+		return nil, err
 	}
 	m, err := newMeasures(c)
 	if err != nil {
@@ -111,4 +102,21 @@ func New(opts ...Option) (*dlock.Trace, error) {
 			s.stepDone(ctx, e)
 		},
 	}, nil
+}
+
+func newConfig(opts []Option) (config, error) {
+	c := config{
+		meters:  otel.GetMeterProvider(),
+		tracers: otel.GetTracerProvider(),
+		label:   func(string) string { return "" },
+	}
+	for _, opt := range opts {
+		if opt == nil {
+			return c, errors.New("oteldlock: an option is nil")
+		}
+		if err := opt(&c); err != nil {
+			return c, fmt.Errorf("oteldlock: %w", err)
+		}
+	}
+	return c, nil
 }
