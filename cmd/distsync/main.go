@@ -8,6 +8,7 @@
 //	distsync ls                            # which locks are held, and by whom
 //	distsync show orders:42                # who has one, for how long, and who stands in line
 //	distsync watch orders:42               # who comes and goes
+//	distsync shards billing                # who runs which part of work that is divided
 //	distsync run nightly -- ./backup       # runs a command while it has the lock
 //	distsync unlock --force orders:42      # takes a lock away from whoever has it
 //	distsync doctor                        # whether locks can work there, for this user
@@ -75,7 +76,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit(exitUsage, err) })
 	g.define(root.PersistentFlags())
-	root.AddCommand(newList(g), newShow(g), newWatch(g), newUnlock(g), newRun(g), newDoctor(g), newManual(root))
+	root.AddCommand(newList(g), newShow(g), newWatch(g), newShards(g), newUnlock(g), newRun(g), newDoctor(g), newManual(root))
 	root.AddCommand(newHelp()...)
 	return root
 }
