@@ -9,6 +9,9 @@
 // The page comes first with what may need somebody: locks that were lost, holds that end soon or aren't renewed, and calls that have waited for longer
 // than [dlock.DefaultLease], so that whoever has what they wait for is alive. It has no scripts, and works on a phone and in the dark.
 //
+// With [HandlerOf] it shows sets of shards, too: what this process runs and waits for, and which
+// members it has seen last. No store is asked for that.
+//
 // # Parameters
 //
 //	format=json     JSON instead of HTML; so does a header Accept that prefers application/json
@@ -60,6 +63,17 @@
 //	    "until": "…",                        // missing if that isn't known
 //	    "long": false,                       // longer than dlock.DefaultLease
 //	    "place": 1, "permits": 4
+//	  }],
+//	  "sets": [{                             // of HandlerOf
+//	    "name": "billing",
+//	    "members": [{                        // as they were last seen: see shards.Member
+//	      "client": "web-7/812/X3QYH6…", "run": "K5JQ…", "address": "10.0.0.7:80",
+//	      "state": "seated", "seats": [3], "weight": 1, "cap": 0, "list": "numbered 64"
+//	    }],
+//	    "shards": [{                         // by name: see shards.ShardInfo
+//	      "name": "17", "state": "running", "since": "…", "for": 812.4, "token": 1790000000000000,
+//	      "error": "…"                       // of the last run or attempt, if it has failed
+//	    }]
 //	  }],
 //	  "store": {                             // if it was asked for: see dlock.LockInfo
 //	    "client": "…", "prefix": "orders:", "name": "",

@@ -16,18 +16,29 @@ import (
 	"strings"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
 // Handler returns a handler that shows what the clients do. It may be used for as long as the program runs, also when they
 // are closed. It panics if one of them is nil.
-func Handler(clients ...*dlock.Client) http.Handler {
+func Handler(clients ...*dlock.Client) http.Handler { return HandlerOf(clients, nil) }
+
+// HandlerOf is [Handler] for clients and for sets of shards: of these it shows what this process runs
+// and waits for, and which members were seen last. It panics if one of either is nil.
+func HandlerOf(clients []*dlock.Client, sets []*shards.Set) http.Handler {
 	if slices.Contains(clients, nil) {
 		panic("lockdebug: Handler: a client is nil")
 	}
-	return handler(slices.Clone(clients))
+	if slices.Contains(sets, nil) {
+		panic("lockdebug: HandlerOf: a set of shards is nil")
+	}
+	return &handler{slices.Clone(clients), slices.Clone(sets)}
 }
 
-type handler []*dlock.Client
+type handler struct {
+	clients []*dlock.Client
+	sets    []*shards.Set
+}
 
 //go:embed style.css
 var style string
@@ -38,7 +49,7 @@ var policy = func() string {
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }()
 
-func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
 	head.Set("Content-Security-Policy", policy)
 	head.Set("X-Content-Type-Options", "nosniff")
@@ -72,7 +83,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (h handler) answer(ctx context.Context, q query) ([]byte, error) {
+func (h *handler) answer(ctx context.Context, q query) ([]byte, error) {
 	rep := h.report()
 	if q.store > 0 {
 		rep.Store = h.ask(ctx, q)
@@ -96,7 +107,7 @@ type query struct {
 
 const longestRefresh = 3600
 
-func (h handler) parse(r *http.Request) (query, error) {
+func (h *handler) parse(r *http.Request) (query, error) {
 	values := r.URL.Query()
 	q := query{prefix: values.Get("prefix"), name: values.Get("name")}
 	switch values.Get("format") {
@@ -117,7 +128,7 @@ func (h handler) parse(r *http.Request) (query, error) {
 	if q.refresh, err = number(values, "refresh", longestRefresh); err != nil {
 		return q, err
 	}
-	q.store, err = number(values, "store", len(h))
+	q.store, err = number(values, "store", len(h.clients))
 	return q, err
 }
 

@@ -145,6 +145,18 @@ type answer struct {
 		Long                   bool
 		Place, Permits         int
 	}
+	Sets []struct {
+		Name    string
+		Bytes   []byte `json:"name_base64"`
+		Members []memberOf
+		Shards  []struct {
+			Name, State, Error string
+			Bytes              []byte `json:"name_base64"`
+			Since              time.Time
+			For                float64
+			Token              uint64
+		}
+	}
 	Store *struct {
 		Client, Prefix, Name string
 		Locks                []struct {
@@ -163,6 +175,12 @@ type answer struct {
 		More  bool
 		Error string
 	}
+}
+
+type memberOf struct {
+	Client, Run, Address, State, List string
+	Seats                             []int
+	Weight, Cap                       int
 }
 
 func getJSON(t testing.TB, h http.Handler, target string) answer {

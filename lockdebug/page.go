@@ -42,6 +42,7 @@ type view struct {
 	Held     rows[hold]
 	Waiting  rows[wait]
 	RanOut   rows[loss] // fixed leases, as they were meant to
+	Sets     []setView
 	Store    *storeView
 }
 
@@ -54,6 +55,9 @@ func newView(rep *report, q query) *view {
 	v.Held = pick(v, rep.Holds, mostRows, func(hold) bool { return true })
 	v.Waiting = pick(v, rep.Waits, mostRows, func(wait) bool { return true })
 	v.RanOut = pick(v, rep.Losses, mostFirst, ranOut)
+	for _, s := range rep.Sets {
+		v.Sets = append(v.Sets, newSetView(v, s))
+	}
 	if rep.Store != nil {
 		v.Store = &storeView{rep.Store}
 	}

@@ -20,6 +20,7 @@ type report struct {
 	Losses  []loss    `json:"losses"`
 	Holds   []hold    `json:"holds"`
 	Waits   []wait    `json:"waits"`
+	Sets    []set     `json:"sets,omitempty"`
 	Store   *store    `json:"store,omitempty"`
 }
 
@@ -121,9 +122,9 @@ func (s seconds) MarshalJSON() ([]byte, error) {
 }
 
 // report asks the clients; no store.
-func (h handler) report() *report {
+func (h *handler) report() *report {
 	rep := &report{Time: time.Now(), Clients: []client{}, Losses: []loss{}, Holds: []hold{}, Waits: []wait{}}
-	for i, c := range h {
+	for i, c := range h.clients {
 		of := func(name string, kind backend.Kind) subject {
 			return subject{i + 1, c.ID(), newNamed(name), kind.String()}
 		}
@@ -138,6 +139,9 @@ func (h handler) report() *report {
 		for _, w := range c.Waits() {
 			rep.Waits = append(rep.Waits, newWait(of(w.Name, w.Kind), w, rep.Time))
 		}
+	}
+	for _, s := range h.sets {
+		rep.Sets = append(rep.Sets, newSet(s, rep.Time))
 	}
 	slices.SortStableFunc(rep.Losses, func(a, b loss) int { return b.At.Compare(a.At) })
 	slices.SortStableFunc(rep.Holds, func(a, b hold) int { return a.Since.Compare(b.Since) })
@@ -212,10 +216,10 @@ const (
 )
 
 // ask asks a store for what q wants.
-func (h handler) ask(ctx context.Context, q query) *store {
+func (h *handler) ask(ctx context.Context, q query) *store {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	c := h[q.store-1]
+	c := h.clients[q.store-1]
 	s := &store{number: q.store, Client: c.ID(), Prefix: q.prefix, Name: q.name, Locks: []lock{}}
 	if q.name != "" {
 		info, err := c.Inspect(ctx, q.name)
@@ -260,10 +264,10 @@ func (s *store) fail(err error) {
 	}
 }
 
-func (h handler) newLock(info dlock.LockInfo) lock {
+func (h *handler) newLock(info dlock.LockInfo) lock {
 	l := lock{named: newNamed(info.Name), Kind: info.Kind.String(), Holders: []holder{}, More: info.More, Line: append([]string{}, info.Line...), Limit: info.Limit}
 	for _, r := range info.Holders {
-		here := slices.ContainsFunc(h, func(c *dlock.Client) bool { return c.ID() == r.Client })
+		here := slices.ContainsFunc(h.clients, func(c *dlock.Client) bool { return c.ID() == r.Client })
 		l.Holders = append(l.Holders, holder{r.ID, r.Client, here, r.Kind.String(), r.Count, seconds(r.Remaining), r.Kept})
 	}
 	return l

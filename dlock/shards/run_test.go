@@ -91,6 +91,9 @@ func TestRun(t *testing.T) {
 		if want := []string{"a running", "b running"}; !slices.Equal(names, want) {
 			t.Errorf("Mine = %q, want %q", names, want)
 		}
+		if s.Name() != "s" {
+			t.Errorf("Name = %q", s.Name())
+		}
 		if m, ok := s.Owner("a"); !ok || m.Client != c.ID() || m.Address != "here:80" {
 			t.Errorf("Owner(a) = %+v, %t", m, ok)
 		}

@@ -113,6 +113,9 @@ func New(client *dlock.Client, name string, list []string, opts ...Option) *Set 
 	return s
 }
 
+// Name returns the name of the work.
+func (s *Set) Name() string { return s.name }
+
 // SetList replaces the list of shards, also while Run goes on: those that are new are started by
 // whoever has their seats, and the runs of those that are gone end with cause [ErrMoved]. A list
 // with an empty or doubled name isn't taken: Run returns that as an error, or, while it goes on,
