@@ -255,7 +255,7 @@ func TestEarlyReturn(t *testing.T) {
 // hold.
 func TestShardThatIsHadTooLate(t *testing.T) {
 	for what, late := range map[string]func(*run){
-		"after the longest time of an attempt": func(r *run) { time.Sleep(r.set.client.Lease()) },
+		"after the longest time of an attempt": func(r *run) { time.Sleep(2 * r.set.client.Lease()) },
 		"when it isn't wanted any more":        func(r *run) { r.drop(ErrMoved) },
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 )
 
 // names are those of the locks. The first may be forced.
-var names = []string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore, elected}
+var names = append([]string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore, elected}, divided...)
 
 const (
 	forced    = 0
@@ -34,7 +34,7 @@ func kindsOf(name string) []backend.Kind {
 	switch name {
 	case numbered:
 		return []backend.Kind{backend.Fenced, backend.Exclusive}
-	case elected:
+	case elected, divided[0], divided[1]:
 		return []backend.Kind{backend.Fenced}
 	case "rw":
 		return []backend.Kind{backend.Read, backend.Write}

@@ -70,6 +70,7 @@ type goodSession interface {
 	backend.Session
 	backend.Notifier
 	backend.Liner
+	backend.Inspector
 }
 
 func (b broken) Open() backend.Session { return b.open(b.Backend.Open().(goodSession)) }
@@ -120,6 +121,10 @@ func (s generousTo) Acquire(ctx context.Context, req backend.AcquireRequest) (ba
 
 func TestTwoLeaders(t *testing.T) {
 	expectViolation(t, func(s goodSession) backend.Session { return generousTo{generous{s}, elected} })
+}
+
+func TestTwoRunsOfAShard(t *testing.T) {
+	expectViolation(t, func(s goodSession) backend.Session { return generousTo{generous{s}, divided[0]} })
 }
 
 func TestViolation(t *testing.T) {

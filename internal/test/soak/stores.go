@@ -127,7 +127,7 @@ func proxies(t testservers.TB, name string, protocol faults.Protocol, servers []
 // leftKeys counts the keys of a Redis but for the last numbers and for how many permits there are, which stay; and for permits that are
 // over, which go when somebody next asks for some.
 const leftKeys = `
-local left = redis.call('dbsize') - redis.call('exists', KEYS[1], KEYS[2], KEYS[4])
+local left = redis.call('dbsize') - redis.call('exists', KEYS[1], KEYS[2], unpack(KEYS, 4))
 if redis.call('zcount', KEYS[3], '(' .. redis.call('time')[1] * 1000, '+inf') == 0 then
 	left = left - redis.call('exists', KEYS[3])
 end
@@ -169,7 +169,12 @@ func redisStore(t testservers.TB, name string, s *testservers.Server) *store {
 }
 
 func redisLeft(s *testservers.Server) (int, error) {
-	reply, err := testservers.Do(s.Addr, "EVAL", leftKeys, "4", "redisson_lock_token:{"+numbered+"}", semaphore, "{"+semaphore+"}:timeout", "redisson_lock_token:{"+elected+"}")
+	keys := []string{"redisson_lock_token:{" + numbered + "}", semaphore, "{" + semaphore + "}:timeout"}
+	for _, name := range append([]string{elected}, divided...) {
+		keys = append(keys, "redisson_lock_token:{"+name+"}")
+	}
+	words := append([]string{"EVAL", leftKeys, strconv.Itoa(len(keys))}, keys...)
+	reply, err := testservers.Do(s.Addr, words...)
 	if err != nil {
 		return 0, err
 	}

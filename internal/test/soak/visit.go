@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -60,6 +61,10 @@ func (u *user) visit() {
 	}
 	if name == elected && !u.oneIn(8) { // it can be had as any other lock, too
 		u.campaign(name)
+		return
+	}
+	if slices.Contains(divided, name) && u.oneIn(4) { // the same
+		u.divide()
 		return
 	}
 	v := u.newVisit(name)
