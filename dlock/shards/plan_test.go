@@ -2,7 +2,9 @@ package shards
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -78,6 +80,32 @@ func TestKnows(t *testing.T) {
 	} {
 		if got := c.who.knows(c.shard, c.by); got != c.want {
 			t.Errorf("%+v knows %s of %+v: %t", c.who, c.shard, c.by, got)
+		}
+	}
+}
+
+// The picture in the guide shows what is so.
+func TestPictureInTheGuide(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := strings.Split("0123456789ab", "")
+	row := func(seats ...int) map[int]string {
+		has := map[int]string{}
+		for i, seat := range assign(names, seats) {
+			has[seat] += " " + names[i]
+		}
+		return has
+	}
+	three, two := row(0, 1, 2), row(0, 2)
+	for _, want := range []string{
+		fmt.Sprintf("A:%s       B:%s   C:%s\n", three[0], three[1], three[2]),
+		fmt.Sprintf("A:%s       E:%s   D:%s ", three[0], three[1], three[2]),
+		fmt.Sprintf("A:%s                D:%s ", two[0], two[2]),
+	} {
+		if !strings.Contains(string(guide), want) {
+			t.Errorf("the guide's picture has no %q", want)
 		}
 	}
 }

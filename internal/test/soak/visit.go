@@ -63,7 +63,7 @@ func (u *user) visit() {
 		u.campaign(name)
 		return
 	}
-	if slices.Contains(divided, name) && u.oneIn(4) { // the same
+	if slices.Contains(divided, name) && u.oneIn(8) { // the same
 		u.divide()
 		return
 	}
