@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
@@ -39,6 +40,31 @@ func TestMemory(t *testing.T) {
 		if err != nil || out.String() != want {
 			t.Errorf("%v\n%s", err, &out)
 		}
+	})
+}
+
+// In a terminal the table of who runs what is drawn anew each second.
+func TestDraw(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		w := &watcher{out: &out, draws: true}
+		wants := func(want string) {
+			t.Helper()
+			if out.String() != want {
+				t.Errorf("drawn is\n%q, want\n%q", &out, want)
+			}
+			out.Reset()
+		}
+		w.draw([]string{"B", "A", "B", "."})
+		wants(".            3\nA      1      \nB   0     2   \n\n\n")
+		time.Sleep(time.Second / 2)
+		w.draw([]string{"A", "A", "A", "A"})
+		wants("")
+		time.Sleep(time.Second / 2)
+		w.draw([]string{"A", "A", "A", "A"})
+		wants("\x1b[5A\x1b[JA   0  1  2  3\n\n\n\n\n")
+		w.clear()
+		wants("\x1b[5A\x1b[J")
 	})
 }
 

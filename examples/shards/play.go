@@ -20,7 +20,7 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 	defer cancel()
 	client := dlock.New(store)
 	defer client.Close()
-	w := &watcher{set: shards.New(client, setName, shards.Numbered(count)), out: out}
+	w := &watcher{set: shards.New(client, setName, shards.Numbered(count)), out: out, draws: isTerminal(out)}
 	var all []*replica
 	defer func() {
 		for _, r := range all {
@@ -84,6 +84,7 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 type watcher struct {
 	set     *shards.Set
 	out     io.Writer
+	draws   bool // a table, once a second
 	started int
 	drawn   time.Time
 }
@@ -151,9 +152,9 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// draw shows a row for each replica, once a second, where the output is a terminal.
+// draw shows a row for each replica, once a second, instead of what it has shown before.
 func (w *watcher) draw(owners []string) {
-	if !isTerminal(w.out) || time.Since(w.drawn) < time.Second {
+	if !w.draws || time.Since(w.drawn) < time.Second {
 		return
 	}
 	w.clear()
