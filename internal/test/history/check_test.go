@@ -109,6 +109,14 @@ func (p *past) gaveNumber(token uint64) *past {
 	return p
 }
 
+// given adds a hold that a user was given as a number, by a request that no call of its own made.
+func (p *past) given(user int, at time.Duration, token uint64) *past {
+	p.add(acquire, user, at, at+1, yes, as(token), func(o *op) { o.given = true })
+	s := p.r.steps[len(p.r.steps)-1]
+	s.op, s.call, s.ret = nil, at-sec/2, at-sec/4
+	return p
+}
+
 func reads(o *op)  { o.side = backend.Read }
 func writes(o *op) { o.side = backend.Write }
 func fenced(o *op) { o.side = backend.Fenced }
@@ -143,6 +151,18 @@ type judged struct {
 }
 
 var pasts = []judged{
+	{"given to one after the other", calm, new(past).
+		given(0, 2*sec, 1).add(check, 0, 3*sec, 4*sec, yes, fenced).add(unlock, 0, 5*sec, 6*sec, failed, fenced).freed().
+		given(1, 9*sec, 2).add(check, 1, 10*sec, 11*sec, yes, fenced), ""},
+	{"given to two at once", calm, new(past).
+		given(0, 2*sec, 1).given(1, 4*sec, 2).add(check, 0, 5*sec, 6*sec, yes, fenced), "no order"},
+	{"given to two who rely on it", Rules{}, new(past).
+		given(0, 2*sec, 1).add(check, 0, 3*sec, 4*sec, yes, fenced).given(1, 5*sec, 2).
+		add(check, 1, 6*sec, 7*sec, yes, fenced).add(check, 1, 8*sec, 9*sec, yes, fenced).
+		add(check, 0, 7*sec, 8*sec, yes, fenced), "two could rely"},
+	{"given as a smaller number", calm, new(past).
+		given(0, 2*sec, 7).add(unlock, 0, 5*sec, 6*sec, failed, fenced).freed().given(1, 9*sec, 6), "no order"},
+	{"given as a number that the store hasn't given", calm, new(past).given(0, 2*sec, 7).gaveNumber(8), "no order"},
 	{"one after the other", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes).add(check, 0, 3*sec, 4*sec, yes).add(unlock, 0, 5*sec, 6*sec, yes).freed().
 		add(acquire, 1, 7*sec, 8*sec, yes), ""},
