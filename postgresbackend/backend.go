@@ -20,6 +20,8 @@ type Backend struct {
 	own     bool   // the pool was made by Connect
 	q       string // the schema as it is written before a name in SQL
 
+	prepares bool // statements, on connections that no pooler shares
+
 	creating sync.Mutex // one creates at a time
 	created  atomic.Bool
 }
@@ -60,9 +62,10 @@ func Polling() Option { return func(o *options) { o.polls = true } }
 // connections of their own, made with the pool's configuration, so that they don't stand behind a
 // program's own queries; so has listening, which takes one.
 //
-// Nothing is prepared, and no parameters are set, so that the pool may be connected by way of a
-// pooler. Where that is PgBouncer in transaction mode nobody can be told of releases: waiters poll,
-// and the client says so once.
+// No parameters are set, so that the pool may be connected by way of a pooler. Where that is
+// PgBouncer in transaction mode nobody can be told of releases: waiters poll, and the client says so
+// once. Statements that come again and again are prepared, but not by way of a pooler, nor if the
+// pool's DefaultQueryExecMode says another than pgx's own default.
 //
 // New panics if pool is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Backend {
@@ -73,7 +76,10 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	return &Backend{pool: pool, options: o, q: pgx.Identifier{o.schema}.Sanitize() + "."}
+	return &Backend{
+		pool: pool, options: o, q: pgx.Identifier{o.schema}.Sanitize() + ".",
+		prepares: pool.Config().ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement,
+	}
 }
 
 // Connect returns a backend with a pool of its own, of four connections if the URL says nothing
@@ -86,7 +92,6 @@ func Connect(url string, opts ...Option) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgresbackend: %w", err)
 	}
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	config.ShouldPing = idleForLong
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {

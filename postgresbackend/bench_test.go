@@ -6,7 +6,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -25,7 +24,7 @@ func benchmarked(b *testing.B, conns int32) *pgxpool.Pool {
 }
 
 func bareUpdate(b *testing.B, pool *pgxpool.Pool, name string) {
-	if _, err := pool.Exec(b.Context(), `UPDATE bare SET n = n + 1 WHERE name = $1`, pgx.QueryExecModeExec, name); err != nil {
+	if _, err := pool.Exec(b.Context(), `UPDATE bare SET n = n + 1 WHERE name = $1`, name); err != nil {
 		b.Error(err)
 	}
 }

@@ -52,8 +52,8 @@
 // database and schema.
 //
 // Through PgBouncer all works in session mode. In transaction mode a client notices that it isn't
-// told of releases, says so once in the log, and polls. Nothing is prepared on the server, and no
-// parameters are set, so that any version will do.
+// told of releases, says so once in the log, and polls. It notices the pooler, too, and then
+// prepares no statements. No parameters are set. So any version will do.
 //
 // # In the database
 //

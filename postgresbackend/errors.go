@@ -78,6 +78,9 @@ const (
 	notInSchema  = "42883"
 	noSuchSchema = "3F000"
 	noRight      = "42501"
+	noStatement  = "26000" // one that was prepared isn't there any more
+	isStatement  = "42P05" // one of that name is there already
+	notSupported = "0A000" // also: what was prepared has other columns now
 )
 
 // hints say what to do about an error.

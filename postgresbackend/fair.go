@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -88,7 +87,7 @@ func (s *session) fair(ctx context.Context, pool *pgxpool.Pool, req fairRequest)
 // notify sends a message to one session.
 func (s *session) notify(ctx context.Context, conn *pgxpool.Conn, session, message string) {
 	// What is lost costs that session a look.
-	_, _ = conn.Exec(ctx, `SELECT pg_notify($1, $2)`, pgx.QueryExecModeExec, channel(session), message)
+	s.say(ctx, conn, `SELECT pg_notify($1, $2)`, channel(session), message)
 }
 
 func (s *session) acquireFair(ctx context.Context, req backend.AcquireRequest, name, owner string) (res backend.AcquireResult, err error) {

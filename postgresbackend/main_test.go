@@ -29,7 +29,6 @@ func connect(t testing.TB, addr string, change ...func(*pgxpool.Config)) *pgxpoo
 		t.Fatal(err)
 	}
 	config.MaxConns = 8
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	for _, c := range change {
 		c(config)
 	}

@@ -121,14 +121,35 @@ func (s *session) renewAll(ctx context.Context, b *batch, reqs []backend.RenewRe
 			kinds[k] = role
 		}
 	}
-	sql := `SELECT i FROM ` + s.b.q + `distsync_v1_renew_all($1::text[], $2::smallint[], $3::text[], $4::bigint[])`
-	args := []any{names, kinds, owners, leases}
-	if b.role != 0 {
-		sql = `SELECT i FROM ` + s.b.q + `distsync_v1_renew_parts($1::text[], $2::smallint[], $3::text[], $4::integer[], $5::bigint[])`
-		args = []any{names, kinds, owners, counts, leases}
-	}
 	held = make([]bool, n)
-	var i int64
-	err = s.forEach(ctx, s.lane(), []any{&i}, func() { held[i-1] = true }, nil, sql, args...)
-	return held, err
+	if b.role != 0 {
+		var i int64
+		err = s.forEach(ctx, s.lane(), []any{&i}, func() { held[i-1] = true }, nil,
+			`SELECT i FROM `+s.b.q+`distsync_v1_renew_parts(
+				$1::text[], $2::smallint[], $3::text[], $4::integer[], $5::bigint[])`,
+			names, kinds, owners, counts, leases)
+		return held, err
+	}
+	var some *[]int64
+	renew := &call{
+		sql: `SELECT ` + s.b.q +
+			`distsync_v1_renew_all($1::text[], $2::smallint[], $3::text[], $4::bigint[], $5)`,
+		args: []any{names, kinds, owners, leases, false}, dest: []any{&some},
+	}
+	if err = s.do(ctx, s.lane(), renew); isCode(err, lockTimeout) {
+		renew.args[4] = true
+		err = s.do(ctx, s.lane(), renew)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range held {
+		held[i] = some == nil
+	}
+	if some != nil {
+		for _, i := range *some {
+			held[i-1] = true
+		}
+	}
+	return held, nil
 }

@@ -119,11 +119,19 @@ func (s *session) once(ctx context.Context, pool *pgxpool.Pool, c *call) error {
 	if err != nil {
 		return err
 	}
+	if err := s.b.prepare(ctx, conn.Conn(), c.sql); err != nil {
+		s.leave(conn, pool, err)
+		return retry(err)
+	}
 	if c.sends != nil && !c.sends() {
 		conn.Release()
 		return retry(context.Canceled)
 	}
-	err = conn.QueryRow(ctx, c.sql, append([]any{pgx.QueryExecModeExec}, c.args...)...).Scan(c.dest...)
+	args := append([]any{pgx.QueryExecModeExec}, c.args...)
+	err = conn.QueryRow(ctx, c.sql, args...).Scan(c.dest...)
+	if err != nil && forgets(ctx, conn.Conn(), err) {
+		err = conn.QueryRow(ctx, c.sql, args...).Scan(c.dest...)
+	}
 	if err != nil {
 		s.leave(conn, pool, err)
 		return failed(err)

@@ -139,8 +139,18 @@ const (
 // telling returns what tells those who have asked for it, when a step was carried out.
 func (s *session) telling(name, how string) func(context.Context, *pgxpool.Conn) {
 	return func(ctx context.Context, conn *pgxpool.Conn) {
-		// A message that is lost costs those who wait a look.
-		_, _ = conn.Exec(ctx, `SELECT `+s.b.q+`distsync_v1_tell($1, $2)`, pgx.QueryExecModeExec, name, how)
+		s.say(ctx, conn, `SELECT `+s.b.q+`distsync_v1_tell($1, $2)`, name, how)
+	}
+}
+
+// say carries out a statement that sends a message. One that is lost costs those who wait a look.
+func (s *session) say(ctx context.Context, conn *pgxpool.Conn, sql string, args ...any) {
+	if s.b.prepare(ctx, conn.Conn(), sql) != nil {
+		return
+	}
+	args = append([]any{pgx.QueryExecModeExec}, args...)
+	if _, err := conn.Exec(ctx, sql, args...); err != nil && forgets(ctx, conn.Conn(), err) {
+		_, _ = conn.Exec(ctx, sql, args...)
 	}
 }
 

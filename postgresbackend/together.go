@@ -161,8 +161,7 @@ func (s *session) releaseAll(ctx context.Context, all []backend.ReleaseRequest) 
 		}
 	}, func(ctx context.Context, conn *pgxpool.Conn) {
 		if len(woken) > 0 {
-			// A message that is lost costs those who wait a look.
-			_, _ = conn.Exec(ctx, `SELECT `+s.b.q+`distsync_v1_tell(u, $2) FROM unnest($1::text[]) u`, pgx.QueryExecModeExec, woken, tellOne)
+			s.say(ctx, conn, `SELECT `+s.b.q+`distsync_v1_tell(u, $2) FROM unnest($1::text[]) u`, woken, tellOne)
 		}
 	}, `SELECT i, tell FROM `+s.b.q+`distsync_v1_release_all($1::text[], $2::text[])`, names, owners)
 	if err != nil {
@@ -183,9 +182,20 @@ func (s *session) forEach(ctx context.Context, pool *pgxpool.Pool, dest []any, r
 	if err != nil {
 		return err
 	}
-	rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, dest, func() error { row(); return nil })
+	if err := s.b.prepare(ctx, conn.Conn(), sql); err != nil {
+		s.leave(conn, pool, err)
+		return retry(err)
+	}
+	each := func() error {
+		rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+		if err == nil {
+			_, err = pgx.ForEachRow(rows, dest, func() error { row(); return nil })
+		}
+		return err
+	}
+	err = each()
+	if err != nil && forgets(ctx, conn.Conn(), err) {
+		err = each() // no row has come
 	}
 	if err != nil {
 		s.leave(conn, pool, err)
