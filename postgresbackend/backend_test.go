@@ -214,3 +214,33 @@ func TestIdleThroughARestart(t *testing.T) {
 		t.Errorf("%d holds after restarts of the server; want 5", res.Count)
 	}
 }
+
+// Whoever has kept permits, and asks for some again while another has the others, is told when that
+// one's lease ends, however soon that is.
+func TestPermitsSayWhenTheNextAreOver(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	s := open(t, pool)
+	const soon = 90 * time.Millisecond
+	req := func(owner string) backend.AcquireRequest {
+		return backend.AcquireRequest{Kind: backend.Permits, Name: "sem", Owner: owner, Lease: lease,
+			Permits: 1, Limit: 2}
+	}
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req(alice)))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), backend.ReleaseRequest{
+		Kind: backend.Permits, Name: "sem", Owner: alice, Permits: 1, Lease: lease, Keep: time.Hour,
+	}))
+	short := req(bob)
+	short.Lease = soon
+	testservers.Until(t, "somebody has asked while another has a permit", func() bool {
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), short))
+		res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req(alice)))
+		renewed := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), backend.RenewRequest{
+			Kind: backend.Permits, Name: "sem", Owner: bob, Permits: 1, Lease: soon,
+		}))
+		if renewed.Held && (res.Acquired || res.Remaining > soon) {
+			t.Errorf("%+v, while another has a permit for %v", res, soon)
+		}
+		return renewed.Held
+	})
+}
