@@ -1,0 +1,71 @@
+package recipes
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/postgresbackend"
+)
+
+func advisoryWrong(ctx context.Context, pool *pgxpool.Pool, db database) error {
+	if _, err := pool.Exec(ctx, `SELECT pg_advisory_lock(42)`); err != nil {
+		return err
+	}
+	defer pool.Exec(ctx, `SELECT pg_advisory_unlock(42)`) // on whichever connection is free
+	return migrate(ctx, db)
+}
+
+func advisoryWrongToo(ctx context.Context, pool *pgxpool.Pool, db database) error {
+	conn, err := pool.Acquire(ctx) // the lock has a connection of its own, and goes with it
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock(42)`); err != nil {
+		return err
+	}
+	defer conn.Exec(ctx, `SELECT pg_advisory_unlock(42)`)
+	return migrate(ctx, db)
+}
+
+// migrateGuarded runs those of the migrations that the database doesn't have, each in a transaction
+// that is over before another replica migrates.
+func migrateGuarded(
+	ctx context.Context, client *dlock.Client, locks *postgresbackend.Backend,
+	pool *pgxpool.Pool, migrations []string,
+) error {
+	hold, err := client.FencedLocker("lock:migrations").Acquire(ctx, dlock.Wait(15*time.Minute))
+	if err != nil {
+		return err
+	}
+	defer hold.Release(context.WithoutCancel(ctx))
+	for n, migration := range migrations {
+		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if err := locks.Guard(ctx, tx, hold); err != nil {
+				return err // another may be migrating
+			}
+			_, err := tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS migration (n integer PRIMARY KEY)`)
+			if err != nil {
+				return err
+			}
+			var done int
+			err = tx.QueryRow(ctx, `SELECT count(*) FROM migration`).Scan(&done)
+			if err != nil || n < done {
+				return err // nil: the database has it
+			}
+			if _, err := tx.Exec(ctx, migration); err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `INSERT INTO migration VALUES ($1)`, n)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
