@@ -97,6 +97,19 @@ var permitsCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			c.of(2, 3).keptOut("lock", term{4 * lease, start})
 		}},
+	{"permits/another number, refused", "Whoever asks for another number and is refused learns when the first of others' permits end",
+		func(e *env) {
+			a, b, short := e.worker("a"), e.worker("b"), e.legal(50*time.Millisecond)
+			a.of(1, 2).acquires("lock", e.longLease())
+			start := time.Now()
+			b.of(1, 2).acquires("lock", short)
+			res, err := a.s.Acquire(e.ctx, a.of(2, 2).request("lock", e.longLease()))
+			if err != nil || res.Acquired {
+				e.Fatalf("2 of 2 permits, while another has one: %+v, %v", res, err)
+			}
+			e.checkRemaining("Acquire(2 of 2)", res.Remaining, short, start)
+			a.has("lock", 0)
+		}},
 	{"permits/release", "Release gives back all permits of its owner, and no other's",
 		func(e *env) {
 			a, b, c, lease := e.worker("a").of(3, 5), e.worker("b").of(2, 5), e.worker("c").of(3, 5), e.longLease()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -133,6 +134,55 @@ func TestTriesWriteNothing(t *testing.T) {
 				t.Fatal("acquired")
 			}
 			return next() == before
+		})
+	}
+}
+
+// A re-entry that finds its row busy for longer than an acquisition waits says nothing of a loss:
+// it is sent again.
+func TestReentryBesideASlowStep(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	ctx, s := t.Context(), open(t, pool)
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write} {
+		t.Run(kind.String(), func(t *testing.T) {
+			req := backend.AcquireRequest{Kind: kind, Name: kind.String(), Owner: alice, Lease: lease}
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
+			slow := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
+			defer slow.Rollback(ctx)
+			busy := `SELECT FROM ` + lockTable + ` WHERE name = $1 FOR NO KEY UPDATE`
+			if _, err := slow.Exec(ctx, busy, req.Name); err != nil {
+				t.Fatal(err)
+			}
+			req.Reentry = true
+			done := make(chan struct{})
+			var res backend.AcquireResult
+			var err error
+			go func() {
+				defer close(done)
+				res, err = s.Acquire(ctx, req)
+			}()
+			sent := make(map[time.Time]bool) // when a statement began that waits for the row
+			testservers.Until(t, "the re-entry is sent again, or answered", func() bool {
+				select {
+				case <-done:
+					return true
+				default:
+				}
+				began := query[*time.Time](t, pool,
+					`SELECT max(query_start) FROM pg_stat_activity WHERE wait_event_type = 'Lock'`)
+				if began != nil {
+					sent[*began] = true
+				}
+				return len(sent) > 1
+			})
+			if err := slow.Rollback(ctx); err != nil {
+				t.Fatal(err)
+			}
+			<-done
+			if err != nil || !res.Acquired || res.Count != 2 {
+				t.Errorf("the re-entry: %+v, %v", res, err)
+			}
 		})
 	}
 }

@@ -75,7 +75,10 @@ func (s *session) acquireAlone(ctx context.Context, req backend.AcquireRequest) 
 	for n := 1; ; n++ {
 		err := s.do(ctx, s.b.pool, c)
 		switch {
-		case isCode(err, lockTimeout): // a transaction is guarded by the last hold, or a standby doesn't confirm
+		case isCode(err, lockTimeout) && req.Reentry && n < mostRepeats:
+			continue // guards let it pass: others' steps are slow, and nothing says that the hold is lost
+		case isCode(err, lockTimeout) && !req.Reentry:
+			// A transaction is guarded by the last hold, or a standby doesn't confirm.
 			return backend.AcquireResult{Remaining: guardedFor}, nil
 		case err != nil:
 			return res, err
@@ -123,6 +126,9 @@ func (s *session) acquired(req backend.AcquireRequest, name string, a *answer) (
 	case hasTooFew:
 		return res, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, *a.most))
 	default: // others were at it, each time
+		if req.Reentry {
+			return res, retry(errors.New("others were at the lock each time"))
+		}
 		return backend.AcquireResult{Remaining: time.Millisecond}, nil
 	}
 }
