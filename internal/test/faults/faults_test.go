@@ -37,7 +37,10 @@ var (
 	sharded   = []backend.Kind{backend.Fenced, backend.Read}
 )
 
-var redisAndValkey = []string{"redis", "valkey"}
+var (
+	redisAndValkey = []string{"redis", "valkey"}
+	postgres       = []string{"postgres"}
+)
 
 // table is what can go wrong. In each row nobody may ever believe to have the lock while another
 // does (see referee), the next gets in, and in the end nothing is left in the store.
@@ -68,6 +71,10 @@ var table = []fault{
 	{name: "the server hangs for more than a lease", run: hungForLong, kinds: [][]backend.Kind{plain, readWrite, fair, permits}},
 	{name: "the server restarts without its data", run: restartedEmpty, kinds: [][]backend.Kind{plain, fenced, readWrite, fair, permits}},
 	{name: "the server restarts with its data", run: restartedWithData, on: []string{"etcd", "postgres"}, lab: withData},
+	{
+		name: "a process of the server's is killed", run: backendKilled, on: postgres,
+		kinds: [][]backend.Kind{plain, fenced, readWrite, fair, permits},
+	},
 	{name: "the server forgets its scripts", run: scriptsFlushed, kinds: [][]backend.Kind{plain, readWrite, writeRead, fair}, on: redisAndValkey},
 	{name: "the key is deleted", run: keyDeleted},
 	{name: "the key is deleted, and another locks", run: keyReplaced, kinds: [][]backend.Kind{plain, readWrite, fair}},
@@ -75,6 +82,9 @@ var table = []fault{
 	{name: "a member of three hangs and dies", run: memberGone, on: []string{"etcd"}, lab: threeNodes},
 
 	{name: "the master fails over to a replica that forgot", run: failedOver, on: redisAndValkey, lab: withSentinels},
+	{name: "a standby is promoted", run: promoted, on: postgres, lab: withStandby},
+	{name: "a synchronous standby is promoted", run: promoted, on: postgres, lab: withSynchronousStandby},
+	{name: "a standby that forgot is promoted", run: promotedWithout, on: postgres, lab: withStandby},
 	{name: "the server's clock is off, and jumps back", run: clockOff, on: redisAndValkey, lab: withClock},
 	{name: "the server's clock jumps back between two numbers", run: numbersGrow, on: redisAndValkey, lab: withClock, kinds: [][]backend.Kind{fenced}},
 	{name: "the server's clock jumps ahead", run: clockJumpsAhead, kinds: [][]backend.Kind{plain, readWrite, fair, permits}, on: redisAndValkey, lab: withClock},

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
 func hungBriefly(l *lab) {
@@ -81,6 +84,92 @@ func restartedWithData(l *lab) {
 	l.isTaken(b)
 	g.let()
 	w.in()
+	w.let()
+}
+
+// A process of the server's that is killed has the server throw out all others, and read its log
+// anew.
+func backendKilled(l *lab) {
+	a, b := l.direct(), l.direct()
+	g := a.grab()
+	w := b.reach()
+	pid, err := strconv.Atoi(l.server.SQL(`SELECT min(pid) FROM pg_stat_activity
+		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`))
+	must(l.T, err)
+	killed := time.Now()
+	must(l.T, syscall.Kill(pid, syscall.SIGKILL))
+	g.survives(killed)
+	l.isTaken(b)
+	g.let()
+	w.in()
+	w.let()
+}
+
+// withStandby starts a PostgreSQL with a standby, and clients that find whichever isn't one.
+func withStandby(t *testing.T, s *store, options []dlock.Option) *lab {
+	primary := s.start(t)
+	standby := testservers.PostgresStandby(t, primary, "standby")
+	follow := *s
+	follow.connect = func(addrs ...string) (backend.Backend, func(), error) {
+		b, err := postgresbackend.Connect(fmt.Sprintf(
+			"postgres://postgres@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write",
+			primary.Addr, standby.Addr))
+		if err != nil {
+			return nil, nil, err
+		}
+		return b, b.Close, nil
+	}
+	l := newLab(t, &follow, options, standby)
+	l.master = primary
+	return l
+}
+
+// withSynchronousStandby is withStandby, where each commit waits for the standby.
+func withSynchronousStandby(t *testing.T, s *store, options []dlock.Option) *lab {
+	l := withStandby(t, s, options)
+	l.master.SQL(`ALTER SYSTEM SET synchronous_standby_names = 'standby'`)
+	l.master.SQL(`SELECT pg_reload_conf()`)
+	testservers.Until(t, "the standby is waited for", func() bool {
+		return l.master.SQL(`SELECT sync_state FROM pg_stat_replication`) == "sync"
+	})
+	return l
+}
+
+// A standby that has what was acquired takes over from a primary that is killed. What is acquired
+// last it has for sure if it is synchronous, and else once it has been seen there.
+func promoted(l *lab) {
+	a, b := l.direct(), l.direct()
+	g := a.grab()
+	w := b.reach()
+	if l.master.SQL(`SHOW synchronous_standby_names`) == "" {
+		testservers.Until(l.T, "the standby knows", func() bool {
+			return l.server.SQL(`SELECT count(*) FROM distsync.distsync_v1_lock
+				WHERE name = '`+l.lock+`' AND owner IS NOT NULL`) == "1"
+		})
+	}
+	killed := time.Now()
+	l.master.Kill()
+	l.server.SQL(`SELECT pg_promote()`)
+	g.survives(killed)
+	l.isTaken(b)
+	g.let()
+	w.in()
+	w.let()
+}
+
+// A standby that doesn't know of the lock takes over. (It knew, and is made to forget.) The holder
+// is told at its next renewal, and until then two have the lock.
+func promotedWithout(l *lab) {
+	l.absent = true
+	a, b := l.direct(), l.direct()
+	g := a.grab()
+	w := b.reach()
+	l.master.Kill()
+	l.server.SQL(`SELECT pg_promote()`)
+	l.server.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part`)
+	w.in()
+	g.isLost()
+	w.holds()
 	w.let()
 }
 
