@@ -47,9 +47,9 @@
 //
 // # Which PostgreSQL
 //
-// 14 or later; it is tested on 15. Steps need READ COMMITTED: they look, and refuse where
-// default_transaction_isolation is another. A database is one store: who shares locks uses the same
-// database and schema.
+// 14 or later; it is tested on 14, 15, 16, 17 and 18. Steps need READ COMMITTED: they look, and
+// refuse where default_transaction_isolation is another. A database is one store: clients that share
+// locks use the same database and schema.
 //
 // Through PgBouncer all works in session mode. In transaction mode a client notices that it isn't
 // told of releases, says so once in the log, and polls. It notices the pooler, too, and then

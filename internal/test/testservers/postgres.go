@@ -18,9 +18,21 @@ import (
 	"time"
 )
 
-// postgresFolder returns the folder of PostgreSQL's programs: those on the PATH, or else the newest
-// that Debian's packages have installed, which leave them out of it.
+// PostgresVariable names a folder with another PostgreSQL than the one that is installed: its
+// servers are in bin there. Programs that it lacks, such as psql, are those of the installed one.
+const PostgresVariable = "DISTSYNC_POSTGRES"
+
+// postgresFolder returns the folder of PostgreSQL's servers.
 var postgresFolder = sync.OnceValues(func() (string, error) {
+	if root := os.Getenv(PostgresVariable); root != "" {
+		return filepath.Join(root, "bin"), nil
+	}
+	return installedPostgres()
+})
+
+// installedPostgres returns the folder of PostgreSQL's programs: those on the PATH, or else the
+// newest that Debian's packages have installed, which leave them out of it.
+var installedPostgres = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
 			return filepath.Dir(path), nil
@@ -42,9 +54,22 @@ func majorOf(path string) int {
 // PostgresTool returns the path of a program of PostgreSQL's.
 func PostgresTool(t TB, name string) string {
 	t.Helper()
+	path, err := postgresTool(name)
+	need(t, path, err)
+	return path
+}
+
+func postgresTool(name string) (string, error) {
 	folder, err := postgresFolder()
-	need(t, folder, err)
-	return filepath.Join(folder, name)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	folder, err = installedPostgres()
+	return filepath.Join(folder, name), err
 }
 
 // PostgresURL returns the address of a database of a server, for clients.
@@ -72,7 +97,7 @@ func PostgresStandby(t TB, primary *Server, name string, settings ...string) *Se
 	need(t, folder, err)
 	data := filepath.Join(unprivilegedFolder(t), "data")
 	conninfo := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=%s", primary.port, name)
-	runUnprivileged(t, filepath.Join(folder, "pg_basebackup"), "-D", data, "-d", conninfo, "--checkpoint=fast", "--no-sync", "--write-recovery-conf")
+	runUnprivileged(t, PostgresTool(t, "pg_basebackup"), "-D", data, "-d", conninfo, "--checkpoint=fast", "--no-sync", "--write-recovery-conf")
 	return startPostgres(t, folder, data, append(settings, "primary_conninfo="+conninfo))
 }
 
@@ -104,11 +129,12 @@ func (s *Server) SQL(statements string) string {
 
 // SQL is the method SQL for any address.
 func SQL(addr, statements string) (string, error) {
-	folder, err := postgresFolder()
+	psql, err := postgresTool("psql")
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command(filepath.Join(folder, "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", PostgresURL(addr), "-f", "-")
+	cmd := exec.Command(psql, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", PostgresURL(addr),
+		"-f", "-")
 	cmd.Stdin = strings.NewReader(statements)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
