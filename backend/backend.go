@@ -239,9 +239,10 @@ type ReleaseRequest struct {
 	Permits int // how many the owner has acquired; of the kind Permits only
 
 	// Keep, unless it is zero, is for how long, counted from now, nobody is to get what the release gives
-	// back, if it is the owner's last hold: the outcome is [Kept] then, nobody is woken, and who has asked
-	// before looks when he would have. That time may be longer or shorter than the lease, and when it is over
-	// the lock is as one whose lease has run out.
+	// back, if it is the owner's last hold: the outcome is [Kept] then, nobody is woken but those who
+	// only watch, see SubscribeRequest.Watches, and who has asked before looks when he would have.
+	// That time may be longer or shorter than the lease, and when it is over the lock is as one whose
+	// lease has run out.
 	//
 	// Until then it is as if somebody held it whom no request can name: its former owner doesn't acquire or
 	// renew it, and no request of his that comes late, or twice, changes anything, or leaves a note or a

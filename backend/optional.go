@@ -37,8 +37,8 @@ type SubscribeRequest struct {
 	Wake  func(Wakeup)
 
 	// Watches says that whoever subscribes doesn't wait for the lock, but looks who has it: a store that lets
-	// those who are subscribed come one after the other doesn't count this one. Wake may be called also when
-	// somebody has acquired the lock.
+	// those who are subscribed come one after the other doesn't count this one. Wake is then called also when a
+	// release with Keep has kept an Exclusive or a Fenced lock, and may be called when somebody has acquired it.
 	Watches bool
 
 	// Granted is told of a Fair lock that was given to somebody in line: see [Liner]. For other kinds it is

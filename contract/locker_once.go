@@ -3,6 +3,7 @@ package contract
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
@@ -16,6 +17,7 @@ var onceCases = []testCase{
 		locker(atLeastOfAPeriod)},
 	{"AtLeast and a release without an answer", "whether it was carried out or not, the lock stays taken for as long", locker(atLeastUnanswered)},
 	{"Once", "it runs once for an occasion, again if it failed, and who comes meanwhile is told so", locker(onlyOnce)},
+	{"Once with Wait", "others wait: after a failure one of them runs it, and after a success none", locker(onceWaiting)},
 }
 
 func atLeast(l *lab) {
@@ -141,4 +143,36 @@ func onlyOnce(l *lab) {
 	left, err := p.Client.Locker("once:job@now").TTL(l.ctx)
 	l.noError(err, "TTL")
 	l.checkRemaining("TTL", left, l.longLease(), start)
+}
+
+func onceWaiting(l *lab) {
+	l.needKeeps()
+	l.needNotifier()
+	var runs atomic.Int32
+	var all []*call
+	failure := errors.New("a failure")
+	for range 3 {
+		p := l.process()
+		for range 3 {
+			all = append(all, l.start("Once with Wait", func() error {
+				_, err := p.Client.Locker("a").Once(l.ctx, l.longLease(), func(context.Context) error {
+					time.Sleep(20 * time.Millisecond)
+					if runs.Add(1) < 3 {
+						return failure
+					}
+					return nil
+				}, dlock.Wait(l.longLease()))
+				if errors.Is(err, failure) {
+					return nil
+				}
+				return err
+			}))
+		}
+	}
+	for _, c := range all {
+		c.ok()
+	}
+	if n := runs.Load(); n != 3 {
+		l.Errorf("it ran %d times; want 3, of which two failed", n)
+	}
 }

@@ -214,6 +214,36 @@ var keepCountCases = []testCase{
 
 // keepKindCases are those about a kind, or all of them at once.
 var keepKindCases = []testCase{
+	{"keep/watched", "A release with Keep that keeps an Exclusive or a Fenced lock calls Wake of whoever watches it",
+		func(e *env) {
+			e.needNotifier()
+			e.needKeeps()
+			a, b, lease := e.party("a"), e.party("b"), e.longLease()
+			for _, k := range []backend.Kind{backend.Exclusive, backend.Fenced} {
+				if !e.limits().Kinds.Has(k) {
+					continue
+				}
+				name, rung := k.String(), newBell()
+				sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{
+					Name: name, Wake: rung.ring, Watches: true,
+				})
+				if err != nil {
+					e.Fatalf("Subscribe(%s): %v", name, err)
+				}
+				waits, sub2 := b.subscribe(name) // beside it, in the same session
+				for range 10 {
+					a.as(k).acquires(name, lease)
+					e.eventually("silence", func() bool { before := rung.calls(); e.sleep(20 * time.Millisecond); return rung.calls() == before })
+					before := rung.calls()
+					a.as(k).keeps(name, lease, backend.Kept)
+					e.eventually("Wake called after a release that keeps the lock", func() bool { return rung.calls() > before })
+					b.forces(name, true)
+				}
+				e.eventually("Wake called of whoever waits, too, after a forced release", func() bool { return waits.calls() > 0 })
+				sub.Close()
+				sub2.Close()
+			}
+		}},
 	{"keep/runs out", "What is kept is free when that time is over, and not earlier; then all begins anew, for who had it as for others, and who stands in line is given it",
 		func(e *env) {
 			e.needKeeps()

@@ -3,6 +3,8 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,54 +42,145 @@ import (
 // job's name put all of its occasions into one slot of a Redis Cluster, as they do in the names of other locks.
 func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Duration, fn func(context.Context) error) (ran bool, err error) {
 	l := newLocker(c, backend.Exclusive, onceName(name, occasion))
+	switch {
+	case name == "":
+		err = errEmptyName
+	case occasion == "":
+		err = errNoOccasion
+	}
+	return l.once(ctx, err, keep, fn, nil)
+}
+
+// Once runs fn under the lock unless it has succeeded within the last keep, or is running, anywhere.
+// It is [Client.Once] for the lock of that name, be it a plain or a fenced one, with options: what is
+// said there of what it returns, of crashes and of keep holds for it, and so does the table. Keep is
+// that of the call that ran fn.
+//
+// With [Wait] others wait until fn has succeeded, which is false and no error, or it is their turn:
+//
+//	ran, err := client.Locker("rates").Once(ctx, time.Minute, fetchRates, dlock.Wait(5*time.Second))
+//
+// Each of them is told when fn has succeeded or failed. After a failure one of them runs fn, in no
+// particular order; after a crash, when the lease is over. When the wait is over, or ctx, the error
+// wraps [ErrHeld] if another is still running it. The default is Wait(0): one attempt.
+//
+// What fn has computed isn't kept here: fn puts it where the others read it, a cache or a database,
+// before it returns.
+func (l *Locker) Once(ctx context.Context, keep time.Duration, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
+	l.mustBeMade()
+	return l.once(ctx, nil, keep, fn, opts)
+}
+
+// once is Once, unless wrong says that the call can't be made.
+func (l *Locker) once(ctx context.Context, wrong error, keep time.Duration, fn func(context.Context) error, opts []AcquireOption) (ran bool, err error) {
 	mustBeContext(ctx)
-	if err := l.mayKeep(name, occasion, keep, fn); err != nil {
+	if wrong == nil {
+		wrong = l.mayKeep(keep, fn)
+	}
+	if wrong != nil {
+		return false, l.wrap("once", wrong)
+	}
+	h, err := l.unlessKept(ctx, opts)
+	if h == nil {
 		return false, l.wrap("once", err)
 	}
-	got, err := l.enterAs(ctx, caller{party: NewOwner(), alone: true}, acquireOptions{bounded: true}, nil)
-	if isHeld(err) {
-		return false, l.wrap("once", l.unlessKept(ctx))
-	}
-	if err != nil {
-		return false, l.wrap("once", err)
-	}
-	return true, got.run(func(ctx context.Context) error {
+	in := stay{locker: l, hold: h, ctx: ctx, alone: true}
+	return true, in.run(func(ctx context.Context) error {
 		err := fn(ctx)
 		if err == nil {
-			c.keep(got.hold, keep)
+			l.client.keep(h, keep)
 		}
 		return err
 	})
 }
 
 // mayKeep says what speaks against doing something once.
-func (l *Locker) mayKeep(name, occasion string, keep time.Duration, fn func(context.Context) error) error {
-	switch {
-	case name == "":
-		return errEmptyName
-	case occasion == "":
-		return errNoOccasion
-	case fn == nil:
+func (l *Locker) mayKeep(keep time.Duration, fn func(context.Context) error) error {
+	if fn == nil {
 		return errNoFunction
 	}
 	if err := checkKeep(keep); err != nil {
 		return err
+	}
+	if l.kind != backend.Exclusive && l.kind != backend.Fenced {
+		return fmt.Errorf("there is no Once of a %v lock, but of plain and fenced ones: %w", l.kind, errors.ErrUnsupported)
 	}
 	return l.keeps()
 }
 
 var errNoOccasion = errors.New("the occasion is empty")
 
-// unlessKept is nil if a lock that was held is kept now, and so nobody is inside.
-func (l *Locker) unlessKept(ctx context.Context) error {
-	switch res, err := l.look(ctx); {
-	case err != nil:
-		return err // it may have succeeded
-	case res.Kept:
-		return nil
-	default:
-		return ErrHeld
+// unlessKept acquires the lock for a party of its own. Without a hold and an error the lock is kept,
+// and so nobody is inside.
+func (l *Locker) unlessKept(ctx context.Context, opts []AcquireOption) (*hold, error) {
+	o, err := l.options(acquireOptions{bounded: true}, opts)
+	if err != nil {
+		return nil, err
 	}
+	ctx, cancel := waitContext(ctx, o)
+	defer cancel()
+	who := caller{party: NewOwner(), alone: true}
+	opts = append(slices.Clip(opts), Wait(0))
+	var (
+		w    *lookout
+		last error // what is known
+	)
+	defer func() { w.close() }()
+	for free := true; ; {
+		tries, res := free, backend.LookResult{}
+		if tries {
+			h, e := l.acquire(ctx, who, acquireOptions{}, opts)
+			if e == nil {
+				return h, nil
+			}
+			err = e
+		}
+		if !tries || isHeld(err) {
+			last = ErrHeld
+			switch res, err = l.look(ctx); {
+			case err == nil && res.Kept:
+				return nil, nil
+			case err == nil:
+				err = ErrHeld
+			}
+		}
+		if o.wait == 0 {
+			return nil, err
+		}
+		if why := l.client.over(ctx); why != nil {
+			if last == nil && !errors.Is(err, errWaited) {
+				return nil, err // it says all of that
+			}
+			return nil, gaveUp(why, last)
+		}
+		last, free = err, !res.Held
+		switch {
+		case free && !tries && err == ErrHeld: // it has just become so
+			continue
+		case w == nil:
+			w = l.client.lookOut(ctx, backend.SubscribeRequest{
+				Kind: rules[l.kind].family.representative(), Name: l.name,
+			})
+		}
+		if err == ErrHeld && w.wait(ctx, res.Remaining) || err != ErrHeld && w.waitAfter(ctx, err) {
+			continue
+		}
+		if why := l.client.over(ctx); why != nil {
+			return nil, gaveUp(why, last)
+		}
+		return nil, err
+	}
+}
+
+// gaveUp is the error of a call that has waited until it couldn't go on, with what it knew last.
+func gaveUp(why, last error) error {
+	switch why {
+	case ErrClosed:
+		return why
+	case errWaited:
+		why = ErrNotAcquired
+	}
+	return both(why, last)
 }
 
 // keep has the lock of a hold stay taken for so long from now.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -273,6 +274,25 @@ func TestGuideOnce(t *testing.T) {
 		}
 		if made != 1 {
 			t.Errorf("made %d reports", made)
+		}
+	})
+	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
+		var runs atomic.Int32
+		fetched := 0
+		fetchRates := func(context.Context) error { fetched++; time.Sleep(3 * time.Second); return nil }
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				ran, err := client.Locker("rates").Once(ctx, time.Minute, fetchRates, dlock.Wait(5*time.Second))
+				check(t, err)
+				if ran {
+					runs.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if runs.Load() != 1 || fetched != 1 {
+			t.Errorf("fetched %d times, and %d calls say so", fetched, runs.Load())
 		}
 	})
 }

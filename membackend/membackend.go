@@ -199,6 +199,11 @@ func (b *Backend) waiters(name string) []*subscription {
 	return slices.Collect(maps.Keys(b.subs[name]))
 }
 
+// watching returns those of them that only watch. The caller has b.mu.
+func (b *Backend) watching(name string) []*subscription {
+	return slices.DeleteFunc(b.waiters(name), func(sub *subscription) bool { return !sub.watches })
+}
+
 // session is one client's view. Its fields are guarded by b.mu.
 type session struct {
 	b      *Backend
@@ -331,7 +336,11 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res 
 	case backend.Kept:
 		due = now.Add(req.Keep)
 	}
-	if granted := b.finish(req.Name, &o, due, now, &n); granted || !wakes {
+	granted := b.finish(req.Name, &o, due, now, &n)
+	if res.Outcome == backend.Kept {
+		n.wake(b.watching(req.Name), req.Kind)
+	}
+	if granted || !wakes {
 		return res, nil
 	}
 	waiters := b.waiters(req.Name)
@@ -466,6 +475,7 @@ func (s *session) Close() error {
 type subscription struct {
 	s       *session
 	name    string
+	watches bool // nobody waits
 	wake    func(backend.Wakeup)
 	granted func(backend.Grant) // nil but for Fair
 }
@@ -478,7 +488,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if err := s.check(ctx, req.Kind); err != nil {
 		return nil, err
 	}
-	sub := &subscription{s: s, name: req.Name, wake: req.Wake, granted: req.Granted}
+	sub := &subscription{s: s, name: req.Name, watches: req.Watches, wake: req.Wake, granted: req.Granted}
 	if b.subs[req.Name] == nil {
 		b.subs[req.Name] = make(map[*subscription]struct{})
 	}

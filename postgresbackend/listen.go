@@ -380,6 +380,12 @@ func (s *session) heard(message string) {
 		s.each(rest, func(sub *subscription) { sub.req.Wake(backend.WakeOne) })
 	case tellAll:
 		s.each(rest, func(sub *subscription) { sub.req.Wake(backend.WakeAll) })
+	case tellKept:
+		s.each(rest, func(sub *subscription) {
+			if sub.req.Watches {
+				sub.req.Wake(backend.WakeOne)
+			}
+		})
 	case "g":
 		token, owner, name, ok := parseGrant(rest)
 		if !ok {

@@ -958,3 +958,11 @@ BEGIN
 		next := NULL;
 	END IF;
 END $f$;
+
+-- Tells those who have asked that a plain lock is kept: as distsync_v1_tell, but nobody may get in, so that in each session
+-- those alone are woken who only watch.
+CREATE OR REPLACE FUNCTION {s}distsync_v1_tell_kept(p_name text) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET synchronous_commit = off AS $f$
+	SELECT pg_notify('distsync_v1_' || p.owner, 'k' || p_name)
+		FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 5 AND p.expires > clock_timestamp()
+$f$;

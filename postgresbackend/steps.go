@@ -140,6 +140,7 @@ const (
 	tellOne    = "o"
 	tellAll    = "a"
 	tellUnread = "r" // all, unless somebody reads
+	tellKept   = "k" // those alone who watch
 )
 
 // telling returns what tells those who have asked for it, when a step was carried out.
@@ -210,6 +211,17 @@ func (s *session) release(ctx context.Context, req backend.ReleaseRequest, sends
 		c.after = s.telling(name, tellAll)
 	default:
 		c.after = s.telling(name, tellOne)
+	}
+	if lock == plain && req.Keep > 0 {
+		c.some = func() bool { return tell || status == isKept }
+		c.after = func(ctx context.Context, conn *pgxpool.Conn) {
+			if status != isKept {
+				s.telling(name, tellOne)(ctx, conn)
+				return
+			}
+			// Without it they look as late as without any message.
+			_, _ = conn.Exec(ctx, `SELECT `+s.b.q+`distsync_v1_tell_kept($1)`, pgx.QueryExecModeExec, name)
+		}
 	}
 	if err := s.do(ctx, s.lane(), c); err != nil {
 		return res, err

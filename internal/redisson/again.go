@@ -60,12 +60,13 @@ end;
 )
 
 var (
+	keepWholeText    = isLockText + keptText + onMaster + refuseForeign + keepText
 	releaseAgainText = isLockText + onMaster + refuseForeign + releaseText
 	forceReleaseText = isLockText + spareForeign + delText
 
 	isForeignScript    = newScript(isLockText + refuseForeign + `return 0;`)
 	isKeptScript       = newScript(isLockText + refuseForeign + isKept)
-	keepScript         = newScript(isLockText + keptText + onMaster + refuseForeign + keepText)
+	keepScript         = newScript(keepWholeText)
 	renewAgainScript   = newScript(isLockText + onMaster + refuseForeign + renewText)
 	releaseAgainScript = newScript(releaseAgainText)
 	forceReleaseScript = newScript(forceReleaseText)
@@ -76,7 +77,8 @@ var errForeign = &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
 
 // Keep gives one hold back as [Dialect.Release] does, but keeps the last. Its answer holds as that of ReleaseAgain. [ParseKeep] reads its reply.
 func (d Dialect) Keep(req backend.ReleaseRequest) Call {
-	return call(keepScript, 2, req.Name, Channel(req.Name), millis(req.Lease), req.Owner, millis(req.Keep))
+	return call(d.script(keepScript, shardedKeepScript), 2,
+		req.Name, Channel(req.Name), millis(req.Lease), req.Owner, millis(req.Keep), keptMessage)
 }
 
 // ReleaseAgain is what is sent after a [Release] that did nothing, if [MayHold] says so. Its answer holds:

@@ -53,6 +53,7 @@ func CheckSharded(text string, err error) error {
 var (
 	shardedReleaseScript      = sharded(releaseText)
 	shardedReleaseAgainScript = sharded(releaseAgainText)
+	shardedKeepScript         = sharded(keepWholeText)
 	shardedForceReleaseScript = sharded(forceReleaseText)
 )
 

@@ -14,4 +14,5 @@ end;
 redis.call('del', KEYS[1]);
 redis.call('hincrby', KEYS[1], kept, 1);
 redis.call('pexpire', KEYS[1], ARGV[3]);
+redis.pcall('publish', KEYS[2], ARGV[4]);
 return 2;

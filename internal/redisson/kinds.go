@@ -192,7 +192,7 @@ var exclusive = kind{
 	look:          look,
 	looked:        looked,
 	channel:       Channel,
-	wakeup:        Wakeup,
+	wakeup:        wakeupOrKept,
 	keys:          func(name, _ string) []string { return []string{Channel(name)} },
 }
 

@@ -2,6 +2,7 @@ package redisson
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -13,6 +14,7 @@ const channelPrefix = "redisson_lock__channel:"
 const (
 	unlockMessage     = "0" // one waiter of each client may get in
 	readUnlockMessage = "1" // every waiter may
+	keptMessage       = "2" // nobody may; our own, and only for those who watch. Redisson ignores it
 )
 
 // Channel returns the name of the channel on which releases of the named lock are published. Its
@@ -68,6 +70,29 @@ func Wakeup(message string) (backend.Wakeup, bool) {
 		return backend.WakeAll, true
 	default:
 		return 0, false
+	}
+}
+
+// wakeWatching is for those alone who watch a lock.
+const wakeWatching = backend.Wakeup(math.MaxUint8)
+
+// wakeupOrKept is [Wakeup] for a lock of which is told, too, that it is kept.
+func wakeupOrKept(message string) (backend.Wakeup, bool) {
+	if message == keptMessage {
+		return wakeWatching, true
+	}
+	return Wakeup(message)
+}
+
+// woken returns how whoever subscribes hears of a message.
+func woken(req backend.SubscribeRequest) func(backend.Wakeup) {
+	return func(w backend.Wakeup) {
+		switch {
+		case w != wakeWatching:
+			req.Wake(w)
+		case req.Watches:
+			req.Wake(backend.WakeOne)
+		}
 	}
 }
 
