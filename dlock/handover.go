@@ -266,6 +266,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	case over != nil:
 		if h.count == 1 {
 			h.claim.forgo(c.now()) // nobody has acquired it
+			h.offered = true       // until it is given back
 		}
 		c.backgroundLocked(func() { c.release(context.Background(), h) }) // or take it back
 		return nil, a.giveUp(over)

@@ -178,7 +178,9 @@ func (c *Client) share(a *acquisition) (*hold, error) {
 		return nil, errAgain
 	default:
 		a.via = ViaJoined
-		return c.joinReadersLocked(c.objectLocked(a.kind, a.name), cl, a), nil
+		h := c.joinReadersLocked(c.objectLocked(a.kind, a.name), cl, a)
+		h.offered = false
+		return h, nil
 	}
 }
 
@@ -263,7 +265,11 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 		}
 		c.dequeueLocked(a)
 		a.via = ViaJoined
-		c.handLocked(a, c.joinReadersLocked(o, cl, a))
+		h := c.joinReadersLocked(o, cl, a)
+		if h.count == 1 {
+			h.offered = true
+		}
+		c.handLocked(a, h)
 		q = o.queue
 	}
 }
@@ -442,6 +448,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	cl, now := h.claim, c.now()
 	if cl.watched {
 		h.count++
+		h.offered = false
 		c.unlock()
 		return nil
 	}
@@ -468,6 +475,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 		return h.overError()
 	}
 	h.count++
+	h.offered = false
 	if !a.o.fixed {
 		cl.watched, h.renewedFrom = true, h.count
 	}

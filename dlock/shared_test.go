@@ -135,6 +135,56 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 	}
 }
 
+// A reader that joins others as its call gives up doesn't have the lock, neither before the call
+// returns nor while it is given back.
+func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet())
+		defer c.Close()
+		first, err := c.RWLocker("x").Reader().Acquire(t.Context())
+		must(t, err)
+		l := c.RWLocker("x").Reader()
+		free := func(when string) {
+			t.Helper()
+			held, err := l.IsHeld(t.Context())
+			must(t, err)
+			n, err := l.HoldCount(t.Context())
+			must(t, err)
+			if held || n != 0 {
+				t.Errorf("%s: IsHeld %v, HoldCount %d", when, held, n)
+			}
+			if all := c.Holds(); len(all) != 1 {
+				t.Errorf("%s: Holds: %+v", when, all)
+			}
+		}
+		for range 100 {
+			a := &acquisition{call: call{
+				kind: backend.Read, name: "x", party: party(l.plain), o: acquireOptions{lease: c.lease},
+			}}
+			a.wait()
+			c.enqueue(a)
+			c.mu.Lock()
+			c.admitReadersLocked(c.objectLocked(backend.Read, "x"), first.hold.claim)
+			c.unlock()
+			free("before the call returns")
+			over, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := c.take(over, a); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			free("when the call has returned")
+			synctest.Wait()
+		}
+		must(t, l.LockContext(t.Context())) // joins, and is there
+		if n, err := l.HoldCount(t.Context()); n != 1 || err != nil {
+			t.Errorf("HoldCount of what is held: %d, %v", n, err)
+		}
+		must(t, l.UnlockContext(t.Context()))
+		must(t, first.Release(t.Context()))
+		empty(t, c)
+	})
+}
+
 // A chain that ends because nobody waits any more keeps nobody waiting.
 func TestAfterAShortChainNobodyYields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
