@@ -49,6 +49,15 @@ func (s *session) isSure(name string) bool {
 	return d != nil && time.Now().Before(d.sure)
 }
 
+// believe has a store that refuses a name alone be believed for a while.
+func (s *session) believe(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.detourLocked(name)
+	d.sure = time.Now().Add(sureFor)
+	d.until = later(d.until, d.sure)
+}
+
 // What the others have when one store refuses an attempt.
 type others struct {
 	free     []*store // in the order in which they are asked
@@ -111,13 +120,8 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 // If these have what ends at other times than what that one has, it is another's, and whoever has
 // that releases elsewhere. For Read and Write times say nothing, since they are those of several.
 func (s *session) refusedBy(alone *store, req backend.AcquireRequest, res backend.AcquireResult, o others) backend.AcquireResult {
-	s.mu.Lock()
-	d := s.detourLocked(req.Name)
-	now := time.Now()
-	d.sure = now.Add(sureFor)
-	d.until = later(d.until, d.sure)
-	s.mu.Unlock()
 	if req.Kind != backend.Exclusive {
+		s.believe(req.Name)
 		return res
 	}
 	apart := max(o.patience, s.limits.LeaseStep)
@@ -128,10 +132,13 @@ func (s *session) refusedBy(alone *store, req backend.AcquireRequest, res backen
 		}
 	}
 	switch {
+	case len(elsewhere) == 0:
+		s.believe(req.Name)
 	case len(elsewhere) >= s.need:
+		s.believe(req.Name)
 		s.direct(req.Name, elsewhere[0], max(res.Remaining, o.patience))
 		s.follow(req.Name, elsewhere[0])
-	case len(elsewhere) > 0: // somebody is about to get it, or to give it back
+	default: // somebody is about to get it, or to give it back: the next attempt looks where that is
 		if pause := s.sitOut(req.Name); res.Remaining < 0 || pause < res.Remaining {
 			res.Remaining = pause
 		}

@@ -280,7 +280,8 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int { return compareEnds(x.res.Remaining, y.res.Remaining) })
 	yes := a.yes.size()
-	remaining := a.no[min(s.need-max(yes, 1), len(a.no))-1].res.Remaining
+	decides := a.no[min(s.need-max(yes, 1), len(a.no))-1] // with it there would be a majority
+	remaining := decides.res.Remaining
 	switch {
 	case pause > 0 && (remaining < 0 || pause < remaining):
 		remaining = pause
@@ -289,9 +290,10 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 		s.direct(a.h.name, a.refused, 0)
 		s.follow(a.h.name, a.refused)
 	default:
-		// Somebody has it without the store that we ask first, and releases where the others are.
-		s.direct(a.h.name, a.refused, remaining)
-		s.follow(a.h.name, a.refused)
+		// Somebody has it without the store that we ask first, and releases where the others are; but
+		// not where one of these has a leftover, which may have been the first to say no.
+		s.direct(a.h.name, decides.from, remaining)
+		s.follow(a.h.name, decides.from)
 	}
 	return remaining
 }
