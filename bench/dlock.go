@@ -37,7 +37,7 @@ func withFixedLeases(open func(place) (system, error)) func(place) (system, erro
 			return nil, err
 		}
 		s := sys.(*dlockSystem)
-		s.acquire = []dlock.AcquireOption{dlock.Lease(p.lease)}
+		s.acquire = []dlock.AcquireOption{dlock.FixedLease(p.lease)}
 		return s, nil
 	}
 }

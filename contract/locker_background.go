@@ -120,10 +120,10 @@ func lateLongReentry(l *lab) {
 	short := l.lease()
 	p := l.process()
 	lk, ctx := p.Locker("a"), l.ctxOf()
-	l.noError(lk.LockContext(ctx, dlock.Lease(short)), "LockContext")
+	l.noError(lk.LockContext(ctx, dlock.FixedLease(short)), "LockContext")
 	open := make(chan struct{})
 	p.next(1, which{kind: reentryStep}, late(open))
-	_, err := lk.TryLock(ctx, dlock.Lease(l.longLease()))
+	_, err := lk.TryLock(ctx, dlock.FixedLease(l.longLease()))
 	l.wantError(err, "a re-entry without an answer", errFault)
 	if err := lk.UnlockContext(ctx); err != nil {
 		l.wantError(err, "UnlockContext", dlock.ErrLost) // on a busy machine
@@ -150,13 +150,13 @@ func doubtfulAttempt(l *lab) {
 		lk, ctx := p.Locker(name), l.ctxOf()
 		open := make(chan struct{})
 		p.next(1, which{kind: acquireStep, name: name}, late(open))
-		l.noError(lk.LockContext(ctx, dlock.Lease(short)), "LockContext")
+		l.noError(lk.LockContext(ctx, dlock.FixedLease(short)), "LockContext")
 		if second {
 			p.next(1, which{kind: reentryStep, name: name}, requestLost)
-			_, err := lk.TryLock(ctx, dlock.Lease(l.legal(2*short)))
+			_, err := lk.TryLock(ctx, dlock.FixedLease(l.legal(2*short)))
 			l.wantError(err, "a re-entry without an answer")
 		}
-		if err := lk.LockContext(ctx, dlock.Lease(long)); err != nil {
+		if err := lk.LockContext(ctx, dlock.FixedLease(long)); err != nil {
 			l.wantError(err, "a longer re-entry", dlock.ErrLost) // on a busy machine
 			continue
 		}
@@ -173,7 +173,7 @@ func fixedLeaseEndsHere(l *lab) {
 	lease := l.brisk()
 	p := l.process(dlock.WithLease(lease))
 	fixed, next := p.Locker("a"), p.Locker("a")
-	l.lock(fixed, dlock.Lease(lease))
+	l.lock(fixed, dlock.FixedLease(lease))
 	wait := l.start("a waiter", func() error { return next.LockContext(l.ctx) })
 	wait.waits()
 	l.unlock(fixed)
@@ -265,7 +265,7 @@ func slowRenewals(l *lab) {
 func lateLook(l *lab) {
 	p := l.process()
 	lk := p.Locker("a")
-	l.lock(lk, dlock.Lease(l.lease()))
+	l.lock(lk, dlock.FixedLease(l.lease()))
 	open := make(chan struct{})
 	p.next(1, which{kind: lookStep}, replyHangs(open))
 	var held bool

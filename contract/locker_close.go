@@ -153,7 +153,7 @@ func unlockAfterClose(l *lab) {
 	// A hold that was over before Close.
 	r := l.process()
 	lost := r.Locker("lost")
-	l.lock(lost, dlock.Lease(l.shortLease()))
+	l.lock(lost, dlock.FixedLease(l.shortLease()))
 	l.eventuallyOver("it is lost", lost.Lost(l.ctx))
 	l.noError(r.Client.Close(), "Close")
 	lost.Unlock()

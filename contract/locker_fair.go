@@ -933,10 +933,10 @@ func fairFixed(l *lab) {
 	for name, lease := range map[string]time.Duration{"shorter": short, "longer": long, "free": short} {
 		lk, next := p.Locker(name), q.Locker(name)
 		if name == "free" { // nobody gives it
-			l.lock(lk, dlock.Lease(lease))
+			l.lock(lk, dlock.FixedLease(lease))
 		} else {
 			l.take(name, "other:1")
-			wait := l.inLine(p, name, "a waiter with a lease", func() error { return lk.LockContext(l.ctx, dlock.Lease(lease)) })
+			wait := l.inLine(p, name, "a waiter with a lease", func() error { return lk.LockContext(l.ctx, dlock.FixedLease(lease)) })
 			l.gives(name, "other:1")
 			wait.ok()
 		}
@@ -958,7 +958,7 @@ func fairFixed(l *lab) {
 	// A lock that was given is given back before that is over.
 	l.take("b", "other:1")
 	lk := p.Locker("b")
-	wait := l.inLine(p, "b", "a waiter with a lease", func() error { return lk.LockContext(l.ctx, dlock.Lease(long)) })
+	wait := l.inLine(p, "b", "a waiter with a lease", func() error { return lk.LockContext(l.ctx, dlock.FixedLease(long)) })
 	l.gives("b", "other:1")
 	wait.ok()
 	l.unlock(lk)
@@ -1001,7 +1001,7 @@ func fairParked(l *lab) {
 func fairParkedLost(l *lab) {
 	p, q := l.process(), l.process()
 	shared := p.Locker("a")
-	l.lock(shared, dlock.Lease(l.shortLease()))
+	l.lock(shared, dlock.FixedLease(l.shortLease()))
 	lost := shared.Lost(l.ctx)
 	second := l.start("a second Lock of the Locker", func() error { return shared.LockContext(l.ctx) })
 	l.eventuallyOver("the first hold is lost", lost)

@@ -144,7 +144,7 @@ func releaseOnce(l *lab) {
 func lostHold(l *lab) {
 	p := l.process()
 	lk := p.Locker("a")
-	h := l.acquire(lk, dlock.Lease(l.shortLease()))
+	h := l.acquire(lk, dlock.FixedLease(l.shortLease()))
 	token, numbered := h.Token()
 	l.eventuallyOver("the Hold is lost", h.Lost())
 	l.eventuallyOver("its context has ended", h.Context().Done())

@@ -69,7 +69,7 @@ func tokensGrow(l *lab) {
 			grows(dlock.Token(ctx))
 			return nil
 		}), "Do")
-		lost := l.acquire(lk, dlock.Lease(l.shortLease()))
+		lost := l.acquire(lk, dlock.FixedLease(l.shortLease()))
 		grows(lost.Token())
 		l.eventuallyOver("the Hold is lost", lost.Lost())
 		l.eventuallyFree("a")

@@ -322,7 +322,7 @@ func lossReasons(l *lab) {
 			err:     errFault,
 		},
 		"fixed": {
-			opts:    []dlock.AcquireOption{dlock.Lease(l.shortLease())},
+			opts:    []dlock.AcquireOption{dlock.FixedLease(l.shortLease())},
 			strike:  func(string) {},
 			reasons: []dlock.LossReason{dlock.LossLease},
 		},

@@ -37,8 +37,8 @@ var lossCases = []testCase{
 func lateUnlock(l *lab) {
 	p, q := l.process(), l.process()
 	for name, how := range map[string]dlock.AcquireOption{
-		"its lease ran out": dlock.Lease(l.shortLease()),
-		"it was taken away": dlock.Lease(l.longLease()),
+		"its lease ran out": dlock.FixedLease(l.shortLease()),
+		"it was taken away": dlock.FixedLease(l.longLease()),
 	} {
 		for _, owned := range []bool{false, true} {
 			name := name + strconv.FormatBool(owned)
@@ -64,7 +64,7 @@ func lateUnlock(l *lab) {
 		}
 	}
 	lk := p.Locker("a")
-	l.lock(lk, dlock.Lease(l.shortLease()))
+	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	l.eventuallyOver("the lock is lost", lk.Lost(l.ctx))
 	lk.Unlock()
 }
@@ -97,7 +97,7 @@ func lostChannel(l *lab) {
 		l.Error("Lost after the unlock is open")
 	}
 	// It may be asked for after the loss.
-	l.lock(lk, dlock.Lease(l.shortLease()))
+	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	l.sleep(l.shortLease())
 	if !isOver(lk.Lost(l.ctx)) {
 		l.Error("Lost, asked for after the lease, is open")
@@ -110,9 +110,9 @@ func lostOrNotHeld(l *lab) {
 	p := l.process(dlock.WithLease(lease))
 	lk, ctx, plain := p.Locker("a"), l.ctxOf(), p.Locker("b")
 	for range 3 {
-		l.noError(lk.LockContext(ctx, dlock.Lease(lease*2)), "LockContext")
+		l.noError(lk.LockContext(ctx, dlock.FixedLease(lease*2)), "LockContext")
 	}
-	l.lock(plain, dlock.Lease(lease))
+	l.lock(plain, dlock.FixedLease(lease))
 	l.eventuallyOver("the hold is lost", lk.Lost(ctx))
 	err := lk.UnlockContext(ctx)
 	l.wantError(err, "the first unlock", dlock.ErrLost)
@@ -132,7 +132,7 @@ func fixedLease(l *lab) {
 	lk := p.Locker("a")
 	lease := l.shortLease()
 	begin := time.Now()
-	l.lock(lk, dlock.Lease(lease))
+	l.lock(lk, dlock.FixedLease(lease))
 	l.eventuallyOver("the hold is over", lk.Lost(l.ctx))
 	l.took(begin, lease-lease/100, "a fixed lease")
 	if held, err := lk.IsHeld(l.ctx); err != nil || held {
@@ -295,7 +295,7 @@ func renewalsHang(l *lab) {
 	r := q.next(1, which{kind: acquireStep}, replyHangs(slow))
 	lk = q.Locker("b")
 	begin = time.Now()
-	c := l.start("LockContext", func() error { return lk.LockContext(l.ctx, dlock.Lease(lease)) })
+	c := l.start("LockContext", func() error { return lk.LockContext(l.ctx, dlock.FixedLease(lease)) })
 	l.eventually("it is sent", func() bool { return r.hits() == 1 })
 	l.sleep(lease / 2)
 	close(slow)
@@ -489,12 +489,12 @@ func doLost(l *lab) {
 	err = p.Locker("b").Do(l.ctx, func(ctx context.Context) error {
 		l.eventuallyOver("the context ends", ctx.Done())
 		return nil
-	}, dlock.Lease(l.shortLease()))
+	}, dlock.FixedLease(l.shortLease()))
 	if !errors.Is(err, dlock.ErrLost) {
 		l.Errorf("Do, lost, whose fn returned nil: %v", err)
 	}
 	// Lost, and fn didn't look.
-	err = p.Locker("c").Do(l.ctx, func(context.Context) error { l.sleep(l.shortLease()); return nil }, dlock.Lease(l.shortLease()))
+	err = p.Locker("c").Do(l.ctx, func(context.Context) error { l.sleep(l.shortLease()); return nil }, dlock.FixedLease(l.shortLease()))
 	if !errors.Is(err, dlock.ErrLost) {
 		l.Errorf("Do, lost while fn didn't look: %v", err)
 	}
@@ -518,7 +518,7 @@ func lockAfterLoss(l *lab) {
 	lk, ctx := p.Locker("a"), l.ctxOf()
 	for _, ctx := range []context.Context{l.ctx, ctx} {
 		for range 3 {
-			l.noError(lk.LockContext(ctx, dlock.Lease(l.shortLease())), "LockContext")
+			l.noError(lk.LockContext(ctx, dlock.FixedLease(l.shortLease())), "LockContext")
 			l.eventuallyOver("the hold is lost", lk.Lost(ctx))
 			l.wantError(lk.UnlockContext(ctx), "UnlockContext", dlock.ErrLost)
 			l.noError(lk.LockContext(ctx), "LockContext after the loss")

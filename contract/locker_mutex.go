@@ -149,7 +149,7 @@ func unlockUnlocked(l *lab) {
 func sharedPastLease(l *lab) {
 	p := l.process()
 	lk := p.Locker("a")
-	l.lock(lk, dlock.Lease(l.shortLease()))
+	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	lost := lk.Lost(l.ctx)
 	second := l.start("the second goroutine's LockContext", func() error { return lk.LockContext(l.ctx) })
 	l.eventuallyOver("the first hold is lost", lost)
@@ -214,7 +214,7 @@ func tryLockFalse(l *lab) {
 func tryLockLost(l *lab) {
 	p := l.process()
 	lk := p.Locker("a")
-	l.lock(lk, dlock.Lease(l.shortLease()))
+	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	l.eventuallyOver("the hold is lost", lk.Lost(l.ctx))
 	l.eventuallyFree("a")
 	for range 2 {
@@ -242,7 +242,7 @@ func tryLockLost(l *lab) {
 func twoLockers(l *lab) {
 	p := l.process()
 	first, second := p.Locker("a"), p.Locker("a")
-	l.lock(first, dlock.Lease(l.shortLease()))
+	l.lock(first, dlock.FixedLease(l.shortLease()))
 	wait := l.start("the other Locker's LockContext", func() error { return second.LockContext(l.ctx) })
 	wait.ok() // when the lease is over, without the first one's Unlock
 	l.wantError(first.UnlockContext(l.ctx), "the late unlock", dlock.ErrLost)
@@ -345,11 +345,11 @@ func badInput(l *lab) {
 		"IsHeld without a name":        second(empty.IsHeld(l.ctx)),
 		"HoldCount without a name":     second(empty.HoldCount(l.ctx)),
 		"TTL without a name":           second(empty.TTL(l.ctx)),
-		"a lease of 0":                 lk.LockContext(l.ctx, dlock.Lease(0)),
-		"a negative lease":             lk.LockContext(l.ctx, dlock.Lease(-time.Second)),
-		"a lease under 1 ms":           second(lk.TryLock(l.ctx, dlock.Lease(time.Millisecond-1))),
+		"a lease of 0":                 lk.LockContext(l.ctx, dlock.FixedLease(0)),
+		"a negative lease":             lk.LockContext(l.ctx, dlock.FixedLease(-time.Second)),
+		"a lease under 1 ms":           second(lk.TryLock(l.ctx, dlock.FixedLease(time.Millisecond-1))),
 		"a renewed lease of 0":         lk.LockContext(l.ctx, dlock.RenewedLease(0)),
-		"a lease under 1 ms in Do":     lk.Do(l.ctx, fn, dlock.Lease(time.Microsecond)),
+		"a lease under 1 ms in Do":     lk.Do(l.ctx, fn, dlock.FixedLease(time.Microsecond)),
 		"a negative wait":              second(lk.TryLock(l.ctx, dlock.Wait(-1))),
 		"a negative wait in Do":        lk.Do(l.ctx, fn, dlock.Wait(-time.Second)),
 	} {
@@ -394,7 +394,7 @@ func leaseLimits(l *lab) {
 	lease := whole + 300*time.Microsecond
 	lk := p.Locker("a")
 	begin := time.Now()
-	l.lock(lk, dlock.Lease(lease))
+	l.lock(lk, dlock.FixedLease(lease))
 	l.eventuallyOver("the hold is over", lk.Lost(l.ctx))
 	if p.limits() == (backend.Limits{}) {
 		l.took(begin, whole-whole/100, "a hold with a lease of a fraction of a millisecond more")

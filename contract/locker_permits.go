@@ -222,7 +222,7 @@ func permitsBadInput(l *lab) {
 		"without a name, in Do":             {empty.Do(l.ctx, 1, fn), nil},
 		"Available without a name":          {second(empty.Available(l.ctx)), nil},
 		"without a function":                {s.Do(l.ctx, 1, nil), nil},
-		"a lease of 0":                      {second(s.Acquire(l.ctx, 1, dlock.Lease(0))), nil},
+		"a lease of 0":                      {second(s.Acquire(l.ctx, 1, dlock.FixedLease(0))), nil},
 		"a negative wait":                   {second(s.Acquire(l.ctx, 1, dlock.Wait(-1))), nil},
 		"a context that is over":            {second(s.Acquire(over, 1)), context.Canceled},
 		"a context that is over, in Do":     {s.Do(over, 1, fn), context.Canceled},
@@ -719,8 +719,8 @@ func permitsFixed(l *lab) {
 	s := p.Semaphore("a", 3)
 	short := l.legal(2 * l.shortLease())
 	begin := time.Now()
-	one := l.permits(s, 1, dlock.Lease(short))
-	two := l.permits(s, 2, dlock.Lease(l.longLease()))
+	one := l.permits(s, 1, dlock.FixedLease(short))
+	two := l.permits(s, 2, dlock.FixedLease(l.longLease()))
 	l.eventuallyOver("the short one is over", one.Lost())
 	l.took(begin, short-short/100, "permits with a fixed lease")
 	wait := l.waitsFor(s, 1) // as soon as the store says so, too

@@ -163,7 +163,7 @@ func lifo(l *lab) {
 	p := l.process()
 	ctx := l.ctxOf()
 	lk := p.Locker("a")
-	l.noError(lk.LockContext(ctx, dlock.Lease(l.shortLease())), "the first lock")
+	l.noError(lk.LockContext(ctx, dlock.FixedLease(l.shortLease())), "the first lock")
 	l.eventuallyOver("the first hold is lost", lk.Lost(ctx))
 	l.eventuallyFree("a")
 	l.noError(lk.LockContext(ctx), "the second lock")
@@ -561,7 +561,7 @@ func oneLease(l *lab) {
 	// A lease on a re-entry into a watched hold is ignored.
 	lk := p.Locker("watched")
 	l.noError(lk.LockContext(ctx), "LockContext")
-	l.noError(lk.LockContext(ctx, dlock.Lease(l.shortLease())), "a leased re-entry")
+	l.noError(lk.LockContext(ctx, dlock.FixedLease(l.shortLease())), "a leased re-entry")
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	for _, s := range p.steps(which{name: "watched"}) {
 		if s.lease != l.calm() {
@@ -575,12 +575,12 @@ func oneLease(l *lab) {
 
 	// A fixed hold is prolonged by a re-entry, but never shortened.
 	lk = p.Locker("fixed")
-	l.noError(lk.LockContext(ctx, dlock.Lease(long)), "LockContext")
-	l.noError(lk.LockContext(ctx, dlock.Lease(l.shortLease())), "a shorter re-entry")
+	l.noError(lk.LockContext(ctx, dlock.FixedLease(long)), "LockContext")
+	l.noError(lk.LockContext(ctx, dlock.FixedLease(l.shortLease())), "a shorter re-entry")
 	if left := l.look("fixed", "").Remaining; left < long/2 {
 		l.Errorf("a re-entry shortened the hold to %v", left)
 	}
-	l.noError(lk.LockContext(ctx, dlock.Lease(longer)), "a longer re-entry")
+	l.noError(lk.LockContext(ctx, dlock.FixedLease(longer)), "a longer re-entry")
 	if left := l.look("fixed", "").Remaining; left < long {
 		l.Errorf("a longer re-entry prolonged the hold to %v only", left)
 	}
@@ -599,7 +599,7 @@ func watchedReentry(l *lab) {
 	p := l.process(dlock.WithLease(l.brisk()))
 	ctx := l.ctxOf()
 	lk := p.Locker("a")
-	l.noError(lk.LockContext(ctx, dlock.Lease(l.brisk())), "the fixed lock")
+	l.noError(lk.LockContext(ctx, dlock.FixedLease(l.brisk())), "the fixed lock")
 	l.noError(lk.LockContext(ctx), "the watched re-entry")
 	lost := lk.Lost(ctx)
 	l.sleep(l.brisk() * 5 / 4)

@@ -130,7 +130,7 @@ func answerPastLease(l *lab) {
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep}, replyHangs(open))
 	c := l.start("TryLock", func() error {
-		ok, err := lk.TryLock(l.ctx, dlock.Lease(l.shortLease()))
+		ok, err := lk.TryLock(l.ctx, dlock.FixedLease(l.shortLease()))
 		if ok {
 			return errors.New("true")
 		}
@@ -151,7 +151,7 @@ func answerPastLease(l *lab) {
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep}, replyHangs(open))
 	before := p.count(which{kind: acquireStep})
-	c = l.start("LockContext", func() error { return lk.LockContext(l.ctx, dlock.Lease(l.shortLease())) })
+	c = l.start("LockContext", func() error { return lk.LockContext(l.ctx, dlock.FixedLease(l.shortLease())) })
 	l.eventually("it is carried out", func() bool { return r.hits() == 1 && p.steps(which{kind: acquireStep})[before].carriedOut })
 	l.eventuallyFree("a")
 	asked := p.count(which{kind: acquireStep}) - before
@@ -169,7 +169,7 @@ func answerPastLease(l *lab) {
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep, name: "b"}, hangs(open))
 	c = l.start("TryLock", func() error {
-		_, err := p.Locker("b").TryLock(l.ctx, dlock.Lease(l.shortLease()))
+		_, err := p.Locker("b").TryLock(l.ctx, dlock.FixedLease(l.shortLease()))
 		return err
 	})
 	l.eventually("it is sent", func() bool { return r.hits() == 1 })
@@ -326,10 +326,10 @@ func doubtfulLease(l *lab) {
 	lk, ctx := p.Locker("a"), l.ctxOf()
 	open := make(chan struct{})
 	p.next(1, which{kind: reentryStep}, late(open))
-	l.noError(lk.LockContext(ctx, dlock.Lease(short)), "LockContext")
-	_, err := lk.TryLock(ctx, dlock.Lease(short))
+	l.noError(lk.LockContext(ctx, dlock.FixedLease(short)), "LockContext")
+	_, err := lk.TryLock(ctx, dlock.FixedLease(short))
 	l.wantError(err, "a re-entry without an answer", errFault)
-	if err := lk.LockContext(ctx, dlock.Lease(long)); err != nil {
+	if err := lk.LockContext(ctx, dlock.FixedLease(long)); err != nil {
 		l.wantError(err, "a longer re-entry", dlock.ErrLost) // on a busy machine
 		return
 	}
@@ -448,7 +448,7 @@ func hangingRelease(l *lab) {
 	r.off()
 	l.eventuallyFree("b")
 	lk = p.Locker("c")
-	l.lock(lk, dlock.Lease(3*time.Second))
+	l.lock(lk, dlock.FixedLease(3*time.Second))
 	p.on(which{kind: releaseStep, name: "c"}, requestLost)
 	begin = time.Now()
 	l.wantError(lk.UnlockContext(l.ctx), "UnlockContext while the store fails")
@@ -459,7 +459,7 @@ func backgroundUnlock(l *lab) {
 	lease := l.lease()
 	p := l.process(dlock.WithLease(l.calm()))
 	lk, ctx := p.Locker("a"), l.ctxOf()
-	l.noError(lk.LockContext(ctx, dlock.Lease(lease)), "LockContext")
+	l.noError(lk.LockContext(ctx, dlock.FixedLease(lease)), "LockContext")
 	open := make(chan struct{})
 	r := p.next(1, which{kind: reentryStep}, hangs(open))
 	reentry := l.start("a re-entry", func() error { return lk.LockContext(ctx) })
@@ -538,7 +538,7 @@ func lateRenewal(l *lab) {
 	if err := mine.UnlockContext(l.ctx); err != nil {
 		l.wantError(err, "UnlockContext", dlock.ErrLost)
 	}
-	l.lock(mine, dlock.Lease(l.longLease()))
+	l.lock(mine, dlock.FixedLease(l.longLease()))
 	lost := mine.Lost(l.ctx)
 	close(open)
 	l.settle()

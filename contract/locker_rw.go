@@ -581,9 +581,9 @@ func fixedReads(l *lab) {
 	p, q := l.process(), l.process()
 	rw := p.RWLocker("a")
 	short, long := l.legal(2*l.shortLease()), l.longLease()
-	one, err := rw.Reader().Acquire(l.ctx, dlock.Lease(short))
+	one, err := rw.Reader().Acquire(l.ctx, dlock.FixedLease(short))
 	l.noError(err, "Acquire")
-	other, err := rw.Reader().Acquire(l.ctx, dlock.Lease(long))
+	other, err := rw.Reader().Acquire(l.ctx, dlock.FixedLease(long))
 	l.noError(err, "Acquire")
 	l.eventuallyOver("the short read is lost", one.Lost())
 	if isOver(other.Lost()) {

@@ -85,13 +85,13 @@ func TestAlerts(t *testing.T) {
 		opts []AcquireOption
 	}{
 		"plain":                            {of: func(c *Client) *Locker { return c.Locker("x") }},
-		"fixed lease":                      {of: func(c *Client) *Locker { return c.Locker("x") }, opts: []AcquireOption{Lease(time.Hour)}},
+		"fixed lease":                      {of: func(c *Client) *Locker { return c.Locker("x") }, opts: []AcquireOption{FixedLease(time.Hour)}},
 		"fenced":                           {of: func(c *Client) *Locker { return c.FencedLocker("x") }},
 		"fair":                             {of: func(c *Client) *Locker { return c.FairLocker("x") }},
 		"write":                            {of: func(c *Client) *Locker { return c.RWLocker("x").Writer() }},
 		"read":                             {of: func(c *Client) *Locker { return c.RWLocker("x").Reader() }},
 		"permits":                          {of: permits},
-		"permits of nobody knows how many": {of: permits, opts: []AcquireOption{Lease(time.Hour)}},
+		"permits of nobody knows how many": {of: permits, opts: []AcquireOption{FixedLease(time.Hour)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withAlerts(t, func(t *testing.T, store *alerting, c, other *Client) {
@@ -220,7 +220,7 @@ func TestAlertWhileTheAnswerIsUnderWay(t *testing.T) {
 			}
 			store.alert("x")
 		}
-		h, err := c.Locker("x").Acquire(t.Context(), Lease(time.Hour))
+		h, err := c.Locker("x").Acquire(t.Context(), FixedLease(time.Hour))
 		must(t, err)
 		synctest.Wait()
 		if l, ok := errors.AsType[*Loss](h.Err()); !ok || l.Reason != LossGone {
@@ -232,7 +232,7 @@ func TestAlertWhileTheAnswerIsUnderWay(t *testing.T) {
 // While the store doesn't answer an alert is remembered.
 func TestAlertWhileTheStoreIsDown(t *testing.T) {
 	withAlerts(t, func(t *testing.T, store *alerting, c, other *Client) {
-		h, err := c.Locker("x").Acquire(t.Context(), Lease(time.Hour))
+		h, err := c.Locker("x").Acquire(t.Context(), FixedLease(time.Hour))
 		must(t, err)
 		other.Locker("x").ForceUnlock(t.Context())
 		store.down.Store(true)

@@ -144,7 +144,7 @@ func (m *MultiLocker) Unlock() {
 }
 
 // LockContext waits until it has all locks, as long as ctx and [Wait] allow: the wait is one for all together. They are renewed
-// until they are unlocked, unless [Lease] is given. The errors are those of [Locker.LockContext]: the [*Error] names a lock that was refused,
+// until they are unlocked, unless [FixedLease] is given. The errors are those of [Locker.LockContext]: the [*Error] names a lock that was refused,
 // or is to blame, and none is held then.
 func (m *MultiLocker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	_, err := m.acquire(ctx, "lock", false, acquireOptions{}, opts)

@@ -374,7 +374,7 @@ func TestAllOfBadInput(t *testing.T) {
 	m := All(x)
 	for what, call := range map[string]func() error{
 		"a negative wait": func() error { return m.LockContext(t.Context(), Wait(-1)) },
-		"no lease":        func() error { return m.LockContext(t.Context(), Lease(0)) },
+		"no lease":        func() error { return m.LockContext(t.Context(), FixedLease(0)) },
 		"a nil option":    func() error { return m.LockContext(t.Context(), nil) },
 		"no function":     func() error { return m.Do(t.Context(), nil) },
 	} {
@@ -615,7 +615,7 @@ func TestAHoldOfSeveral(t *testing.T) {
 		m := All(l.c.FencedLocker("b"), l.c.FencedLocker("a"), l.c.Locker("c"))
 		type key struct{}
 		ctx := context.WithValue(l.Context(), key{}, "value")
-		h, err := m.Acquire(ctx, Lease(time.Minute))
+		h, err := m.Acquire(ctx, FixedLease(time.Minute))
 		if err != nil {
 			l.Fatal(err)
 		}
@@ -1006,7 +1006,7 @@ func reads(rw *RWLocker, from, to time.Duration) {
 // While a call for several locks is under way, unlocks of other plain readers may give back the
 // very read that it has got. One of theirs is its own then: it goes on with that, or gives it back.
 func TestAllBesidePlainReaders(t *testing.T) {
-	for _, lease := range []AcquireOption{Lease(5 * time.Second), RenewedLease(DefaultLease)} {
+	for _, lease := range []AcquireOption{FixedLease(5 * time.Second), RenewedLease(DefaultLease)} {
 		for _, isHeld := range []bool{true, false} {
 			withAll(t, func(l *allLab) {
 				if l.relay == nil {

@@ -87,7 +87,7 @@ func TestALateUnlockIsNotOneOfWhatIsBeingHandedOn(t *testing.T) {
 		defer c.Close()
 		owner := WithOwner(t.Context(), NewOwner())
 		late := c.Locker("x")
-		if err := late.LockContext(owner, Lease(time.Second)); err != nil {
+		if err := late.LockContext(owner, FixedLease(time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
@@ -344,13 +344,13 @@ func TestAContextThatHangs(t *testing.T) {
 		"a loss": {
 			end: func(*Client) { time.Sleep(time.Second) },
 			acquired: func(ctx context.Context, c *Client) (*Hold, error) {
-				return c.Locker("a").Acquire(ctx, Lease(time.Second))
+				return c.Locker("a").Acquire(ctx, FixedLease(time.Second))
 			},
 		},
 		"a loss of several": {
 			end: func(*Client) { time.Sleep(time.Second) },
 			acquired: func(ctx context.Context, c *Client) (*Hold, error) {
-				return All(lockers(c, "a", "A")...).Acquire(ctx, Lease(time.Second))
+				return All(lockers(c, "a", "A")...).Acquire(ctx, FixedLease(time.Second))
 			},
 		},
 		"the end of the client": {
@@ -366,7 +366,7 @@ func TestAContextThatHangs(t *testing.T) {
 				must(t, err)
 				contexts, lost := []context.Context{first.Context()}, first.Lost()
 				for i := range 5 {
-					h, err := c.Locker(fmt.Sprint(i)).Acquire(t.Context(), Lease(time.Second))
+					h, err := c.Locker(fmt.Sprint(i)).Acquire(t.Context(), FixedLease(time.Second))
 					must(t, err)
 					contexts = append(contexts, h.Context())
 				}
@@ -624,7 +624,7 @@ func TestAReentryLeavesTheFixedLeaseFixed(t *testing.T) {
 				t.Error("what had a fixed lease is renewed for ever")
 			}
 			return nil
-		}, Lease(10*time.Second))
+		}, FixedLease(10*time.Second))
 	})
 }
 
@@ -648,7 +648,7 @@ func TestForceUnlockTellsWhoIsJustBeingAnswered(t *testing.T) {
 		c := New(b, quiet())
 		defer c.Close()
 		l := c.Locker("x")
-		w := wait(t.Context(), l, Lease(time.Hour))
+		w := wait(t.Context(), l, FixedLease(time.Hour))
 		if ok, err := c.Locker("x").ForceUnlock(t.Context()); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -967,7 +967,7 @@ func TestFalseIsNotSaidOfOnesOwnParty(t *testing.T) {
 		defer c.Close()
 		ctx := WithOwner(t.Context(), NewOwner())
 		holder := c.Locker("x")
-		mustTry(t, holder, Lease(time.Hour))
+		mustTry(t, holder, FixedLease(time.Hour))
 		first := wait(ctx, c.Locker("x"))
 		l := c.Locker("x")
 		type answer struct {
@@ -1024,7 +1024,7 @@ func TestAHungNodeDoesNotDelayTakeBacksOfOthers(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		l := c.Locker("well")
-		l.TryLock(t.Context(), Lease(time.Hour)) // its reply is lost: nobody has it, and it is to be taken back
+		l.TryLock(t.Context(), FixedLease(time.Hour)) // its reply is lost: nobody has it, and it is to be taken back
 		began := time.Now()
 		for range 600 {
 			if locked, err := l.IsLocked(t.Context()); err == nil && !locked {
@@ -1083,8 +1083,8 @@ func TestALeadWhoseReplyIsLostAsItIsDeposed(t *testing.T) {
 
 		l := c.Locker("x")
 		mustTry(t, l)
-		first := wait(ctx, l)                                  // parked
-		second := wait(ctx, c.Locker("x"), Lease(time.Minute)) // asks
+		first := wait(ctx, l)                                       // parked
+		second := wait(ctx, c.Locker("x"), FixedLease(time.Minute)) // asks
 		once := true
 		b.mu.Lock()
 		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
@@ -1139,7 +1139,7 @@ func TestAWaiterWithALongLeaseAfterAnOutage(t *testing.T) {
 		c := New(b, quiet())
 		defer c.Close()
 		l := c.Locker("x")
-		if err := l.LockContext(t.Context(), Lease(24*time.Hour)); err != nil {
+		if err := l.LockContext(t.Context(), FixedLease(24*time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if late := time.Since(up); late > time.Minute {
@@ -1165,7 +1165,7 @@ func TestATakeBackOfALongLeaseAfterAnOutage(t *testing.T) {
 		defer c.Close()
 		defer other.Close()
 		l := c.Locker("x")
-		mustTry(t, l, Lease(24*time.Hour))
+		mustTry(t, l, FixedLease(24*time.Hour))
 		if err := l.UnlockContext(t.Context()); err == nil {
 			t.Fatal("unlocked during an outage")
 		}
@@ -1196,7 +1196,7 @@ func TestALeaseShorterThanARoundTripBlocksNobody(t *testing.T) {
 		defer c.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		hopeless := wait(ctx, c.Locker("x"), Lease(15*time.Millisecond))
+		hopeless := wait(ctx, c.Locker("x"), FixedLease(15*time.Millisecond))
 		w := wait(t.Context(), c.Locker("x"))
 		time.Sleep(time.Minute)
 		in := w.isIn(t)

@@ -29,7 +29,7 @@
 //
 // A lock is held on a lease: the store frees it when the lease runs out, so that a holder that dies
 // does not keep everybody out for ever. While a program holds a lock, its client renews the lease
-// each time a third of it has passed. How long it is says [WithLease], or [RenewedLease] for one acquisition; one of [Lease] isn't
+// each time a third of it has passed. How long it is says [WithLease], or [RenewedLease] for one acquisition; one of [FixedLease] isn't
 // renewed. This does not guarantee that only one holder is acting at any
 // moment (that takes fencing: a resource that refuses stale writers): a process that is paused for
 // longer than its lease finds out only when it wakes.
@@ -46,7 +46,7 @@
 //
 // A store that forgets (a Redis that fails over to a replica that lags, or restarts without its
 // data), and a ForceUnlock, can let a second holder in; the first is told when it next renews or,
-// with a fixed [Lease], when that ends. (A failover that forgets a re-entry, and nothing else, is
+// with a fixed [FixedLease], when that ends. (A failover that forgets a re-entry, and nothing else, is
 // noticed at the next unlock only.) Where that is a disaster rather than a waste, let the resource
 // itself refuse the stale writer.
 //

@@ -1198,7 +1198,7 @@ func TestALeaseThatEndsJustAfterALook(t *testing.T) {
 		for range 100 {
 			lease := longestPause(DefaultLease) + rand.N(longestJitter)
 			began := time.Now()
-			mustTry(t, other.Locker("x"), Lease(lease))
+			mustTry(t, other.Locker("x"), FixedLease(lease))
 			h, err := c.FencedLocker("x").Acquire(t.Context())
 			must(t, err)
 			if late := time.Since(began) - lease; late > shortestWait {

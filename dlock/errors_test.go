@@ -152,7 +152,7 @@ func TestARefusalEndsTheCall(t *testing.T) {
 					must(t, lock())
 					call = unlock
 				case "subscribe":
-					must(t, other.Locker("x").LockContext(t.Context(), Lease(time.Minute)))
+					must(t, other.Locker("x").LockContext(t.Context(), FixedLease(time.Minute)))
 					call = lock
 				}
 				b.refuses.Store(true)

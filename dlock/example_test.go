@@ -75,7 +75,7 @@ func ExampleLocker_TryLock() {
 	// false <nil>
 }
 
-// With Wait, TryLock waits for a while; with Lease, the lock is not renewed and ends by itself.
+// With Wait, TryLock waits for a while; with FixedLease, the lock is not renewed and ends by itself.
 func ExampleLocker_TryLock_waitAndLease() {
 	store := membackend.New()
 	client, other := dlock.New(store), dlock.New(store)
@@ -83,7 +83,7 @@ func ExampleLocker_TryLock_waitAndLease() {
 	defer other.Close()
 	ctx := context.Background()
 
-	ok, err := client.Locker("import").TryLock(ctx, dlock.Wait(time.Second), dlock.Lease(50*time.Millisecond))
+	ok, err := client.Locker("import").TryLock(ctx, dlock.Wait(time.Second), dlock.FixedLease(50*time.Millisecond))
 	fmt.Println(ok, err)
 
 	// Nobody unlocks it, and 50 ms later it is free.
@@ -281,7 +281,7 @@ func ExampleLocker_Lost() {
 	ctx := context.Background()
 
 	l := client.Locker("leader")
-	if err := l.LockContext(ctx, dlock.Lease(50*time.Millisecond)); err != nil {
+	if err := l.LockContext(ctx, dlock.FixedLease(50*time.Millisecond)); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -445,7 +445,7 @@ func ExampleClient_FencedLocker() {
 		largest = token
 		return true
 	}
-	paused, err := l.Acquire(ctx, dlock.Lease(time.Millisecond)) // and then it doesn't run for a while
+	paused, err := l.Acquire(ctx, dlock.FixedLease(time.Millisecond)) // and then it doesn't run for a while
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -604,7 +604,7 @@ func ExampleWithTrace() {
 	}))
 	defer client.Close()
 
-	client.Locker("import").LockContext(context.Background(), dlock.Lease(10*time.Millisecond))
+	client.Locker("import").LockContext(context.Background(), dlock.FixedLease(10*time.Millisecond))
 	fmt.Println("lost:", <-lost)
 	// Output:
 	// import acquired store

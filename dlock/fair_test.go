@@ -206,7 +206,7 @@ func TestPlacesAreKept(t *testing.T) {
 func TestAGrantIsRenewed(t *testing.T) {
 	for name, opts := range map[string][]AcquireOption{
 		"watched":       nil,
-		"a fixed lease": {Lease(20 * time.Second)},
+		"a fixed lease": {FixedLease(20 * time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestAShortLeaseOfWhoWasGranted(t *testing.T) {
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
 		l := cs[1].FairLocker("x")
-		w := wait(t.Context(), l, Lease(100*time.Millisecond))
+		w := wait(t.Context(), l, FixedLease(100*time.Millisecond))
 		next := wait(t.Context(), cs[0].FairLocker("x"))
 		mustUnlock(t, t.Context(), holder)
 		w.mustBeIn(t)
@@ -466,7 +466,7 @@ func TestFairPlainCallsOfALockerThatWasLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cs := fairClients(t, membackend.New(), 2)
 		l := cs[0].FairLocker("x")
-		mustTry(t, l, Lease(time.Second))
+		mustTry(t, l, FixedLease(time.Second))
 		w := wait(t.Context(), l)
 		other := cs[1].FairLocker("x")
 		next := wait(t.Context(), other)

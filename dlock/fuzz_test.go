@@ -80,13 +80,13 @@ func FuzzBackend(f *testing.F) {
 				case 0:
 					got, err = l.TryLock(ctx)
 				case 1:
-					got, err = l.TryLock(ctx, Lease(time.Duration(lease)), Wait(time.Duration(wait)))
+					got, err = l.TryLock(ctx, FixedLease(time.Duration(lease)), Wait(time.Duration(wait)))
 				case 2:
 					err = l.UnlockContext(ctx)
 				case 3:
 					got, err = c.Locker("n").TryLock(ctx, Wait(20*time.Millisecond))
 				case 4:
-					err = l.LockContext(ctx, Lease(time.Duration(lease)))
+					err = l.LockContext(ctx, FixedLease(time.Duration(lease)))
 					got = err == nil
 				case 5:
 					err = l.Do(ctx, func(context.Context) error { got = true; return nil })

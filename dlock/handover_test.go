@@ -292,8 +292,8 @@ func TestNotHandedOn(t *testing.T) {
 		second  []AcquireOption
 	}{
 		{name: "switched off", options: []Option{WithHandover(0)}},
-		{name: "a fixed lease", first: []AcquireOption{Lease(time.Minute)}},
-		{name: "to a fixed lease", second: []AcquireOption{Lease(DefaultLease)}},
+		{name: "a fixed lease", first: []AcquireOption{FixedLease(time.Minute)}},
+		{name: "to a fixed lease", second: []AcquireOption{FixedLease(DefaultLease)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -566,7 +566,7 @@ func TestHandedAndLost(t *testing.T) {
 // lostBy has a Locker lose the lock, and not unlock it: its next call waits at its gate.
 func lostBy(t *testing.T, l *Locker) {
 	t.Helper()
-	mustTry(t, l, Lease(time.Second))
+	mustTry(t, l, FixedLease(time.Second))
 	time.Sleep(time.Second)
 	if held, err := l.IsHeld(t.Context()); held || err != nil {
 		t.Fatalf("a lock whose lease is over: IsHeld = %v, %v", held, err)
@@ -911,7 +911,7 @@ func TestWhoIsHandedNothingAsksAtOnce(t *testing.T) {
 		lock   []AcquireOption
 	}{
 		"off":           {client: []Option{WithHandover(0)}},
-		"a fixed lease": {lock: []AcquireOption{Lease(time.Minute)}},
+		"a fixed lease": {lock: []AcquireOption{FixedLease(time.Minute)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -940,7 +940,7 @@ func TestALongLeaseIsNotHandedOn(t *testing.T) {
 		defer c.Close()
 		ctx := WithOwner(t.Context(), NewOwner())
 		l := c.Locker("x")
-		if err := l.LockContext(ctx, Lease(time.Hour)); err != nil {
+		if err := l.LockContext(ctx, FixedLease(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.LockContext(ctx); err != nil { // it is renewed from now on

@@ -21,7 +21,7 @@ func TestHoldsAndWaits(t *testing.T) {
 		begin := time.Now()
 		ctx := WithOwner(t.Context(), NewOwner())
 		x := c.FencedLocker("x")
-		must(t, x.LockContext(ctx, Lease(time.Second)))
+		must(t, x.LockContext(ctx, FixedLease(time.Second)))
 		time.Sleep(time.Millisecond)
 		must(t, x.LockContext(ctx)) // renewed from now on
 		rw := c.RWLocker("y")

@@ -63,7 +63,7 @@ func TestTablesAreEmptyWhenIdle(t *testing.T) {
 
 		// Waiters that get in, that give up, and a hold that is lost before it is unlocked.
 		l := c.Locker("x")
-		mustTry(t, other.Locker("x"), Lease(time.Second))
+		mustTry(t, other.Locker("x"), FixedLease(time.Second))
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {
@@ -79,7 +79,7 @@ func TestTablesAreEmptyWhenIdle(t *testing.T) {
 		}
 		all.Wait()
 		owned := WithOwner(ctx, NewOwner())
-		if err := l.LockContext(owned, Lease(time.Second)); err != nil {
+		if err := l.LockContext(owned, FixedLease(time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
@@ -97,7 +97,7 @@ func TestLossesAreForgotten(t *testing.T) {
 		defer c.Close()
 		for i := range maxLosses + 100 {
 			ctx := WithOwner(t.Context(), NewOwner())
-			if err := c.Locker(fmt.Sprint(i)).LockContext(ctx, Lease(time.Millisecond)); err != nil {
+			if err := c.Locker(fmt.Sprint(i)).LockContext(ctx, FixedLease(time.Millisecond)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -388,7 +388,7 @@ func TestPatience(t *testing.T) {
 			t.Fatal("an unlock has a context of its own")
 		}
 		for range 10 {
-			if p := unlock(Lease(2 * time.Second)); p != first {
+			if p := unlock(FixedLease(2 * time.Second)); p != first {
 				t.Fatal("a short lease has replaced the context of others")
 			}
 			if p := unlock(); p != first {

@@ -295,7 +295,7 @@ func TestAtLeastWithAFixedLease(t *testing.T) {
 	for _, lease := range []time.Duration{time.Second, 20 * time.Second} {
 		eachKeepable(t, func(t *testing.T, store *witness, mine, others keepable, _ *Client) {
 			const d = 10 * time.Second
-			h := mine.mustAcquire(t, Lease(lease), AtLeast(d))
+			h := mine.mustAcquire(t, FixedLease(lease), AtLeast(d))
 			if left := others.ttl(); left != max(d, lease) {
 				t.Errorf("the lease is %v; want the longer of %v and %v", left, d, lease)
 			}
@@ -311,7 +311,7 @@ func TestAtLeastWithAFixedLease(t *testing.T) {
 				t.Errorf("%d renewals of a fixed lease", len(store.renews))
 			}
 			store.mu.Unlock()
-			h = mine.mustAcquire(t, AtLeast(d), Lease(lease))
+			h = mine.mustAcquire(t, AtLeast(d), FixedLease(lease))
 			mustRelease(t, h)
 			if left := others.ttl(); left != d {
 				t.Errorf("after the unlock it stays taken for %v; want %v", left, d)
@@ -473,7 +473,7 @@ func TestAtLeastOnReentry(t *testing.T) {
 					l, owned, began := c.FencedLocker("x"), WithOwner(t.Context(), NewOwner()), time.Now()
 					var opts []AcquireOption
 					if lease > 0 {
-						opts = append(opts, Lease(lease))
+						opts = append(opts, FixedLease(lease))
 					}
 					for _, d := range d {
 						if d > 0 {
@@ -762,7 +762,7 @@ func TestALineThatWasLeftAtItsEndKeepsNothing(t *testing.T) {
 			c, other := New(store, quiet()), New(store.Backend, quiet())
 			defer c.Close()
 			defer other.Close()
-			mustTry(t, other.Locker("x"), Lease(time.Second))
+			mustTry(t, other.Locker("x"), FixedLease(time.Second))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done, l := make(chan error), c.FairLocker("x")

@@ -33,7 +33,7 @@ func TestARenewalThatComesAfterALongerLease(t *testing.T) {
 					defer other.Close()
 					ctx := WithOwner(t.Context(), NewOwner())
 					l := side(c)
-					must(t, l.LockContext(ctx, Lease(3*time.Second)))
+					must(t, l.LockContext(ctx, FixedLease(3*time.Second)))
 					must(t, l.LockContext(ctx, RenewedLease(3*time.Second)))
 					store.mu.Lock()
 					store.renew = func(do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
@@ -47,7 +47,7 @@ func TestARenewalThatComesAfterALongerLease(t *testing.T) {
 					store.mu.Unlock()
 					time.Sleep(1100 * time.Millisecond) // a renewal is under way
 					mustUnlock(t, ctx, l)
-					must(t, l.LockContext(ctx, Lease(time.Hour)))
+					must(t, l.LockContext(ctx, FixedLease(time.Hour)))
 					time.Sleep(1500 * time.Millisecond)
 					left, err := side(other).TTL(t.Context())
 					must(t, err)
@@ -71,7 +71,7 @@ func TestARenewalThatIsAnsweredAfterWhatItGaveIsTakenBack(t *testing.T) {
 				defer c.Close()
 				defer other.Close()
 				ctx, l := WithOwner(t.Context(), NewOwner()), c.Locker("x")
-				must(t, l.LockContext(ctx, Lease(10*time.Second)))
+				must(t, l.LockContext(ctx, FixedLease(10*time.Second)))
 				must(t, l.LockContext(ctx, RenewedLease(2*time.Second)))
 				store.mu.Lock()
 				store.renew = func(do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
@@ -246,7 +246,7 @@ func someLease(r *rand.Rand, keeps bool) (opts []AcquireOption) {
 	case 0, 1:
 		opts = append(opts, RenewedLease(d))
 	case 2, 3:
-		opts = append(opts, Lease(d))
+		opts = append(opts, FixedLease(d))
 	}
 	if keeps && r.IntN(8) == 0 {
 		opts = append(opts, AtLeast(time.Duration(1+r.IntN(5000))*time.Millisecond))
@@ -286,7 +286,7 @@ func TestARenewalWhileAReentryIsUnderWay(t *testing.T) {
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
 		ctx := WithOwner(t.Context(), NewOwner())
-		first := wait(ctx, cs[1].FairLocker("x"), Lease(3*time.Second))
+		first := wait(ctx, cs[1].FairLocker("x"), FixedLease(3*time.Second))
 		mustUnlock(t, t.Context(), holder)
 		first.mustBeIn(t)
 		store.hook(func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {

@@ -216,8 +216,8 @@ func TestRenewedLeaseWithOtherOptions(t *testing.T) {
 		renewed bool
 		renews  time.Duration
 	}{
-		"after a fixed lease":  {[]AcquireOption{Lease(minute), RenewedLease(2 * second)}, 2 * second, true, 2 * second},
-		"before a fixed lease": {[]AcquireOption{RenewedLease(2 * second), Lease(minute)}, minute, false, 0},
+		"after a fixed lease":  {[]AcquireOption{FixedLease(minute), RenewedLease(2 * second)}, 2 * second, true, 2 * second},
+		"before a fixed lease": {[]AcquireOption{RenewedLease(2 * second), FixedLease(minute)}, minute, false, 0},
 		"after another":        {[]AcquireOption{RenewedLease(minute), RenewedLease(2 * second)}, 2 * second, true, 2 * second},
 		"with AtLeast":         {[]AcquireOption{RenewedLease(2 * second), AtLeast(second)}, 2 * second, true, 2 * second},
 		"with Wait":            {[]AcquireOption{RenewedLease(2 * second), Wait(0)}, 2 * second, true, 2 * second},
@@ -268,7 +268,7 @@ func TestRenewedLeaseBesideALongerAtLeast(t *testing.T) {
 // A hold has one lease: what re-enters it while it is renewed changes nothing, be its lease shorter or longer.
 func TestRenewedLeaseOfAReentry(t *testing.T) {
 	for name, opt := range map[string]AcquireOption{
-		"shorter": RenewedLease(time.Second), "longer": RenewedLease(time.Hour), "fixed": Lease(time.Hour), "the client's": func(*acquireOptions) {},
+		"shorter": RenewedLease(time.Second), "longer": RenewedLease(time.Hour), "fixed": FixedLease(time.Hour), "the client's": func(*acquireOptions) {},
 	} {
 		for kind, side := range map[string]func(*Client) *Locker{
 			"plain": func(c *Client) *Locker { return c.Locker("x") },
@@ -320,7 +320,7 @@ func TestRenewedLeaseOfAReentryIntoAFixedHold(t *testing.T) {
 					c, ctx := New(store, quiet()), WithOwner(t.Context(), NewOwner())
 					defer c.Close()
 					l := side(c)
-					must(t, l.LockContext(ctx, Lease(fixed)))
+					must(t, l.LockContext(ctx, FixedLease(fixed)))
 					until := c.Holds()[0].Until
 					must(t, l.LockContext(ctx, RenewedLease(d)))
 					h := c.Holds()[0]
@@ -356,8 +356,8 @@ func TestRenewedLeasesAndTheHandover(t *testing.T) {
 		{[]AcquireOption{RenewedLease(short)}, []AcquireOption{RenewedLease(long)}, long, 2},
 		{[]AcquireOption{RenewedLease(long)}, []AcquireOption{RenewedLease(short)}, short, 2},
 		{nil, []AcquireOption{RenewedLease(short)}, short, 2},
-		{[]AcquireOption{RenewedLease(short)}, []AcquireOption{Lease(short)}, short, 2},
-		{[]AcquireOption{Lease(short)}, []AcquireOption{RenewedLease(short)}, short, 2},
+		{[]AcquireOption{RenewedLease(short)}, []AcquireOption{FixedLease(short)}, short, 2},
+		{[]AcquireOption{FixedLease(short)}, []AcquireOption{RenewedLease(short)}, short, 2},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, store := t.Context(), newCounted(membackend.New())

@@ -92,7 +92,7 @@ func TestALeaseShorterThanTheWayOfAGrant(t *testing.T) {
 		cs := fairClients(t, store, 2)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
-		short := wait(t.Context(), cs[1].FairLocker("x"), Lease(10*time.Millisecond))
+		short := wait(t.Context(), cs[1].FairLocker("x"), FixedLease(10*time.Millisecond))
 		next := wait(t.Context(), cs[0].FairLocker("x"))
 		store.set(false, true)
 		mustUnlock(t, t.Context(), holder)
@@ -116,7 +116,7 @@ func TestAGrantToABarredCallThatIsJustAsking(t *testing.T) {
 		store := newAround()
 		cs := fairClients(t, store, 2)
 		l := cs[0].FairLocker("x")
-		mustTry(t, l, Lease(time.Second))
+		mustTry(t, l, FixedLease(time.Second))
 		var n atomic.Int32
 		hang := make(chan struct{})
 		store.hook(func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {

@@ -87,7 +87,7 @@ func (l *Locker) For(o Owner) *Locker {
 // that say the same the last counts. The plain calls are made in the name of whoever makes those of l, if that is an owner; otherwise they are a variable of
 // their own, as with another Locker of that name (see [Client.Locker]). So with [Locker.For] it makes no difference which comes first.
 //
-// Lock has them, too: a [Lease] or a [RenewedLease] is what With is for where code wants a [sync.Locker]. But it waits for as long as that takes, whatever [Wait] says, since it couldn't
+// Lock has them, too: a [FixedLease] or a [RenewedLease] is what With is for where code wants a [sync.Locker]. But it waits for as long as that takes, whatever [Wait] says, since it couldn't
 // say that it hasn't got the lock. TryLock with Wait as a default waits for so long; Wait(0) has it not wait.
 //
 // An option that can't be used (nil, a lease that is too short) is an error of the calls, and of Lock a panic, and not of With.
@@ -155,7 +155,7 @@ func (l *Locker) mayHaveLost() bool {
 }
 
 // LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
-// until it is unlocked, unless [Lease] is given. The default is to wait as long as ctx does.
+// until it is unlocked, unless [FixedLease] is given. The default is to wait as long as ctx does.
 //
 // Its errors are that of ctx, and its cause if it has another; [ErrNotAcquired] after the wait;
 // [ErrLost] if the hold that the call re-enters is lost, that of its context or of its owner, or if the wait ends on a Locker whose last hold was lost and nobody has unlocked it; [ErrNotHeld]
@@ -172,7 +172,7 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 // TryLock takes the lock if that is possible now, or within [Wait]. False with a nil error means
 // exactly one thing: another holds it (or, of an [RWLocker], has waited to write for longer than a
 // reader: the caller, or one of this client who is before it). The lock is renewed until it is
-// unlocked, unless [Lease] is given. Errors are those of [Locker.LockContext], and [ErrLost] if the
+// unlocked, unless [FixedLease] is given. Errors are those of [Locker.LockContext], and [ErrLost] if the
 // last hold of this Locker was lost, and nobody has unlocked it yet. A single attempt takes as long
 // as ctx allows, and as the store's client waits for an answer, but for no longer than the lease,
 // which counts as 1 s at least here and as 30 s at most.
@@ -201,7 +201,7 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 
 // ForceUnlock frees the lock in the store, whoever holds it, and says whether anybody did. It is
 // for operators: the holder may still be in its critical section. A holder of this client is told
-// at once, one of another client when it next renews, and one with a fixed [Lease] when that ends;
+// at once, one of another client when it next renews, and one with a fixed [FixedLease] when that ends;
 // until then nothing keeps it apart from the next. It sends one request; after an error of the
 // store it is unknown whether that was carried out. What is under that name in the store and is no
 // lock is left alone: [ErrConflict].

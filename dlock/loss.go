@@ -53,7 +53,7 @@ const (
 	// LossPaused: this process stood still, or its machine did, while the lease ran out.
 	LossPaused
 
-	// LossLease: it had a fixed lease, see [Lease], which ran out. That is no trouble, unless the work took
+	// LossLease: it had a fixed lease, see [FixedLease], which ran out. That is no trouble, unless the work took
 	// longer than it should.
 	LossLease
 )

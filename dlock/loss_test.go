@@ -88,7 +88,7 @@ func TestLossReasons(t *testing.T) {
 			lose: func(t *testing.T, store *severed, c, other *Client) {},
 			want: Loss{Reason: LossLease, Held: promised(20 * time.Second), Renewed: promised(20 * time.Second)},
 			text: `its fixed lease ran out`,
-			opts: []AcquireOption{Lease(20 * time.Second)},
+			opts: []AcquireOption{FixedLease(20 * time.Second)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -353,7 +353,7 @@ func TestAGrantThatIsNotProlongedIsALoss(t *testing.T) {
 		must(t, err)
 		got := make(chan *Hold)
 		go func() {
-			h, err := c.FairLocker("x").Acquire(t.Context(), Lease(time.Hour))
+			h, err := c.FairLocker("x").Acquire(t.Context(), FixedLease(time.Hour))
 			must(t, err)
 			got <- h
 		}()

@@ -339,7 +339,7 @@ func TestOnceOfALocker(t *testing.T) {
 			}
 		}
 		for what, opts := range map[string][]AcquireOption{
-			"a negative wait": {Wait(-1)}, "a nil option": {nil}, "a short lease": {Lease(1)}, "a note": {HolderNote("a=b")},
+			"a negative wait": {Wait(-1)}, "a nil option": {nil}, "a short lease": {FixedLease(1)}, "a note": {HolderNote("a=b")},
 		} {
 			if ran, err := c.Locker("x").Once(t.Context(), time.Hour, succeed, opts...); ran || err == nil || errors.Is(err, ErrUnavailable) {
 				t.Errorf("%s: %v, %v", what, ran, err)

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// DefaultLease is the lease of locks that are taken without [Lease] and [RenewedLease], unless [WithLease] says
+// DefaultLease is the lease of locks that are taken without [FixedLease] and [RenewedLease], unless [WithLease] says
 // otherwise. They are renewed each time a third of it has passed.
 const DefaultLease = 30 * time.Second
 
 // Option configures a [Client].
 type Option func(*Client) error
 
-// WithLease sets the lease of locks that are taken without [Lease] and [RenewedLease], of elections and of [Client.Once]: how long such a lock
+// WithLease sets the lease of locks that are taken without [FixedLease] and [RenewedLease], of elections and of [Client.Once]: how long such a lock
 // outlives a holder that crashes, and how long a holder that is cut off from the store may believe in it. They
 // are renewed each time a third of it has passed, so it should be many round trips and well above
 // the pauses of a process: seconds. The default is [DefaultLease], the minimum 1 ms or what the
@@ -128,18 +128,25 @@ type acquireOptions struct {
 	site site // of the call
 }
 
-// Lease sets a fixed lease: the lock ends by itself after it, and is not renewed. Less than 1 ms, and more than ten years, is
-// an error of the call; fractions of a millisecond are dropped. If the caller's owner holds the lock
-// already and it is being renewed, d is ignored; if it has a fixed lease, that becomes the longer of d
-// and what is left. A re-entry without Lease into a hold that has one is renewed until it is unlocked;
-// then the hold ends by itself after what is left of its lease. The default is none: a lock is renewed.
+// FixedLease sets a fixed lease: the lock ends by itself after it, and is not renewed. Less than
+// 1 ms, and more than ten years, is an error of the call; fractions of a millisecond are dropped. If
+// the caller's owner holds the lock already and it is being renewed, d is ignored; if it has a fixed
+// lease, that becomes the longer of d and what is left. A re-entry without FixedLease into a
+// hold that has one is renewed until it is unlocked; then the hold ends by itself after what is left
+// of its lease. The default is none: a lock is renewed.
 //
 // A Locker whose plain calls had the lock waits for its unlock also when the lease has ended, since
 // nobody knows that it won't come; for the reading side of an [RWLocker] see [RWLocker.Reader]. For
 // a lock that nobody is to unlock use [Locker.Acquire], an [Owner], or a Locker for that one call.
-func Lease(d time.Duration) AcquireOption {
+func FixedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
 }
+
+// Lease is [FixedLease].
+//
+// Deprecated: Use FixedLease, whose name says that the lock isn't renewed. Lease means the same. It
+// stays for one minor version.
+func Lease(d time.Duration) AcquireOption { return FixedLease(d) }
 
 // RenewedLease sets the lease of one acquisition that is renewed until the lock is unlocked, each time a third of d has passed: what [WithLease], whose lease is the default, does
 // for a whole client. A short one lets others in soon after the holder has died; with a long one the lock outlives an outage of the store, and is the later found to have been taken away.
@@ -150,7 +157,7 @@ func Lease(d time.Duration) AcquireOption {
 // is renewed from then on with the longer of d and what is left, until this call's unlock; then the hold ends by itself after what is left of that. Inside a client
 // a lock is handed on to, and shared by, those only that want the same lease; others ask the store. Who reads is renewed as often as the client's lease has it, at least.
 //
-// Of several of [Lease] and RenewedLease the last counts.
+// Of several of [FixedLease] and RenewedLease the last counts.
 func RenewedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, false }
 }
@@ -170,7 +177,7 @@ func Wait(d time.Duration) AcquireOption {
 // at most. Until then another's [Locker.TryLock] is false, [Locker.TTL] says how long it goes on, and [Locker.ForceUnlock] ends it. An unlock after d
 // is an ordinary one, and so is giving back what a call got that returns an error.
 //
-// Such a hold isn't handed on inside the client. With [Lease] the lease is the longer of both. Whoever re-enters with AtLeast has the lock stay taken
+// Such a hold isn't handed on inside the client. With [FixedLease] the lease is the longer of both. Whoever re-enters with AtLeast has the lock stay taken
 // for the longest of what was asked for. A fair lock that was given to who stood in line has its d from its first renewal on, which follows at once, and so have those of a [MultiLocker].
 //
 // The default is none: a lock is free as soon as it is unlocked. Parts of a millisecond count as one. A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is

@@ -114,7 +114,7 @@ func TestALeaseThatTheStoreRoundsUpEndsInTime(t *testing.T) {
 		onBench(t, func(m *meddler) { m.limits.LeaseStep = time.Hour }, func(b *bench) {
 			ctx := b.owner()
 			for range holds {
-				b.must(b.client.Locker("x").LockContext(ctx, dlock.Lease(time.Second)))
+				b.must(b.client.Locker("x").LockContext(ctx, dlock.FixedLease(time.Second)))
 			}
 			time.Sleep(10 * time.Second)
 			b.wantFree("ten seconds after a lease of one began")
@@ -170,7 +170,7 @@ func TestUnlockLooksAtTheClock(t *testing.T) {
 	onBench(t, func(*meddler) {}, func(b *bench) {
 		l := b.client.Locker("x")
 		for range 500 {
-			b.must(l.LockContext(b.Context(), dlock.Lease(time.Second)))
+			b.must(l.LockContext(b.Context(), dlock.FixedLease(time.Second)))
 			time.Sleep(990 * time.Millisecond) // until the very moment
 			if err := l.UnlockContext(b.Context()); !errors.Is(err, dlock.ErrLost) {
 				b.Fatalf("an unlock when the lease is over: %v", err)
@@ -202,8 +202,8 @@ func TestALateReentryIsTakenBackForALeaseAfterTheUnlock(t *testing.T) {
 	onBench(t, func(m *meddler) { deliver = lateReentry(m) }, func(b *bench) {
 		const lease = 10 * time.Second
 		l, ctx := b.client.Locker("x"), b.owner()
-		b.must(l.LockContext(ctx, dlock.Lease(lease)))
-		if _, err := l.TryLock(ctx, dlock.Lease(lease)); err == nil {
+		b.must(l.LockContext(ctx, dlock.FixedLease(lease)))
+		if _, err := l.TryLock(ctx, dlock.FixedLease(lease)); err == nil {
 			b.Fatal("a re-entry without an answer: no error")
 		}
 		time.Sleep(lease * 9 / 10)
@@ -261,7 +261,7 @@ func TestATakeBackAsksAgainAfterWhatMayYetCome(t *testing.T) {
 			}
 		}, func(b *bench) {
 			begin = time.Now()
-			if ok, err := b.client.Locker("x").TryLock(b.Context(), dlock.Lease(lease)); ok || err == nil {
+			if ok, err := b.client.Locker("x").TryLock(b.Context(), dlock.FixedLease(lease)); ok || err == nil {
 				b.Fatalf("TryLock without an answer: %v, %v", ok, err)
 			}
 			time.Sleep(lease + lease/100)
@@ -293,7 +293,7 @@ func TestATakeBackAsksAtTheEndOfTheLease(t *testing.T) {
 			return backend.AcquireResult{}, errCut
 		}
 	}, func(b *bench) {
-		if ok, err := b.client.Locker("x").TryLock(b.Context(), dlock.Lease(lease)); ok || err == nil {
+		if ok, err := b.client.Locker("x").TryLock(b.Context(), dlock.FixedLease(lease)); ok || err == nil {
 			b.Fatalf("TryLock without an answer: %v, %v", ok, err)
 		}
 		time.Sleep(lease - time.Nanosecond)
@@ -315,7 +315,7 @@ func TestANumberIsTakenBackByOneAtATime(t *testing.T) {
 		}
 	}, func(b *bench) {
 		l := b.client.Locker("x")
-		b.must(l.LockContext(b.Context(), dlock.Lease(time.Second)))
+		b.must(l.LockContext(b.Context(), dlock.FixedLease(time.Second)))
 		time.Sleep(time.Second + time.Second/5)
 		if err := l.UnlockContext(b.Context()); !errors.Is(err, dlock.ErrLost) {
 			b.Errorf("the unlock of what is lost: %v", err)
@@ -364,7 +364,7 @@ func TestRenewalsMindAShorterLeaseInDoubt(t *testing.T) {
 		}
 	}, func(b *bench) {
 		l, ctx := b.client.Locker("x"), b.owner()
-		b.must(l.LockContext(ctx, dlock.Lease(dlock.DefaultLease/10)))
+		b.must(l.LockContext(ctx, dlock.FixedLease(dlock.DefaultLease/10)))
 		b.must(l.LockContext(ctx)) // from now on it is renewed
 		time.Sleep(10 * dlock.DefaultLease)
 		if held, err := l.IsHeld(ctx); !held || err != nil {

@@ -73,7 +73,7 @@ func TestDoDecidesOnceWhoCalls(t *testing.T) {
 			err := l.Do(context.WithoutCancel(ctx), func(ctx context.Context) error { return nil }, lateOpt)
 			t.Log("inner Do:", err)
 			return nil
-		}, Lease(time.Second))
+		}, FixedLease(time.Second))
 		ok, err := l.TryLock(t.Context())
 		if !ok || err != nil {
 			t.Errorf("nobody holds anything, TryLock = %v, %v", ok, err)
@@ -147,10 +147,10 @@ func TestLongestLease(t *testing.T) {
 		defer c.Close()
 		defer d.Close()
 		l, m := c.Locker("x"), d.Locker("x")
-		if ok, err := l.TryLock(t.Context(), Lease(math.MaxInt64)); ok || err == nil {
+		if ok, err := l.TryLock(t.Context(), FixedLease(math.MaxInt64)); ok || err == nil {
 			t.Errorf("TryLock with a lease of 292 years = %v, %v", ok, err)
 		}
-		mustTry(t, l, Lease(longestLease))
+		mustTry(t, l, FixedLease(longestLease))
 		if ok, err := m.TryLock(t.Context()); ok || err != nil {
 			t.Errorf("TryLock while another holds it = %v, %v", ok, err)
 		}
@@ -182,10 +182,10 @@ func TestReentryKeepsTheReserveForClocks(t *testing.T) {
 		defer d.Close()
 		ctx := WithOwner(t.Context(), NewOwner())
 		l := c.Locker("x")
-		if err := l.LockContext(ctx, Lease(100*time.Second)); err != nil {
+		if err := l.LockContext(ctx, FixedLease(100*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.LockContext(ctx, Lease(time.Second)); err != nil {
+		if err := l.LockContext(ctx, FixedLease(time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		lost := l.Lost(ctx)
@@ -230,7 +230,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					c.mu.Unlock()
 					time.Sleep(9*time.Second + 950*time.Millisecond) // past the deadline
 					time.Sleep(60 * time.Millisecond)                // past the store's lease
-					mustTry(t, d.Locker("x"), Lease(time.Hour))      // another is inside ...
+					mustTry(t, d.Locker("x"), FixedLease(time.Hour)) // another is inside ...
 					d.Locker("x").ForceUnlock(t.Context())           // ... and leaves
 				}
 				b.acquire = func(ctx context.Context, req backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
@@ -250,12 +250,12 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					}
 					return do(ctx)
 				}
-				if err := l.LockContext(ctx, Lease(10*time.Second)); err != nil {
+				if err := l.LockContext(ctx, FixedLease(10*time.Second)); err != nil {
 					t.Fatal(err)
 				}
 				lost := l.Lost(ctx)
 				if what == "partial" {
-					if err := l.LockContext(ctx, Lease(time.Second)); err != nil {
+					if err := l.LockContext(ctx, FixedLease(time.Second)); err != nil {
 						t.Fatal(err)
 					}
 					b.mu.Lock()
@@ -279,7 +279,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 						t.Errorf("another was inside since, and the partial unlock says nil")
 					}
 				} else {
-					err := l.LockContext(ctx, Lease(10*time.Second))
+					err := l.LockContext(ctx, FixedLease(10*time.Second))
 					if err == nil {
 						t.Errorf("another was inside since, and the re-entry says nil")
 					}
@@ -404,7 +404,7 @@ func TestWaitOnALockerThatWasLost(t *testing.T) {
 		c := New(membackend.New(), quiet())
 		defer c.Close()
 		l := c.Locker("x")
-		mustTry(t, l, Lease(time.Second))
+		mustTry(t, l, FixedLease(time.Second))
 		time.Sleep(2 * time.Second)
 		err := l.LockContext(t.Context(), Wait(time.Second))
 		if !errors.Is(err, ErrNotAcquired) {
@@ -428,10 +428,10 @@ func TestTakeBackBeginsAgain(t *testing.T) {
 		defer c.Close()
 		l := c.Locker("x")
 		ctx := WithOwner(t.Context(), NewOwner())
-		if err := l.LockContext(ctx, Lease(500*time.Millisecond)); err != nil {
+		if err := l.LockContext(ctx, FixedLease(500*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
-		err := l.LockContext(ctx, Lease(500*time.Millisecond))
+		err := l.LockContext(ctx, FixedLease(500*time.Millisecond))
 		t.Log("re-entry:", err)
 		t.Log("unlock:", l.UnlockContext(ctx))
 		time.Sleep(5 * time.Second)
@@ -627,7 +627,7 @@ func TestReentryDoesNotBecomeAFreshHold(t *testing.T) {
 		defer c.Close()
 		l := c.Locker("x")
 		ctx := WithOwner(t.Context(), NewOwner())
-		l.LockContext(ctx, Lease(1020*time.Millisecond))
+		l.LockContext(ctx, FixedLease(1020*time.Millisecond))
 		lost := l.Lost(ctx)
 		err := l.LockContext(ctx)
 		<-lost
@@ -922,7 +922,7 @@ func TestAFixedLeaseThatWasPerhapsProlongedIsOver(t *testing.T) {
 				defer other.Close()
 				ctx := WithOwner(t.Context(), NewOwner())
 				l := of(c)
-				must(t, l.LockContext(ctx, Lease(100*time.Millisecond)))
+				must(t, l.LockContext(ctx, FixedLease(100*time.Millisecond)))
 				if err := l.LockContext(ctx, Wait(50*time.Millisecond)); err == nil {
 					t.Fatal("re-entered without an answer")
 				}

@@ -66,7 +66,7 @@ func (rw *RWLocker) RLocker() sync.Locker { return rw.Reader() }
 // goroutines may lock it, and each unlocks it once. A hold that is lost doesn't shut it: as many of
 // the next unlocks as that had readers return [ErrLost], whoever makes them and however late. So a
 // late unlock of a lost read never gives back what another has got since then. It also means that a
-// read with a fixed [Lease] is to be unlocked when that has ended, too: otherwise the next unlock,
+// read with a fixed [FixedLease] is to be unlocked when that has ended, too: otherwise the next unlock,
 // which is another's, is taken for it, and what that other has is renewed on. What nobody is to
 // unlock belongs to [Locker.Acquire], an [Owner], or an RWLocker of its own.
 func (rw *RWLocker) Reader() *Locker { return &rw.mustBeMade().reader }

@@ -498,7 +498,7 @@ func TestAcquire(t *testing.T) {
 		if _, ok := h.Token(); ok || h.Name() != "x" {
 			t.Error("a token of a plain lock, or another name")
 		}
-		h, err = l.Acquire(t.Context(), Lease(time.Second))
+		h, err = l.Acquire(t.Context(), FixedLease(time.Second))
 		must(t, err)
 		<-h.Lost()
 		if err := h.Release(t.Context()); !errors.Is(err, ErrLost) {

@@ -43,7 +43,7 @@ func (c *Client) Semaphore(name string, permits int) *Semaphore {
 }
 
 // Acquire waits for n permits, as long as ctx and [Wait] allow, and returns them as a Hold, whose Release gives them all
-// back. They are renewed until then, unless [Lease] is given. Every call acquires permits of its own, whatever ctx holds,
+// back. They are renewed until then, unless [FixedLease] is given. Every call acquires permits of its own, whatever ctx holds,
 // also that of another hold of this semaphore: who waits for more while holding some may wait for itself.
 //
 // With Wait(0) it is one attempt, which also fails if others of the client wait. Errors are those of

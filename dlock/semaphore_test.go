@@ -180,7 +180,7 @@ func TestPermitsThatDoNotFitAreNotHandedOn(t *testing.T) {
 	}{
 		"more permits":    {n: 2, limit: 2},
 		"a smaller whole": {n: 1, limit: 1},
-		"a fixed lease":   {n: 1, limit: 2, opts: []AcquireOption{Lease(time.Second)}},
+		"a fixed lease":   {n: 1, limit: 2, opts: []AcquireOption{FixedLease(time.Second)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -317,7 +317,7 @@ func TestPermitsAreLostOneByOne(t *testing.T) {
 		defer c.Close()
 		s := c.Semaphore("x", 3)
 		kept := mustAcquire(t, s, 1)
-		short := mustAcquire(t, s, 2, Lease(time.Second))
+		short := mustAcquire(t, s, 2, FixedLease(time.Second))
 		waiting := started(t.Context(), s, 2)
 		<-short.Context().Done()
 		if err := context.Cause(short.Context()); !errors.Is(err, ErrLost) {

@@ -208,7 +208,7 @@ func TestAfterAShortChainNobodyYields(t *testing.T) {
 		// Nor one that ends because the next wants a lock of his own.
 		l := c.Locker("x")
 		mustTry(t, l)
-		w, fixed := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"), Lease(time.Minute))
+		w, fixed := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"), FixedLease(time.Minute))
 		mustUnlock(t, ctx, l)
 		w.mustBeIn(t)
 		mustUnlock(t, ctx, w.l)

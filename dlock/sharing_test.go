@@ -264,7 +264,7 @@ func TestWhoJoinsTakesItsPartyAlong(t *testing.T) {
 			time.Sleep(time.Minute)
 			return backend.AcquireResult{}, errors.New("no answer")
 		}
-		waiting := wait(ctx, rw.Reader(), Lease(time.Hour))
+		waiting := wait(ctx, rw.Reader(), FixedLease(time.Hour))
 		must(t, rw.Reader().LockContext(ctx))
 		began := time.Now()
 		waiting.mustBeIn(t)
@@ -330,7 +330,7 @@ func TestPlainReadersWithALease(t *testing.T) {
 		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 			l := c.RWLocker("x").Reader()
 			l.Lock()
-			mustTry(t, l, Lease(time.Second))
+			mustTry(t, l, FixedLease(time.Second))
 			time.Sleep(2 * time.Second)
 			if n, err := l.HoldCount(t.Context()); n != 1 || err != nil {
 				t.Errorf("HoldCount = %d, %v; one reads still", n, err)
@@ -356,7 +356,7 @@ func TestPlainReadersWithALease(t *testing.T) {
 			l := c.RWLocker("x").Reader()
 			l.Lock()
 			lost := l.Lost(t.Context())
-			mustTry(t, l, Lease(time.Second))
+			mustTry(t, l, FixedLease(time.Second))
 			must(t, l.UnlockContext(t.Context()))
 			time.Sleep(2 * DefaultLease)
 			if over(lost) {
@@ -370,7 +370,7 @@ func TestPlainReadersWithALease(t *testing.T) {
 	t.Run("that nobody unlocks", func(t *testing.T) {
 		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 			l := c.RWLocker("x").Reader()
-			mustTry(t, l, Lease(time.Second))
+			mustTry(t, l, FixedLease(time.Second))
 			time.Sleep(time.Hour)
 			l.Lock()
 			if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
@@ -388,10 +388,10 @@ func TestPlainReadersWithALease(t *testing.T) {
 	t.Run("that nobody need unlock", func(t *testing.T) {
 		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 			l := c.RWLocker("x").Reader()
-			_, err := l.Acquire(t.Context(), Lease(time.Second))
+			_, err := l.Acquire(t.Context(), FixedLease(time.Second))
 			must(t, err)
-			mustTry(t, l.For(NewOwner()), Lease(time.Second))
-			mustTry(t, l.With(Lease(time.Second)))
+			mustTry(t, l.For(NewOwner()), FixedLease(time.Second))
+			mustTry(t, l.With(FixedLease(time.Second)))
 			time.Sleep(2 * time.Second)
 			l.Lock()
 			must(t, l.UnlockContext(t.Context()))
@@ -403,8 +403,8 @@ func TestPlainReadersWithALease(t *testing.T) {
 	t.Run("shorter than another", func(t *testing.T) {
 		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 			l := c.RWLocker("x").Reader()
-			mustTry(t, l, Lease(time.Minute))
-			mustTry(t, l, Lease(time.Second))
+			mustTry(t, l, FixedLease(time.Minute))
+			mustTry(t, l, FixedLease(time.Second))
 			must(t, l.UnlockContext(t.Context()))
 			time.Sleep(2 * time.Second)
 			if held, err := l.IsHeld(t.Context()); !held || err != nil {
@@ -656,7 +656,7 @@ func TestReadsUnderAWriteWithDifferentLeases(t *testing.T) {
 			return do()
 		}
 		renewed := wait(ctx, rw.Reader())
-		must(t, rw.Reader().LockContext(ctx, Lease(2*time.Second)))
+		must(t, rw.Reader().LockContext(ctx, FixedLease(2*time.Second)))
 		time.Sleep(time.Second)
 		renewed.mustBeIn(t)
 		time.Sleep(3 * DefaultLease)
@@ -675,7 +675,7 @@ func TestReadsUnderAWriteWithDifferentLeases(t *testing.T) {
 func TestAReadIsGivenBackDuringItsReentry(t *testing.T) {
 	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
 		l, ctx := c.RWLocker("x").Reader(), WithOwner(t.Context(), NewOwner())
-		must(t, l.LockContext(ctx, Lease(time.Minute)))
+		must(t, l.LockContext(ctx, FixedLease(time.Minute)))
 		b.renew = func(req backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
 			time.Sleep(time.Second)
 			return do()

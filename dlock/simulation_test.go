@@ -347,7 +347,7 @@ func (h *history) options(ctx context.Context, r *rand.Rand) (context.Context, c
 	var opts []AcquireOption
 	switch r.IntN(8) {
 	case 0, 1:
-		opts = append(opts, Lease(time.Duration(1+r.IntN(4000))*time.Millisecond))
+		opts = append(opts, FixedLease(time.Duration(1+r.IntN(4000))*time.Millisecond))
 	case 2:
 		opts = append(opts, RenewedLease([]time.Duration{500 * time.Millisecond, 3 * time.Second, 20 * time.Second}[r.IntN(3)]))
 	}

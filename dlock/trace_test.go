@@ -508,7 +508,7 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 		c := New(store, quiet(), l.trace())
 		defer c.Close()
 		lk := c.RWLocker("x").Reader()
-		must(t, lk.LockContext(t.Context(), Lease(time.Minute)))
+		must(t, lk.LockContext(t.Context(), FixedLease(time.Minute)))
 
 		// The next of this Locker is handed another hold, and its context ends before it has taken it.
 		a := c.newAcquisition()

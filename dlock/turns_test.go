@@ -28,7 +28,7 @@ func listen(t *testing.T, b backend.Backend) backend.Subscription {
 // subscribed and don't come: it never does if the client's TryLocks are less than 5 ms apart, though
 // the lock is free for most of the time.
 func TestReleasesDoNotPutOffTheirOwnWaiter(t *testing.T) {
-	for name, opts := range map[string][]AcquireOption{"Lease": {Lease(10 * time.Second)}, "WithHandover(0)": nil} {
+	for name, opts := range map[string][]AcquireOption{"Lease": {FixedLease(10 * time.Second)}, "WithHandover(0)": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mem := membackend.New()
@@ -196,7 +196,7 @@ func TestClientsTakeTurns(t *testing.T) {
 		lock   []AcquireOption
 	}{
 		"hand-over":       {},
-		"fixed lease":     {lock: []AcquireOption{Lease(10 * time.Second)}},
+		"fixed lease":     {lock: []AcquireOption{FixedLease(10 * time.Second)}},
 		"WithHandover(0)": {client: []Option{WithHandover(0)}},
 	} {
 		for _, goroutines := range []int{1, 4} {

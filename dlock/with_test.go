@@ -70,13 +70,13 @@ func TestWith(t *testing.T) {
 		renewed bool
 	}{
 		"a renewed lease":           {func(l *Locker) *Locker { return l.With(RenewedLease(short)) }, nil, short, true},
-		"a fixed one":               {func(l *Locker) *Locker { return l.With(Lease(long)) }, nil, long, false},
+		"a fixed one":               {func(l *Locker) *Locker { return l.With(FixedLease(long)) }, nil, long, false},
 		"none":                      {func(l *Locker) *Locker { return l.With() }, nil, DefaultLease, true},
-		"the call's wins":           {func(l *Locker) *Locker { return l.With(Lease(long)) }, []AcquireOption{RenewedLease(short)}, short, true},
-		"the call says another":     {func(l *Locker) *Locker { return l.With(Lease(long)) }, []AcquireOption{Wait(time.Minute)}, long, false},
-		"the last of several":       {func(l *Locker) *Locker { return l.With(Lease(long), RenewedLease(short)) }, nil, short, true},
-		"With on With":              {func(l *Locker) *Locker { return l.With(Wait(0), Lease(long)).With(RenewedLease(short)) }, nil, short, true},
-		"With on With keeps others": {func(l *Locker) *Locker { return l.With(Lease(long)).With(Wait(0)) }, nil, long, false},
+		"the call's wins":           {func(l *Locker) *Locker { return l.With(FixedLease(long)) }, []AcquireOption{RenewedLease(short)}, short, true},
+		"the call says another":     {func(l *Locker) *Locker { return l.With(FixedLease(long)) }, []AcquireOption{Wait(time.Minute)}, long, false},
+		"the last of several":       {func(l *Locker) *Locker { return l.With(FixedLease(long), RenewedLease(short)) }, nil, short, true},
+		"With on With":              {func(l *Locker) *Locker { return l.With(Wait(0), FixedLease(long)).With(RenewedLease(short)) }, nil, short, true},
+		"With on With keeps others": {func(l *Locker) *Locker { return l.With(FixedLease(long)).With(Wait(0)) }, nil, long, false},
 		"For after With":            {func(l *Locker) *Locker { return l.With(RenewedLease(short)).For(NewOwner()) }, nil, short, true},
 		"With after For":            {func(l *Locker) *Locker { return l.For(NewOwner()).With(RenewedLease(short)) }, nil, short, true},
 	} {
@@ -110,7 +110,7 @@ func TestWithIsApart(t *testing.T) {
 		l := c.Locker("x")
 		opts := []AcquireOption{RenewedLease(time.Second), RenewedLease(2 * time.Second)}
 		base := l.With(opts...)
-		opts[1] = Lease(time.Millisecond)
+		opts[1] = FixedLease(time.Millisecond)
 		short, long := base.With(RenewedLease(3*time.Second)), base.With(RenewedLease(4*time.Second))
 		for _, w := range []struct {
 			l     *Locker
@@ -215,7 +215,7 @@ func TestAllWithDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, c := t.Context(), New(membackend.New(), quiet())
 		defer c.Close()
-		a, b := c.Locker("a").With(RenewedLease(2*time.Second), Wait(time.Minute)), c.RWLocker("b").Reader().With(Lease(24*time.Hour), Wait(time.Second))
+		a, b := c.Locker("a").With(RenewedLease(2*time.Second), Wait(time.Minute)), c.RWLocker("b").Reader().With(FixedLease(24*time.Hour), Wait(time.Second))
 		h, err := All(a, b, c.FairLocker("c")).Acquire(ctx)
 		must(t, err)
 		for _, info := range c.Holds() {
@@ -253,7 +253,7 @@ func TestAllWithDefaults(t *testing.T) {
 // What a Locker can't have as a default is an error of its calls, and With isn't one of them.
 func TestWithWhatIsNoOption(t *testing.T) {
 	for name, opt := range map[string]AcquireOption{
-		"nil": nil, "no lease": RenewedLease(0), "no fixed lease": Lease(0), "a negative wait": Wait(-1), "a time to keep that is none": AtLeast(0),
+		"nil": nil, "no lease": RenewedLease(0), "no fixed lease": FixedLease(0), "a negative wait": Wait(-1), "a time to keep that is none": AtLeast(0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

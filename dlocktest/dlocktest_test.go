@@ -61,7 +61,7 @@ var kinds = map[string]func(c *dlock.Client, ctx context.Context) (*dlock.Hold, 
 		return c.Semaphore("x", 3).Acquire(ctx, 2)
 	},
 	"fixed lease": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
-		return c.Locker("x").Acquire(ctx, dlock.Lease(time.Hour))
+		return c.Locker("x").Acquire(ctx, dlock.FixedLease(time.Hour))
 	},
 }
 

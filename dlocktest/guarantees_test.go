@@ -173,7 +173,7 @@ func TestARequestThatIsLostLeavesNothingBehind(t *testing.T) {
 		if err := a.Locker("x").LockContext(t.Context(), dlock.Wait(time.Second)); !errors.Is(err, dlock.ErrUnavailable) {
 			t.Errorf("Lock = %v", err)
 		}
-		if ok, err := b.Locker("x").TryLock(t.Context(), dlock.Lease(time.Second)); !ok || err != nil {
+		if ok, err := b.Locker("x").TryLock(t.Context(), dlock.FixedLease(time.Second)); !ok || err != nil {
 			t.Errorf("TryLock = %v, %v", ok, err)
 		}
 		time.Sleep(time.Second)
@@ -202,7 +202,7 @@ func TestALateRequestTouchesNoLaterAcquisition(t *testing.T) {
 		store.PauseRenewals()
 		time.Sleep(lease / 2) // a renewal is on its way
 		store.Lose("x")
-		held := acquire(t, b.Locker("x"), dlock.Lease(time.Second))
+		held := acquire(t, b.Locker("x"), dlock.FixedLease(time.Second))
 		store.ResumeRenewals()
 		synctest.Wait()
 		must(t, held.Err())
@@ -281,7 +281,7 @@ func TestForceUnlock(t *testing.T) {
 	}{
 		{who: "a", within: 0},
 		{who: "b", within: lease / 3},
-		{who: "b", opts: []dlock.AcquireOption{dlock.Lease(time.Hour)}, within: time.Hour},
+		{who: "b", opts: []dlock.AcquireOption{dlock.FixedLease(time.Hour)}, within: time.Hour},
 	} {
 		guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 			holder := acquire(t, a.Locker("x"), test.opts...)

@@ -65,7 +65,7 @@ func TestGuideLocker(t *testing.T) {
 		if ok {
 			err = l.UnlockContext(ctx)
 		}
-		ok, err = l.TryLock(ctx, dlock.Wait(500*time.Millisecond), dlock.Lease(10*time.Second))
+		ok, err = l.TryLock(ctx, dlock.Wait(500*time.Millisecond), dlock.FixedLease(10*time.Second))
 		if ok {
 			err = l.UnlockContext(ctx)
 		}

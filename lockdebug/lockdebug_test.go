@@ -208,13 +208,13 @@ func play(t *testing.T, c, other *dlock.Client) {
 	}
 	acquire(t, other.FairLocker("till"))
 	waits(t, c.FairLocker("till"))
-	acquire(t, c.Locker("soon"), dlock.Lease(40*time.Second))
+	acquire(t, c.Locker("soon"), dlock.FixedLease(40*time.Second))
 	waits(t, c.Locker("job"), dlock.Wait(time.Hour))
 	synctest.Wait()
 
 	acquire(t, c.Locker("forced"))
 	c.Locker("forced").ForceUnlock(t.Context())
-	acquire(t, c.Locker("lease"), dlock.Lease(time.Second))
+	acquire(t, c.Locker("lease"), dlock.FixedLease(time.Second))
 	acquire(t, c.Locker("gone"))
 	other.Locker("gone").ForceUnlock(t.Context())
 	acquire(t, c.Locker("taken"))
@@ -393,7 +393,7 @@ func TestNotRenewed(t *testing.T) {
 		c := newClient(t, sessions{membackend.New(), func(s backend.Session) backend.Session { return unrenewed{s} }})
 		h := lockdebug.Handler(c)
 		acquire(t, c.Locker("x"))
-		acquire(t, c.Locker("fixed"), dlock.Lease(time.Minute))
+		acquire(t, c.Locker("fixed"), dlock.FixedLease(time.Minute))
 		time.Sleep(14 * time.Second)
 		if got := rows(get(t, h, "/"), "ending"); got != nil {
 			t.Error(got)
@@ -634,7 +634,7 @@ func TestStore(t *testing.T) {
 		rw := other.RWLocker("rw")
 		acquire(t, rw.Writer())
 		for range 7 {
-			if _, err := other.Semaphore("slots", 20).Acquire(t.Context(), 2, dlock.Lease(time.Minute)); err != nil {
+			if _, err := other.Semaphore("slots", 20).Acquire(t.Context(), 2, dlock.FixedLease(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -839,7 +839,7 @@ func many(t testing.TB, n int) http.Handler {
 	for i := range n {
 		acquire(t, c.Locker(fmt.Sprintf("lock:orders:%06d", i)))
 	}
-	acquire(t, c.Locker("the one"), dlock.Lease(10*time.Second))
+	acquire(t, c.Locker("the one"), dlock.FixedLease(10*time.Second))
 	return lockdebug.Handler(c)
 }
 

@@ -183,7 +183,7 @@ func TestLosses(t *testing.T) {
 			must(t, l.other.Locker("x").LockContext(t.Context()))
 		}},
 		{reason: dlock.LossExpired, after: 30 * time.Second, how: func(t *testing.T, l *lab) { l.store.breakWith(errDown) }},
-		{reason: dlock.LossLease, after: 5 * time.Second, how: func(*testing.T, *lab) {}, opts: []dlock.AcquireOption{dlock.Lease(5 * time.Second)}},
+		{reason: dlock.LossLease, after: 5 * time.Second, how: func(*testing.T, *lab) {}, opts: []dlock.AcquireOption{dlock.FixedLease(5 * time.Second)}},
 	} {
 		t.Run(lose.reason.String(), func(t *testing.T) {
 			observed(t, func(t *testing.T, l *lab) {

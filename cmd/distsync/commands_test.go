@@ -66,7 +66,7 @@ func must(t *testing.T) func(*dlock.Hold, error) *dlock.Hold {
 // cluttered is a store with locks of all kinds. They end by themselves a minute later.
 func cluttered(t *testing.T, url string) (web *dlock.Client) {
 	t.Helper()
-	ctx, lease := t.Context(), dlock.Lease(time.Minute)
+	ctx, lease := t.Context(), dlock.FixedLease(time.Minute)
 	web, cron := client(t, url, dlock.WithClientID("web-1/77/abc")), client(t, url, dlock.WithClientID("cron-1/5/def"))
 	must(t)(web.Locker("orders:42").Acquire(ctx, lease))
 	must(t)(web.RWLocker("prices").Reader().Acquire(ctx, lease))
@@ -84,7 +84,7 @@ func TestLookingAround(t *testing.T) {
 		web := cluttered(t, url)
 		const nasty = "\x1b[31m\u202ered\u009b\n"
 		for _, name := range []string{nasty, "bad\xff"} {
-			must(t)(web.Locker(name).Acquire(t.Context(), dlock.Lease(time.Minute)))
+			must(t)(web.Locker(name).Acquire(t.Context(), dlock.FixedLease(time.Minute)))
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		waits := make(chan error, 1)
@@ -243,7 +243,7 @@ func TestWatch(t *testing.T) {
 		}
 		saw("orders:42 gone web-1")
 		saw("orders:42 free")
-		must(t)(cron.Locker("orders:42").Acquire(ctx, dlock.Lease(time.Second))) // which runs out
+		must(t)(cron.Locker("orders:42").Acquire(ctx, dlock.FixedLease(time.Second))) // which runs out
 		saw("orders:42 acquired cron-1")
 		permits := must(t)(web.Semaphore("gpu", 3).Acquire(ctx, 2))
 		testservers.Until(t, "permits are out", func() bool { return strings.Contains(out.String(), `"kind":"permits","count":2`) })
@@ -403,7 +403,7 @@ func TestUnlock(t *testing.T) {
 				t.Errorf("%s is held still: %+v, %v", c.name, l, err)
 			}
 		}
-		must(t)(web.Locker("orders:43").Acquire(t.Context(), dlock.Lease(time.Minute)))
+		must(t)(web.Locker("orders:43").Acquire(t.Context(), dlock.FixedLease(time.Minute)))
 		got := inside(t.Context(), "unlock", "--force", "--yes", "--store", url, "orders:43")
 		if !strings.HasPrefix(got.stdout, "orders:43: taken from web-1/77/abc:") || got.status != 0 || got.stderr != "" {
 			t.Errorf("%+v", got)
@@ -457,7 +457,7 @@ func TestNameOfASemaphore(t *testing.T) {
 			t.Errorf("a lock of that name, when nothing was said of forgetting: %+v", got)
 		}
 
-		must(t)(client(t, url).Semaphore("f", 3).Acquire(t.Context(), 2, dlock.Lease(time.Minute)))
+		must(t)(client(t, url).Semaphore("f", 3).Acquire(t.Context(), 2, dlock.FixedLease(time.Minute)))
 		got = inside(t.Context(), flags("unlock", "--force", "--forget", "--yes", "--json", "f")...)
 		if u := lines[unlocked](t, got.stdout); got.status != 0 || !u[0].Released || !u[0].Forgotten || len(u[0].Holders) != 1 {
 			t.Errorf("unlock --forget: %+v", got)
@@ -500,7 +500,7 @@ func TestForgetsNothingInUse(t *testing.T) {
 	for _, scheme := range []string{"redis", "valkey"} {
 		url := scheme + "://" + testservers.Redis(t).Addr
 		one := client(t, url).Semaphore("f", 1)
-		must(t)(one.Acquire(t.Context(), 1, dlock.Lease(time.Minute)))
+		must(t)(one.Acquire(t.Context(), 1, dlock.FixedLease(time.Minute)))
 		g := &global{store: url, timeout: testservers.Patience}
 		err := g.with(t.Context(), func(s *store, c *dlock.Client) error {
 			if done, err := s.forget(t.Context(), "f"); done || err != nil {
@@ -524,7 +524,7 @@ func TestUnlockFair(t *testing.T) {
 	anywhere(t, func(t *testing.T, url string) {
 		ctx := t.Context()
 		web := client(t, url)
-		must(t)(web.FairLocker("report").Acquire(ctx, dlock.Lease(time.Minute)))
+		must(t)(web.FairLocker("report").Acquire(ctx, dlock.FixedLease(time.Minute)))
 		late := client(t, url, dlock.WithClientID("late"))
 		waited := make(chan error, 1)
 		go func() { waited <- late.FairLocker("report").LockContext(ctx) }()

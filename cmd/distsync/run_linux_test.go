@@ -700,6 +700,6 @@ func TestRunKilledLeavesTheLease(t *testing.T) {
 	r.cmd.Process.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
-	must(t)(client(t, url).Locker("a").Acquire(ctx, dlock.Lease(time.Second)))
+	must(t)(client(t, url).Locker("a").Acquire(ctx, dlock.FixedLease(time.Second)))
 	testservers.Until(t, "the command is gone", func() bool { return syscall.Kill(started.PID, 0) != nil })
 }

@@ -285,7 +285,7 @@ func leasesEnd(t *testing.T, l *lab) {
 	wantIs(t, "IsHeld", true, ours.IsHeld)
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 
-	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.Lease(lease)))
+	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.FixedLease(lease)))
 	locked := java.start("lock", name)
 	if l.ours == backend.Fair && l.java.version != versions[0] {
 		// An old version that looks a moment too early works out a time less than none, and sleeps until it is told.
@@ -310,7 +310,7 @@ func watchdogs(t *testing.T, p *place) {
 	client, survivor := p.client(t), startPeer(t, versions[0], p.config, longLease).thread(t)
 	mortal := p.client(t, dlock.WithLease(lease))
 	shared := p.client(t, dlock.WithLease(lease)).RWLocker(lockName(t) + "/shared").Reader()
-	wantNil(t, "lock", shared.LockContext(t.Context(), dlock.Lease(longLease)))
+	wantNil(t, "lock", shared.LockContext(t.Context(), dlock.FixedLease(longLease)))
 	for _, java := range theirs {
 		java.want("locked", "read.lock", shared.Name())
 	}

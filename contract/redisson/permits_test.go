@@ -285,7 +285,7 @@ func javaPermitsEnd(t *testing.T, l *lab) {
 func goPermitsEnd(t *testing.T, l *lab) {
 	name := lockName(t)
 	mortal, ours, java := l.client(t, dlock.WithLease(shortLease)), l.client(t).Semaphore(name, 4), l.permitsThread(t)
-	fixed := acquire(t, mortal.Semaphore(name, 4), 4, dlock.Lease(dead))
+	fixed := acquire(t, mortal.Semaphore(name, 4), 4, dlock.FixedLease(dead))
 	java.give(name, wantIDs(t, 1, java.start("acquire", name, 1))...)
 	if err := fixed.Release(t.Context()); !errors.Is(err, dlock.ErrLost) {
 		t.Errorf("Go: release after the lease: %v, want ErrLost", err)

@@ -181,7 +181,7 @@ func javaReadsTwice(t *testing.T, l *lab) {
 	client, java := l.client(t), l.java.thread(t)
 	ours := reader(client, name)
 	java.want("locked", "read.lock", name, middle)
-	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.Lease(long)))
+	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.FixedLease(long)))
 	java.want("locked", "read.lock", name, short)
 	java.want("2", "read.getHoldCount", name)
 	l.wantHolds(t, name, map[string]string{"mode": "read", java.owner: "2", client.ID(): "1"})
@@ -266,7 +266,7 @@ func goReaderDies(t *testing.T, l *lab) {
 	client, java, writes := l.client(t), l.java.thread(t), l.java.thread(t)
 	ours := reader(client, name)
 	java.want("locked", "read.lock", name)
-	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.Lease(dead)))
+	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.FixedLease(dead)))
 	locked := writes.start("write.lock", name)
 	l.awaitThread(t, name, writes)
 	key := readKey(name, l.holder(t, name, client.ID()), 1)
@@ -292,7 +292,7 @@ func readLeasesEnd(t *testing.T, l *lab) {
 	wantIs(t, "IsHeld", true, writes.IsHeld)
 	wantNil(t, "unlock", writes.UnlockContext(t.Context()))
 
-	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.Lease(dead)))
+	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.FixedLease(dead)))
 	wantLocked(t, java.start("write.lock", name))
 	if err := ours.UnlockContext(t.Context()); !errors.Is(err, dlock.ErrLost) {
 		t.Errorf("Go: unlock after the lease: %v, want ErrLost", err)

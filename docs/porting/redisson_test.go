@@ -20,7 +20,7 @@ import (
 )
 
 func javaBounded(ctx context.Context, client *dlock.Client, name string, work job) error {
-	return client.Locker(name).Do(ctx, work, dlock.Wait(100*time.Millisecond), dlock.Lease(time.Minute))
+	return client.Locker(name).Do(ctx, work, dlock.Wait(100*time.Millisecond), dlock.FixedLease(time.Minute))
 }
 
 func javaAgain(ctx context.Context, client *dlock.Client, name string, work job) error {
@@ -176,7 +176,7 @@ func TestRedisson(t *testing.T) {
 
 	none := func(context.Context) error { return nil }
 	exclusive := func(l *dlock.Locker) func(ctx context.Context) (bool, error) {
-		return func(ctx context.Context) (bool, error) { return l.TryLock(ctx, dlock.Lease(time.Minute)) }
+		return func(ctx context.Context) (bool, error) { return l.TryLock(ctx, dlock.FixedLease(time.Minute)) }
 	}
 	for _, pair := range []struct {
 		method string

@@ -278,7 +278,7 @@ func redsyncLost(t *testing.T, lab redsyncLab) {
 	wantErr(t, locker.UnlockContext(ctx), dlock.ErrLost)
 	must(t, locker.LockContext(ctx))
 	must(t, lab.rdb.Del(ctx, "lock:"+name).Err())
-	must(t, connectLocks(t, lab.rdb.Options().Addr).Locker(name).LockContext(ctx, dlock.Lease(time.Minute)))
+	must(t, connectLocks(t, lab.rdb.Options().Addr).Locker(name).LockContext(ctx, dlock.FixedLease(time.Minute)))
 	wantErr(t, locker.UnlockContext(ctx), dlock.ErrLost)
 }
 

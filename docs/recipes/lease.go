@@ -8,7 +8,7 @@ import (
 )
 
 func makeReportWrong(ctx context.Context, lock *dlock.Locker, report func(context.Context) error) error {
-	return lock.Do(ctx, report, dlock.Lease(5*time.Minute)) // it never takes longer
+	return lock.Do(ctx, report, dlock.FixedLease(5*time.Minute)) // it never takes longer
 }
 
 func makeReport(ctx context.Context, lock *dlock.Locker, report func(context.Context) error) error {

@@ -21,7 +21,7 @@ func migrateWrong(ctx context.Context, client *dlock.Client, db database) error 
 		return err
 	}
 	lock := client.Locker("lock:migrations")
-	return lock.Do(ctx, db.Up, dlock.Lease(time.Minute)) // they take seconds
+	return lock.Do(ctx, db.Up, dlock.FixedLease(time.Minute)) // they take seconds
 }
 
 func migrateWrongToo(ctx context.Context, client *dlock.Client, db database) error {

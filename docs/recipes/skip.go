@@ -16,7 +16,7 @@ func sweepWrong(ctx context.Context, lock *dlock.Locker, sweep func(context.Cont
 }
 
 func sweepWrongToo(ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error) error {
-	return lock.Do(ctx, sweep, dlock.Wait(0), dlock.Lease(10*time.Minute)) // it never takes longer
+	return lock.Do(ctx, sweep, dlock.Wait(0), dlock.FixedLease(10*time.Minute)) // it never takes longer
 }
 
 // sweepUnlessRunning says whether it swept: false and nil if another is sweeping. An error is the sweep's, or the

@@ -31,9 +31,9 @@ func play(ctx context.Context, here, elsewhere *dlock.Client) (*scene, error) {
 	s.holdPermits(here.Semaphore("slots:mailer", 10), 3)
 	s.holdPermits(elsewhere.Semaphore("slots:mailer", 10), 2)
 	s.hold(elsewhere.RWLocker("prices").Reader())
-	s.hold(here.Locker("report:nightly"), dlock.Lease(time.Hour))
-	s.hold(here.Locker("export:ledger"), dlock.Lease(time.Minute))
-	s.hold(here.Locker("import:feeds"), dlock.Lease(2*time.Second)) // it is over soon
+	s.hold(here.Locker("report:nightly"), dlock.FixedLease(time.Hour))
+	s.hold(here.Locker("export:ledger"), dlock.FixedLease(time.Minute))
+	s.hold(here.Locker("import:feeds"), dlock.FixedLease(2*time.Second)) // it is over soon
 
 	s.hold(elsewhere.Locker("orders:1041"))
 	s.hold(elsewhere.FairLocker("till:3"))

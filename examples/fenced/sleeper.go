@@ -26,7 +26,7 @@ type sleeper struct {
 // lease that isn't renewed.
 func playedSleeper(ctx context.Context, store backend.Backend, url, reports string) (*sleeper, error) {
 	client := dlock.New(store)
-	h, err := client.FencedLocker(lockName).Acquire(ctx, dlock.Lease(lease))
+	h, err := client.FencedLocker(lockName).Acquire(ctx, dlock.FixedLease(lease))
 	if err != nil {
 		client.Close()
 		return nil, err

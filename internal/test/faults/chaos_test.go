@@ -80,7 +80,7 @@ func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.In
 	defer cancel()
 	var opts []dlock.AcquireOption
 	if random.IntN(4) == 0 {
-		opts = append(opts, dlock.Lease(p.lab.store.lease))
+		opts = append(opts, dlock.FixedLease(p.lab.store.lease))
 	}
 	again, long := random.IntN(4) == 0, random.IntN(8) == 0
 	// Whether a call fails depends on what has just struck.

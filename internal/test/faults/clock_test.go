@@ -94,7 +94,7 @@ func clockOff(l *lab) {
 	w.in()
 	w.let()
 
-	g = a.grab(dlock.Lease(l.store.lease))
+	g = a.grab(dlock.FixedLease(l.store.lease))
 	w = l.proxied(dlock.WithLease(long)).queue()
 	w.in() // when that is over
 	g.isLost()

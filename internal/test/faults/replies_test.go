@@ -144,7 +144,7 @@ func acquireReplyLate(l *lab) {
 	a, b := l.proxied(), l.direct(dlock.WithLease(long))
 	l.isFree(a) // connects
 	held, deliver := a.Hold(a.requests(acquire)[0])
-	g := a.reach(dlock.Lease(steady))
+	g := a.reach(dlock.FixedLease(steady))
 	come(l.T, "the request", held)
 	a.Block(faults.ToClient)
 	deliver()

@@ -58,7 +58,7 @@ func (a Ask) options() (opts []dlock.AcquireOption) {
 		opts = append(opts, dlock.Wait(a.Wait))
 	}
 	if a.Lease > 0 {
-		opts = append(opts, dlock.Lease(a.Lease))
+		opts = append(opts, dlock.FixedLease(a.Lease))
 	}
 	return opts
 }

@@ -111,7 +111,7 @@ func (u *user) newVisit(name string) *visit {
 func (v *visit) fix() {
 	if v.oneIn(4) {
 		v.hold.Lease, v.hold.Fixed = v.Lease/10+v.upTo(v.Lease), true
-		v.opts = append(v.opts, dlock.Lease(v.hold.Lease))
+		v.opts = append(v.opts, dlock.FixedLease(v.hold.Lease))
 	}
 }
 
