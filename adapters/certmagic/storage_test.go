@@ -21,6 +21,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -57,6 +58,17 @@ func onEach(t *testing.T, run func(t *testing.T, replica func() *certmagiclock.S
 			rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
 			t.Cleanup(func() { rdb.Close() })
 			return certmagiclock.New(files, newClient(t, redisbackend.New(rdb)))
+		})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		url := testservers.PostgresURL(testservers.Postgres(t).Addr)
+		files := &certmagic.FileStorage{Path: t.TempDir()}
+		run(t, func() *certmagiclock.Storage {
+			b, err := postgresbackend.Connect(url, postgresbackend.WithCreate())
+			must(t, err)
+			t.Cleanup(b.Close)
+			return certmagiclock.New(files, newClient(t, b))
 		})
 	})
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -52,7 +53,7 @@ func redisOn(t *testing.T, addr string) backend.Backend {
 	return redisbackend.New(rdb)
 }
 
-// onEach runs a test on memory and on a Redis. connect returns a client of its own.
+// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its own.
 func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
@@ -63,6 +64,16 @@ func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) 
 		t.Parallel()
 		server := testservers.Redis(t)
 		run(t, func() *dlock.Client { return newClient(t, redisOn(t, server.Addr)) })
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		url := testservers.PostgresURL(testservers.Postgres(t).Addr)
+		run(t, func() *dlock.Client {
+			b, err := postgresbackend.Connect(url, postgresbackend.WithCreate())
+			must(t, err)
+			t.Cleanup(b.Close)
+			return newClient(t, b)
+		})
 	})
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/overview"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
@@ -47,7 +48,7 @@ func newClient(t *testing.T, b backend.Backend, opts ...dlock.Option) *dlock.Cli
 	return c
 }
 
-// onEach runs a test on memory and on a Redis. connect returns a client of its own.
+// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its own.
 func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
@@ -61,6 +62,16 @@ func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) 
 			rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
 			t.Cleanup(func() { rdb.Close() })
 			return newClient(t, redisbackend.New(rdb))
+		})
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		url := testservers.PostgresURL(testservers.Postgres(t).Addr)
+		run(t, func() *dlock.Client {
+			b, err := postgresbackend.Connect(url, postgresbackend.WithCreate())
+			must(t, err)
+			t.Cleanup(b.Close)
+			return newClient(t, b)
 		})
 	})
 }
