@@ -3,14 +3,19 @@ package postgresbackend_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
+	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
 // benchmarked is a server that flushes what is committed, with a table for what is compared: two
@@ -111,6 +116,216 @@ func BenchmarkRenew(b *testing.B) {
 					b.Error(res, err)
 				}
 			})
+		}
+	})
+}
+
+// What a million pairs leave behind, with autovacuum as the schema sets it; less with a benchtime
+// of less than 1000000x.
+func BenchmarkBloat(b *testing.B) {
+	pool := benchmarked(b, 4)
+	s := open(b, pool)
+	var all sync.WaitGroup
+	const many = 64
+	b.ResetTimer()
+	for i := range many {
+		all.Go(func() {
+			for range (b.N + many - 1) / many {
+				lockAndUnlock(b, s, fmt.Sprint(i))
+			}
+		})
+	}
+	all.Wait()
+	b.StopTimer()
+	s.Settle()
+	pool.Reset() // what a process counts is known when it ends
+	b.ReportMetric(query[float64](b, pool, `SELECT n_dead_tup FROM pg_stat_all_tables
+		WHERE relid = '`+lockTable+`'::regclass`), "dead_rows")
+	b.ReportMetric(query[float64](b, pool, `SELECT pg_relation_size('`+lockTable+`') / 1024`), "KiB")
+	b.ReportMetric(query[float64](b, pool, `SELECT 100.0 * n_tup_hot_upd / greatest(n_tup_upd, 1)
+		FROM pg_stat_all_tables WHERE relid = '`+lockTable+`'::regclass`), "%HOT")
+}
+
+// members returns how many members multixacts have had up to the last checkpoint.
+func members(b *testing.B, pool *pgxpool.Pool) int64 {
+	return query[int64](b, pool, `SELECT next_multi_offset::text::bigint FROM pg_control_checkpoint()`)
+}
+
+// 16 clients that read one name; and as many that add and delete a row of their own under an
+// advisory lock that they share, which is the least that it can be.
+func BenchmarkReaders(b *testing.B) {
+	const clients = 16
+	pool := benchmarked(b, clients)
+	each := func(b *testing.B, do func(owner string)) {
+		var all sync.WaitGroup
+		for i := range clients {
+			all.Go(func() {
+				for range (b.N + clients - 1) / clients {
+					do(fmt.Sprint("client ", i))
+				}
+			})
+		}
+		all.Wait()
+	}
+	shared := `WITH l AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(7)) `
+	b.Run("bare", func(b *testing.B) {
+		each(b, func(owner string) {
+			for _, sql := range []string{
+				shared + `INSERT INTO bare SELECT $1, 0 FROM l`,
+				shared + `DELETE FROM bare WHERE name = $1 AND EXISTS (SELECT FROM l)`,
+			} {
+				if _, err := pool.Exec(b.Context(), sql, owner); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	})
+	b.Run("read", func(b *testing.B) {
+		s := open(b, pool)
+		execute(b, pool, `CHECKPOINT`)
+		before := members(b, pool)
+		each(b, func(owner string) {
+			acquire := backend.AcquireRequest{Kind: backend.Read, Name: "n", Owner: owner, Lease: lease}
+			if res, err := s.Acquire(b.Context(), acquire); err != nil || !res.Acquired {
+				b.Error(res, err)
+			}
+			release := backend.ReleaseRequest{Kind: backend.Read, Name: "n", Owner: owner, Lease: lease}
+			if _, err := s.Release(b.Context(), release); err != nil {
+				b.Error(err)
+			}
+		})
+		execute(b, pool, `CHECKPOINT`)
+		b.ReportMetric(float64(members(b, pool)-before), "members")
+	})
+}
+
+// How long a writer waits beside 24 clients that read for 20 ms, again and again: each as a client
+// of its own.
+func BenchmarkWriterBesideReaders(b *testing.B) {
+	const readers = 24
+	pool := benchmarked(b, 32)
+	client := func() *dlock.Client {
+		c := dlock.New(postgresbackend.New(pool), dlock.WithLease(10*time.Second))
+		b.Cleanup(func() { c.Close() })
+		return c
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	var all sync.WaitGroup
+	for range readers {
+		l := client().RWLocker("n").Reader()
+		all.Go(func() {
+			for ctx.Err() == nil {
+				_ = l.Do(ctx, func(context.Context) error { // its context ends
+					time.Sleep(20 * time.Millisecond)
+					return nil
+				})
+			}
+		})
+	}
+	w := client().RWLocker("n").Writer()
+	var longest time.Duration
+	for b.Loop() {
+		began := time.Now()
+		if err := w.LockContext(ctx); err != nil {
+			b.Fatal(err)
+		}
+		longest = max(longest, time.Since(began))
+		if err := w.UnlockContext(ctx); err != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	stop()
+	all.Wait()
+	b.ReportMetric(float64(longest.Milliseconds()), "longest_ms")
+}
+
+// Hand-over from one client to another while more connections listen, for other locks.
+func BenchmarkListeners(b *testing.B) {
+	pool := benchmarked(b, 4)
+	holder, waiter := open(b, pool), open(b, pool)
+	var others []*pgx.Conn
+	for _, more := range []int{0, 98} {
+		for range more {
+			conn := wiretest.Must[*pgx.Conn](b)(pgx.ConnectConfig(b.Context(), pool.Config().ConnConfig))
+			b.Cleanup(func() { conn.Close(context.Background()) })
+			if _, err := conn.Exec(b.Context(), `LISTEN something_else`); err != nil {
+				b.Fatal(err)
+			}
+			others = append(others, conn)
+		}
+		b.Run(fmt.Sprint("beside ", len(others)), func(b *testing.B) {
+			woken := make(chan struct{}, 1)
+			sub, err := waiter.Subscribe(b.Context(), backend.SubscribeRequest{Name: "h",
+				Wake: func(backend.Wakeup) {
+					select {
+					case woken <- struct{}{}:
+					default:
+					}
+				}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer sub.Close()
+			var took []time.Duration
+			for b.Loop() {
+				lease := backend.AcquireRequest{Name: "h", Owner: alice, Lease: lease}
+				if res, err := holder.Acquire(b.Context(), lease); err != nil || !res.Acquired {
+					b.Fatal(res, err)
+				}
+				release := backend.ReleaseRequest{Name: "h", Owner: alice}
+				began := time.Now()
+				if _, err := holder.Release(b.Context(), release); err != nil {
+					b.Fatal(err)
+				}
+				for got := false; !got; {
+					<-woken // or by a message that is late
+					res, err := waiter.Acquire(b.Context(), lease)
+					if got = res.Acquired; err != nil {
+						b.Fatal(err)
+					}
+				}
+				took = append(took, time.Since(began))
+				if _, err := waiter.Release(b.Context(), release); err != nil {
+					b.Fatal(err)
+				}
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50_µs")
+		})
+	}
+}
+
+// What a neighbour in the same database gets done, alone and while 32 clients contend for a lock.
+func BenchmarkNeighbour(b *testing.B) {
+	pool := benchmarked(b, 40)
+	transactions := func(b *testing.B) {
+		for b.Loop() {
+			bareUpdate(b, pool, "1")
+		}
+	}
+	b.Run("alone", transactions)
+	b.Run("beside contenders", func(b *testing.B) {
+		ctx, stop := context.WithCancel(b.Context())
+		var all sync.WaitGroup
+		var clients []*dlock.Client
+		for range 32 {
+			c := dlock.New(postgresbackend.New(pool), dlock.WithHandover(0), dlock.WithLease(10*time.Second))
+			clients = append(clients, c)
+			all.Go(func() {
+				for ctx.Err() == nil {
+					_ = c.Locker("n").Do(ctx, func(context.Context) error { // its context ends
+						time.Sleep(5 * time.Millisecond)
+						return nil
+					})
+				}
+			})
+		}
+		transactions(b)
+		stop()
+		all.Wait()
+		for _, c := range clients {
+			c.Close()
 		}
 	})
 }
