@@ -40,6 +40,8 @@ var palettes = map[store]palette{
 	onRedis:  {[]string{"#e5484d", "#f2a0a2"}, []string{"#b8561c", "#e8913a"}, []string{"#a09088", "#6f625c"}},
 	onValkey: {[]string{"#3b82f6", "#93bdf5"}, []string{"#7c5cd6", "#b49cf0"}, []string{"#8894a8", "#5c6780"}},
 	onEtcd:   {[]string{"#2f9e44", "#8fce9b"}, []string{"#7a8f1f", "#b5c334"}, []string{"#8fa08f", "#617061"}},
+	onPostgres: {[]string{"#0e9aa7", "#7fd0d8"}, []string{"#c2549d", "#e39ccb"},
+		[]string{"#8b9a9c", "#5d6b6d"}},
 	onMemory: {[]string{"#3b82f6", "#93bdf5"}, []string{"#7c5cd6"}, []string{"#8894a8"}},
 }
 

@@ -97,7 +97,7 @@ type sharer interface {
 	shared() locker
 }
 
-var contenders = slices.Concat(redisContenders, valkeyContenders, etcdContenders, memoryContenders, quorumContenders)
+var contenders = slices.Concat(redisContenders, valkeyContenders, etcdContenders, postgresContenders, memoryContenders, quorumContenders)
 
 // contenderBy returns a contender.
 func contenderBy(key string) contender {

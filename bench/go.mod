@@ -7,6 +7,7 @@ replace github.com/seed951563bd/distsync => ../
 require (
 	github.com/bsm/redislock v0.9.4
 	github.com/go-redsync/redsync/v4 v4.18.1
+	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/seed951563bd/distsync v0.0.0-00010101000000-000000000000
 	github.com/valkey-io/valkey-go v1.0.79
@@ -22,6 +23,10 @@ require (
 	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.26.3 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	go.etcd.io/etcd/api/v3 v3.6.15 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.6.15 // indirect
 	go.uber.org/atomic v1.12.0 // indirect

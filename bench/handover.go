@@ -24,7 +24,7 @@ var workload4 = workload{
 		{"p50", "p50 µs", 0}, {"ratio", "p50 ÷ floor", 2}, {"twin", "p50 ÷ our scripts", 2},
 		{"p99", "p99 µs", 0}, {"n", "hand-overs", 0},
 	},
-	stores:  []store{onRedis, onValkey, onEtcd},
+	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	ratioOf: "p50",
 	common:  trial{Lease: 30 * time.Second},
 	points: []point{

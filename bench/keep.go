@@ -18,7 +18,7 @@ var workload5 = workload{
 		{"goroutines", "goroutines", 0}, {"heap", "heap B/lock", 0}, {"stack", "stack B/lock", 0},
 		{"client", "client CPU %", 2}, {"server", "server CPU %", 2}, {"commands", "commands/s", 0}, {"lost", "lost", 0},
 	},
-	stores:  []store{onRedis, onValkey, onEtcd},
+	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	common:  trial{Job: jobKeep, Duration: 6 * time.Second, Lease: 3 * time.Second},
 	atLeast: 3 * time.Second,
 	points: []point{
@@ -146,7 +146,7 @@ var workload6 = workload{
 		{"goroutines", "goroutines", 0}, {"heap", "heap B/waiter", 0}, {"stack", "stack B/waiter", 0},
 		{"sockets", "sockets", 0}, {"commands", "commands/s", 1}, {"each", "commands/key and lease", 2},
 	},
-	stores:  []store{onRedis, onValkey, onEtcd},
+	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	common:  trial{Job: jobCrowd, Duration: 3 * time.Second, Lease: 3 * time.Second},
 	atLeast: 3 * time.Second,
 	points: []point{

@@ -10,7 +10,7 @@ var workload11 = workload{
 		{"rate", "locks/s", 0}, {"ratio", "÷ floor alone", 2}, {"jain", "Jain", 3}, {"starved", "starved", 0}, {"p99", "p99 wait ms", 3},
 		{"writer", "p99 wait of writers ms", 3}, {"longest", "longest wait ms", 0}, {"commands", "commands/lock", 3}, {"clashes", "two inside", 0},
 	},
-	stores:  []store{onRedis, onValkey, onEtcd},
+	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	ratioOf: "rate",
 	common:  trial{Job: jobLoop, Duration: 3 * time.Second, Lease: 30 * time.Second, Naming: oneName, Kind: bothSides},
 	points: []point{
@@ -50,7 +50,7 @@ var workload13 = workload{
 		{"rate", "permits/s", 0}, {"ratio", "÷ floor alone", 2}, {"jain", "Jain", 3}, {"processes", "Jain, processes", 3}, {"starved", "starved", 0},
 		{"p99", "p99 wait ms", 3}, {"longest", "longest wait ms", 0}, {"commands", "commands/permit", 3}, {"clashes", "too many inside", 0},
 	},
-	stores:  []store{onRedis, onValkey, onEtcd},
+	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	ratioOf: "rate",
 	java:    true,
 	common:  trial{Job: jobLoop, Duration: 3 * time.Second, Lease: 30 * time.Second, Naming: oneName, Kind: permits},

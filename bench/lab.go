@@ -15,10 +15,11 @@ import (
 type store string
 
 const (
-	onRedis  store = "Redis"
-	onValkey store = "Valkey"
-	onEtcd   store = "etcd"
-	onMemory store = "memory" // of the process
+	onRedis    store = "Redis"
+	onValkey   store = "Valkey"
+	onEtcd     store = "etcd"
+	onPostgres store = "PostgreSQL"
+	onMemory   store = "memory" // of the process
 )
 
 // A lab has servers, and CPUs for them and for the processes that use them.
@@ -76,6 +77,8 @@ func (l *lab) startServer(s store) error {
 			// Its history would fill the disk.
 			l.running[s] = testservers.Etcd(l, "--auto-compaction-mode=periodic", "--auto-compaction-retention=1m",
 				"--quota-backend-bytes=8000000000")
+		case onPostgres:
+			l.running[s] = startPostgres(l)
 		case onMemory:
 			l.servers[s] = ""
 			return

@@ -33,7 +33,7 @@ var workload1 = workload{
 		{"rate", "pairs/s", 0}, {"ratio", "÷ floor", 2}, {"twin", "÷ same steps, bare", 2},
 		{"p50", "p50 µs", 0}, {"p99", "p99 µs", 0}, {"allocs", "allocs/pair", 0}, {"bytes", "B/pair", 0},
 	},
-	stores:  []store{onRedis, onValkey, onEtcd},
+	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	ratioOf: "rate",
 	common:  trial{Job: jobLoop, Duration: time.Second, Lease: 30 * time.Second, Naming: ownNames},
 	points: []point{
@@ -88,7 +88,7 @@ var workload2 = workload{
 	about: "The floor is the bare client, uncontended, in one goroutine; without “alone” it is the bare client that asks again " +
 		"and again. “longest wait” counts waits that the end cut short, too. “two inside” is what exclusion forbids.",
 	metrics: contended,
-	stores:  []store{onRedis, onValkey, onEtcd},
+	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	ratioOf: "rate",
 	common:  trial{Job: jobLoop, Duration: 2 * time.Second, Lease: 30 * time.Second, Naming: oneName},
 	points: []point{
@@ -110,7 +110,7 @@ var workload3 = workload{
 		"Redisson's fair lock takes part with up to four JVMs, of 8 threads each.",
 	java:    true,
 	metrics: append(contended[:3:3], append([]metric{{"processes", "Jain, processes", 3}}, contended[3:]...)...),
-	stores:  []store{onRedis, onValkey, onEtcd},
+	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	ratioOf: "rate",
 	common:  trial{Job: jobLoop, Duration: 3 * time.Second, Lease: 30 * time.Second, Naming: oneName, Goroutines: 8},
 	points: []point{

@@ -1,9 +1,10 @@
 // Bench measures the locks of this repository beside other Go packages for distributed locks, and
 // beside the floor: the same steps sent by the bare client with no package around them.
 //
-//	go -C bench run . [-only W1,W3] [-rounds 3] [-quick] [-json FILE] [-out DIR] [-profile DIR]
+//	go -C bench run . [-only W1,W3] [-on Redis] [-rounds 3] [-quick] [-json FILE] [-out DIR] [-profile DIR]
 //
-// It needs redis-server, valkey-server, etcd and, for Redisson, Java, and leaves out what isn't there.
+// It needs redis-server, valkey-server, etcd, PostgreSQL and, for Redisson, Java, and leaves out what
+// isn't there.
 // README.md says what is measured, and how to read it.
 package main
 
@@ -29,6 +30,7 @@ func main() {
 // config is what the command line says.
 type config struct {
 	only    []string
+	on      []store // none: all
 	rounds  int
 	quick   bool
 	json    string
@@ -38,9 +40,10 @@ type config struct {
 
 func parse(args []string) (config, error) {
 	var c config
-	var only string
+	var only, on string
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	flags.StringVar(&only, "only", "", "workloads to run, as in W1,W3 (default all)")
+	flags.StringVar(&on, "on", "", "stores to measure, as in Redis,PostgreSQL (default all)")
 	flags.IntVar(&c.rounds, "rounds", 3, "how often everything is measured; the median counts")
 	flags.BoolVar(&c.quick, "quick", false, "a fifth of the time, and fewer points of each chart")
 	flags.StringVar(&c.json, "json", "", "write all that was measured to `file`")
@@ -55,6 +58,16 @@ func parse(args []string) (config, error) {
 	}
 	if only != "" {
 		c.only = strings.Split(only, ",")
+	}
+	if on != "" {
+		for name := range strings.SplitSeq(on, ",") {
+			c.on = append(c.on, store(name))
+		}
+	}
+	for _, s := range c.on {
+		if !slices.ContainsFunc(workloads, func(w workload) bool { return slices.Contains(w.stores, s) }) {
+			return c, fmt.Errorf("no store %q", s)
+		}
 	}
 	for _, id := range c.only {
 		if !slices.ContainsFunc(workloads, func(w workload) bool { return w.id == id }) {
@@ -87,6 +100,15 @@ func run(args []string) error {
 	for _, w := range workloads {
 		if len(c.only) > 0 && !slices.Contains(c.only, w.id) {
 			continue
+		}
+		if len(c.on) > 0 {
+			w.stores = slices.DeleteFunc(slices.Clone(w.stores), func(s store) bool {
+				return !slices.Contains(c.on, s)
+			})
+			w.java = false
+			if len(w.stores) == 0 {
+				continue
+			}
 		}
 		res, err := measure(l, w, c.rounds, c.quick)
 		if err != nil {

@@ -41,7 +41,7 @@ func (s store) answering(addr string) []string {
 }
 
 // isRESP says whether a store's servers are Redis or the like.
-func (s store) isRESP() bool { return s != onEtcd && s != onMemory }
+func (s store) isRESP() bool { return s != onEtcd && s != onPostgres && s != onMemory }
 
 // startThree starts a store's servers and returns their addresses.
 func (l *lab) startThree(s store) string {

@@ -26,6 +26,8 @@ func look(c contender, addr string) (u usage, err error) {
 	switch {
 	case c.store == onEtcd:
 		return lookEtcd(addr)
+	case c.store == onPostgres:
+		return lookPostgres(addr)
 	case !c.store.isRESP():
 		return usage{}, nil
 	}
@@ -105,6 +107,11 @@ func lookEtcd(addr string) (u usage, err error) {
 
 // serverVersion returns what a server calls itself.
 func serverVersion(s store, addr string) (string, error) {
+	if s == onPostgres {
+		version, err := testservers.SQL(addr, `SHOW server_version;`)
+		version, _, _ = strings.Cut(version, " ")
+		return "PostgreSQL " + version, err
+	}
 	if s == onEtcd {
 		res, err := http.Get("http://" + addr + "/version")
 		if err != nil {
@@ -128,7 +135,7 @@ func serverVersion(s store, addr string) (string, error) {
 	return string(name) + " " + version, nil
 }
 
-// flush empties a server. The names in an etcd are never used twice, and their leases end.
+// flush empties a server. The names in an etcd and a PostgreSQL are never used twice, and leases end.
 func flush(s store, addr string) error {
 	if !s.isRESP() {
 		return nil
@@ -173,7 +180,7 @@ func packageVersions() (all []string) {
 	for _, m := range info.Deps {
 		switch m.Path {
 		case "github.com/redis/go-redis/v9", "github.com/valkey-io/valkey-go", "go.etcd.io/etcd/client/v3",
-			"github.com/go-redsync/redsync/v4", "github.com/bsm/redislock":
+			"github.com/go-redsync/redsync/v4", "github.com/bsm/redislock", "github.com/jackc/pgx/v5":
 			all = append(all, fmt.Sprintf("%s %s", m.Path, m.Version))
 		}
 	}

@@ -46,7 +46,8 @@ type point struct {
 	on        []store       // the only ones; none: all of the workload's
 }
 
-var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10, workload11, workload12, workload13, workload14, workload15, workload16, workload17, workload18}
+var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10, workload11, workload12, workload13, workload14, workload15, workload16, workload17, workload18,
+	workload19}
 
 // jobs are what processes can do.
 var jobs map[string]func(*child) (measured, error)
