@@ -102,10 +102,21 @@ func (t *transport) SendTo(ctx context.Context, master string, cmd redisson.Comm
 		t.slots.forget()
 		return redisson.Reply{Err: &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("valkey: no node %s is known any more", master)}}
 	}
-	shared, done := share(ctx)
-	defer done()
-	return answers(ctx, node.Do(shared, t.command(cmd)))[0].Reply
+	var a answer
+	for range dials {
+		shared, done := share(ctx)
+		a = answers(ctx, node.Do(shared, t.command(cmd)))[0]
+		done()
+		if ctx.Err() != nil || a.read || !errors.Is(a.Err, context.Canceled) {
+			break // else it is another's context: what is sent here only reads, and can be sent again
+		}
+	}
+	return a.Reply
 }
+
+// dials is how often a command is sent for which there was no connection, since another caller, who
+// was making it, has left.
+const dials = 3
 
 // Refresh asks which node has which slot, if that is long ago.
 func (t *transport) Refresh(ctx context.Context) { t.slots.refresh(ctx) }
@@ -129,7 +140,7 @@ func (t *transport) send(ctx context.Context, cmds ...valkey.Completed) []answer
 // error even if that is only that the other's context has ended while it dialed. Then nothing was sent,
 // and we try again: a few times, since a dialer may have a context of its own that has ended.
 func (t *transport) sendNow(ctx context.Context, cmds []valkey.Completed) (answers []answer) {
-	for range 3 {
+	for range dials {
 		known := t.noDial.Load()
 		answers = t.sendOnce(ctx, cmds)
 		t.notice(ctx, known, answers)
