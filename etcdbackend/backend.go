@@ -36,9 +36,11 @@ func WithPrefix(prefix string) Option {
 // are closed. New panics if cli is nil.
 //
 // Give the client all members as endpoints: it then goes on when one of them dies. A learner among
-// them is passed over. If machines or networks may fail without closing connections, set its
-// DialKeepAliveTime and DialKeepAliveTimeout too, to less than the lease: otherwise requests are
-// sent for many minutes to a member that has vanished.
+// them is passed over. Set its DialKeepAliveTime to ten seconds, which is the least that gRPC knows,
+// and its DialKeepAliveTimeout to three, too. A member may hang, or a machine or network fail
+// without closing connections: the client asks it no more then, until it is back. Otherwise
+// one request after the other is sent there, and waits, for as long as it hangs, or for many minutes
+// if it has vanished.
 func New(cli *clientv3.Client, opts ...Option) *Backend {
 	if cli == nil {
 		panic("etcdbackend: nil client")

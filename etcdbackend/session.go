@@ -193,7 +193,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	default:
 		key, err = s.find(ctx, id, ttl)
 	}
-	a := &attempt{id: id, ttl: ttl, fair: req.Kind == backend.Fair}
+	a := &attempt{id: id, ttl: ttl, fair: req.Kind == backend.Fair, gives: true}
 	keeps := req.Keep > 0 && id.role != readRole
 	for err == nil {
 		var done bool

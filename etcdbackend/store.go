@@ -210,6 +210,7 @@ type attempt struct {
 	onlyUp bool // what is held ends no sooner for it
 	tells  bool // how many permits there are
 	many   bool // keys are taken at once, which takes a member its time
+	gives  bool // back what is held: an unlock waits for some seconds only
 }
 
 // patience is how long a member may say nothing to a transaction.
@@ -217,8 +218,15 @@ func (a *attempt) patience() time.Duration {
 	if a.many {
 		return longestPatience
 	}
+	if a.gives {
+		return min(patience(a.ttl), releasePatience)
+	}
 	return patience(a.ttl)
 }
+
+// releasePatience leaves an unlock the time to ask other members: it waits for five seconds at the
+// most, however long the lease is.
+const releasePatience = time.Second
 
 // manyKeys is from how many on a transaction takes longer than others.
 const manyKeys = 1000
