@@ -259,7 +259,7 @@ func TestCutOff(t *testing.T) {
 		f.live = append(f.live, r)
 		r.link.cut.Store(false)
 		f.settles("and back", lease)
-		for range 8 {
+		for range deep.Of(8, 20) {
 			r = f.any()
 			r.link.cut.Store(true)
 			time.Sleep(15*time.Second + rand.N(lease))

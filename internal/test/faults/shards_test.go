@@ -108,6 +108,7 @@ func replicas(l *lab) {
 		}
 	}
 	begin := time.Now()
+	var last [shardCount]uint64
 	even := func(what string, replicas ...int) {
 		l.Helper()
 		testservers.Until(l.T, what+": all have the same number of shards", func() bool {
@@ -120,7 +121,13 @@ func replicas(l *lab) {
 			}
 			return books.even(replicas...)
 		})
-		l.Logf("%-30s %v", what, time.Since(begin).Round(10*time.Millisecond))
+		moves := 0
+		for i := range books.shards {
+			if now := books.shards[i].newest.Load(); now != last[i] {
+				moves, last[i] = moves+1, now
+			}
+		}
+		l.Logf("%-30s %v, %d moves", what, time.Since(begin).Round(10*time.Millisecond), moves)
 		begin = time.Now()
 	}
 	for range 4 {
