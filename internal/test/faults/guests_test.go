@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -111,19 +110,11 @@ func runGuests(order string) error {
 	if _, err := fmt.Sscan(order, &path, &number, &random, &storeName, &addr, &lease, &lock, &kind); err != nil {
 		return err
 	}
-	f, err := os.Create(path)
+	r, c, closeAll, err := telling(path, storeName, addr, lease)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	b, closeClient, err := storeNamed(storeName).connect(addr)
-	if err != nil {
-		return err
-	}
-	defer closeClient()
-	r := history.NewTelling(f)
-	c := dlock.New(r.Watch(b), dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
-	defer c.Close()
+	defer closeAll()
 	ctx, stop := context.WithCancel(context.Background())
 	all := make([]*guest, inACrowd)
 	var goroutines sync.WaitGroup
@@ -158,6 +149,28 @@ func runGuests(order string) error {
 	goroutines.Wait()
 	fmt.Println("it over")
 	return nil
+}
+
+// telling returns the client of a process that tells in its diary what it sees.
+func telling(path, storeName, addr string, lease time.Duration) (
+	r *history.Recorder, c *dlock.Client, closeAll func(), err error,
+) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	b, closeClient, err := storeNamed(storeName).connect(addr)
+	if err != nil {
+		f.Close()
+		return nil, nil, nil, err
+	}
+	r = history.NewTelling(f)
+	c = dlock.New(r.Watch(b), dlock.WithLease(lease), dlock.WithLogger(quiet()))
+	return r, c, func() {
+		c.Close()
+		closeClient()
+		f.Close()
+	}, nil
 }
 
 // A guest is one user of a fair lock, or of a semaphore.

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/dlock/shards"
 	"github.com/seed951563bd/distsync/internal/test/history"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
@@ -182,19 +181,11 @@ func runReplica(order string) error {
 		return err
 	}
 	defer unmap()
-	f, err := os.Create(diary(dir, number))
+	r, c, closeAll, err := telling(diary(dir, number), storeName, addr, lease)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	b, closeClient, err := storeNamed(storeName).connect(addr)
-	if err != nil {
-		return err
-	}
-	defer closeClient()
-	r := history.NewTelling(f)
-	c := dlock.New(r.Watch(b), dlock.WithLease(lease), dlock.WithLogger(quiet()))
-	defer c.Close()
+	defer closeAll()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	set := shards.New(c, name, shards.Numbered(shardCount), shards.WithLogger(quiet()))
