@@ -11,7 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// Bucket boundaries, in seconds. A hand-over takes milliseconds, a death a lease, and finishing up to a grace.
+// Bucket boundaries, in seconds. A hand-over takes milliseconds, a death a lease, and finishing up to
+// a grace.
 var moveBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 20, 30, 60, 120, 300, 1800}
 
 // division is what is measured of shards.
@@ -36,12 +37,16 @@ func Shards(opts ...Option) (shards.Trace, error) {
 	d.running = i.level("distsync.shards.running", "{shard}", "Shards that this process runs.")
 	d.overdue = i.level("distsync.shards.overdue", "{shard}", "Runs that go on after their grace.")
 	d.ends = i.counter("distsync.shards.ends", "{run}", "Runs of shards, as they end, by why.")
-	d.delay = i.histogram("distsync.shards.start.delay", "From when a shard was wanted until its run began.", moveBuckets)
-	d.finish = i.histogram("distsync.shards.finish.duration", "How long runs took to return when they were told to.", moveBuckets)
+	d.delay = i.histogram("distsync.shards.start.delay",
+		"From when a shard was wanted until its run began.", moveBuckets)
+	d.finish = i.histogram("distsync.shards.finish.duration",
+		"How long runs took to return when they were told to.", moveBuckets)
 	d.members = i.gauge("distsync.shards.members", "{member}", "Members, as this one sees them.")
-	d.lists = i.gauge("distsync.shards.lists", "{list}", "Lists of shards that members have. They disagree if it is more than 1.")
+	d.lists = i.gauge("distsync.shards.lists", "{list}",
+		"Lists of shards that members have. They disagree if it is more than 1.")
 	d.free = i.gauge("distsync.shards.free", "{shard}", "Shards for which no member has room.")
-	d.frozen = i.gauge("distsync.shards.frozen", "1", "1 while somebody writes the members' lock, so that none can change.")
+	d.frozen = i.gauge("distsync.shards.frozen", "1",
+		"1 while somebody writes the members' lock, so that none can change.")
 	if err := errors.Join(i.errs...); err != nil {
 		return shards.Trace{}, fmt.Errorf("oteldlock: %w", err)
 	}

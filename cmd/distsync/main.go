@@ -76,7 +76,8 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit(exitUsage, err) })
 	g.define(root.PersistentFlags())
-	root.AddCommand(newList(g), newShow(g), newWatch(g), newShards(g), newUnlock(g), newRun(g), newDoctor(g), newManual(root))
+	root.AddCommand(newList(g), newShow(g), newWatch(g), newShards(g), newUnlock(g), newRun(g),
+		newDoctor(g), newManual(root))
 	root.AddCommand(newHelp()...)
 	return root
 }

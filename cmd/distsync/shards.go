@@ -64,7 +64,8 @@ alarm when it lasts.`,
 		},
 	}
 	cmd.Flags().IntVar(&numbered, "list", 0, "how many shards there are, if they have numbers")
-	cmd.Flags().BoolVar(&check, "check", false, "exit with status 1 if a shard is free, or members disagree")
+	cmd.Flags().BoolVar(&check, "check", false,
+		"exit with status 1 if a shard is free, or members disagree")
 	return cmd
 }
 
@@ -169,7 +170,10 @@ func (d *division) print(w io.Writer, asJSON bool) error {
 		return printJSON(w, d)
 	}
 	s := screenOf(w)
-	members := table{head: []string{"MEMBER", "ADDRESS", "STATE", "SEATS", "LIST", "HAS", "LASTS"}, cut: []int{0, 1}}
+	members := table{
+		head: []string{"MEMBER", "ADDRESS", "STATE", "SEATS", "LIST", "HAS", "LASTS"},
+		cut:  []int{0, 1},
+	}
 	for _, m := range d.Members {
 		members.rows = append(members.rows, []string{
 			printable(m.Client), orNothing(m.Address), m.State, strings.Trim(fmt.Sprint(m.Seats), "[]"),
@@ -178,7 +182,8 @@ func (d *division) print(w io.Writer, asJSON bool) error {
 	}
 	owners := table{head: []string{"SHARD", "STATE", "OWNER"}, cut: []int{2, 0}}
 	for _, shard := range d.Shards {
-		owners.rows = append(owners.rows, []string{printable(shard.Name), shard.State, orNothing(shard.Owner)})
+		owners.rows = append(owners.rows,
+			[]string{printable(shard.Name), shard.State, orNothing(shard.Owner)})
 	}
 	text := members.on(s)
 	if text == "" {

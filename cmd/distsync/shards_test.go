@@ -14,7 +14,7 @@ import (
 )
 
 // joins has a client be a member until the test is over.
-func joins(t *testing.T, c *dlock.Client, name string, list []string, opts ...shards.Option) (end func()) {
+func joins(t *testing.T, c *dlock.Client, name string, list []string, opts ...shards.Option) {
 	ctx, cancel := context.WithCancel(t.Context())
 	set := shards.New(c, name, list, opts...)
 	done := make(chan struct{})
@@ -22,9 +22,7 @@ func joins(t *testing.T, c *dlock.Client, name string, list []string, opts ...sh
 		defer close(done)
 		set.Run(ctx, func(ctx context.Context, _ *shards.Shard) error { <-ctx.Done(); return nil })
 	}()
-	end = func() { cancel(); <-done }
-	t.Cleanup(end)
-	return end
+	t.Cleanup(func() { cancel(); <-done })
 }
 
 func TestShards(t *testing.T) {
@@ -38,11 +36,13 @@ func TestShards(t *testing.T) {
 			t.Errorf("nobody: %+v", got)
 		}
 		lease := dlock.WithLease(3 * time.Second)
-		joins(t, client(t, url, dlock.WithClientID("web-1"), lease), "billing", shards.Numbered(12), shards.Address("10.0.0.1:80"))
+		joins(t, client(t, url, dlock.WithClientID("web-1"), lease), "billing", shards.Numbered(12),
+			shards.Address("10.0.0.1:80"))
 		joins(t, client(t, url, dlock.WithClientID("web-2"), lease), "billing", shards.Numbered(12))
 		testservers.Until(t, "both have six", func() bool {
 			got := lines[division](t, show("billing", "--json").stdout)
-			return len(got) == 1 && len(got[0].Members) == 2 && got[0].Members[0].Has == 6 && got[0].Members[1].Has == 6
+			return len(got) == 1 && len(got[0].Members) == 2 &&
+				got[0].Members[0].Has == 6 && got[0].Members[1].Has == 6
 		})
 		got := show("billing", "--check")
 		if got.status != 0 || got.stderr != "" {

@@ -387,7 +387,8 @@ func TestTooLittleRoom(t *testing.T) {
 		store := dlocktest.New(t)
 		var log bytes.Buffer
 		var last Change
-		a := New(newClient(t, store), "s", Numbered(10), Cap(3), WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
+		a := New(newClient(t, store), "s", Numbered(10), Cap(3),
+			WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
 			WithTrace(Trace{Change: func(c Change) { last = c }}))
 		b := New(newClient(t, store), "s", Numbered(10), Cap(4), WithLogger(discard()))
 		endA, endedA := goes(t, a, until)
@@ -421,7 +422,8 @@ func TestMoreMembersThanCanBeSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
 		var log bytes.Buffer
-		a := New(newClient(t, store), "s", Numbered(10), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		a := New(newClient(t, store), "s", Numbered(10),
+			WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		b := New(newClient(t, store), "s", Numbered(10), WithLogger(discard()))
 		endA, endedA := goes(t, a, until)
 		endB, endedB := goes(t, b, until)
