@@ -125,6 +125,10 @@ const (
 	// Permits are some of a number of permits, which are out with any number of owners. An owner has as many
 	// as it has asked for at once, or none.
 	Permits
+
+	// Latch is no kind of lock: it is asked for in a [SubscribeRequest] alone, see [Latcher], and is in no
+	// [Limits].
+	Latch
 )
 
 // String returns the kind in a word.
@@ -142,6 +146,8 @@ func (k Kind) String() string {
 		return "fair"
 	case Permits:
 		return "permits"
+	case Latch:
+		return "latch"
 	default:
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
@@ -149,8 +155,11 @@ func (k Kind) String() string {
 
 // locks returns what a store has that knows the kind.
 func (k Kind) locks() string {
-	if k == Permits {
+	switch k {
+	case Permits:
 		return "semaphores"
+	case Latch:
+		return "latches"
 	}
 	return k.String() + " locks"
 }

@@ -145,7 +145,8 @@
 // What else a session can do it says by implementing an optional interface: [Notifier] if the store can
 // tell of releases, [Alerter] if it notices that a lock was taken from its holder, [BatchRenewer] if it renews many holds for the price of few, [Batcher] if it acquires and releases several so, [Leavable] if its
 // steps return when their context ends whatever the store does, [Prompt] if none of them ever waits. Each
-// says what is done without it. [Liner] isn't optional for a store that has Fair locks. For people who look from outside a session may be an
+// says what is done without it. [Liner] isn't optional for a store that has Fair locks. A [Latcher] has
+// count-down latches. For people who look from outside a session may be an
 // [Inspector], which says who has a lock, and a [Lister], which says which locks there are.
 //
 // Requests and results are structs so that they can grow fields without breaking backends written

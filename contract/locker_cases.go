@@ -21,6 +21,7 @@ var lockerCases = slices.Concat(
 	loadCases,
 	holdCases,
 	onceCases,
+	latchLockerCases,
 	holderCases,
 	reasonCases,
 	allCases,

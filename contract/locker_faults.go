@@ -548,6 +548,15 @@ func (s *faultySession) Inspect(ctx context.Context, req backend.InspectRequest)
 	return through(ctx, s.f, &sentStep{kind: inspectStep, name: req.Name}, req, i.Inspect)
 }
 
+// Latch implements [backend.Latcher] for the stores that do.
+func (s *faultySession) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
+	l, ok := s.inner.(backend.Latcher)
+	if !ok {
+		return backend.LatchResult{}, errNoInspector
+	}
+	return l.Latch(ctx, req)
+}
+
 // List implements [backend.Lister] for the stores that do.
 func (s *faultySession) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	l, ok := s.inner.(backend.Lister)

@@ -85,7 +85,7 @@ var soleWorkerCases = slices.Concat(
 )
 
 // kindCases are the cases about what sets kinds apart, and what a name holds that is used for several.
-var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, fairCases, conflictCases, inspectCases, listCases, keepKindCases)
+var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, fairCases, conflictCases, inspectCases, listCases, keepKindCases, latchCases)
 
 // steps calls each step once, for the lock of this name, and returns their errors. Those that are no error must be
 // of steps that found nothing.

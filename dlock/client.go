@@ -27,6 +27,7 @@ type Client struct {
 	prompt          bool                 // the store's steps never wait
 	leavable        backend.Leavable     // nil if the store's steps can't be left
 	inspector       backend.Inspector    // nil if the store can't say who has a lock
+	latcher         backend.Latcher      // nil if the store has no latches
 	lines           bool                 // those who wait can stand in line in the store
 	limits          backend.Limits
 	store           string            // what errors call it
@@ -129,6 +130,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	c.leavable, _ = c.session.(backend.Leavable)
 	_, c.lines = c.session.(backend.Liner)
 	c.inspector, _ = c.session.(backend.Inspector)
+	c.latcher, _ = c.session.(backend.Latcher)
 	if a, ok := c.session.(backend.Alerter); ok {
 		a.OnAlert(c.alerted)
 	}

@@ -113,6 +113,9 @@ var errNoOccasion = errors.New("the occasion is empty")
 // unlessKept acquires the lock for a party of its own. Without a hold and an error the lock is kept,
 // and so nobody is inside.
 func (l *Locker) unlessKept(ctx context.Context, opts []AcquireOption) (*hold, error) {
+	if err := l.usable(ctx); err != nil {
+		return nil, err
+	}
 	o, err := l.options(acquireOptions{bounded: true}, opts)
 	if err != nil {
 		return nil, err

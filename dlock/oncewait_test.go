@@ -345,7 +345,7 @@ func TestOnceOfALocker(t *testing.T) {
 				t.Errorf("%s: %v, %v", what, ran, err)
 			}
 		}
-		if ran, err := c.Locker("").Once(t.Context(), time.Hour, succeed, Wait(time.Hour)); ran || !errors.Is(err, errEmptyName) {
+		if ran, err := c.Locker("").Once(t.Context(), time.Hour, succeed, Wait(time.Hour)); ran || !errors.Is(err, errEmptyName) || errors.Is(err, ErrNotAcquired) {
 			t.Errorf("no name: %v, %v", ran, err)
 		}
 		// What keeps a lock by the name of Client.Once is that one's success, and the other way round.

@@ -134,7 +134,7 @@ type RenewDone struct {
 
 // StepDone is the end of a step of the store.
 type StepDone struct {
-	Op   string // acquire, release, renew, forcerelease, look, keepplaces, inspect or list
+	Op   string // acquire, release, renew, forcerelease, look, keepplaces, latch, inspect or list
 	Name string // empty for a renewal of several locks
 	Kind backend.Kind
 	Took time.Duration
@@ -400,6 +400,8 @@ func (c *Client) stepDone(ctx context.Context, req any, began instant, err error
 		e.Op, e.Name, e.Kind = "look", r.Name, r.Kind
 	case backend.PlacesRequest:
 		e.Op, e.Name, e.Kind = "keepplaces", r.Name, r.Kind
+	case backend.LatchRequest:
+		e.Op, e.Name, e.Kind = "latch", r.Name, backend.Latch
 	case backend.InspectRequest:
 		e.Op, e.Name = "inspect", r.Name
 	case backend.ListRequest:

@@ -36,6 +36,7 @@ type memory interface {
 	backend.Liner
 	backend.Inspector
 	backend.Lister
+	backend.Latcher
 }
 
 // New returns an empty store for the test t. Clients are made with it as with any other: dlock.New(store).

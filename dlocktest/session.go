@@ -72,6 +72,10 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return through(ctx, s, s.memory.List, req)
 }
 
+func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
+	return through(ctx, s, s.memory.Latch, req)
+}
+
 // Settle implements [backend.Leavable]: a step that is left is over.
 func (s *session) Settle() {}
 

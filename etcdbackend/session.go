@@ -39,6 +39,7 @@ var (
 	_ backend.Leavable     = (*session)(nil)
 	_ backend.Inspector    = (*session)(nil)
 	_ backend.Lister       = (*session)(nil)
+	_ backend.Latcher      = (*session)(nil)
 )
 
 // check returns an error if a request must not be sent.

@@ -108,6 +108,9 @@ type shared struct {
 // reader who leaves is told of likewise, whether others read or not, and so is the end of a write, if nobody of this client
 // waits to read. Else that is told at once, as is the end of a note. Who only watches is told of all that happens to the keys, at once, and isn't in the line. Of a semaphore the keys of permits are watched: see [permits].
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if req.Kind == backend.Latch {
+		return s.subscribeLatch(ctx, req)
+	}
 	if err := check(ctx, req.Kind); err != nil {
 		return nil, err
 	}

@@ -36,6 +36,7 @@ type Backend struct {
 	objects map[string]object                     // what is held, and some things that are over
 	subs    map[string]map[*subscription]struct{} // who wants to be woken, by name of the lock
 	token   uint64                                // the last fencing token given out
+	latches latches
 
 	// One timer serves all objects: it only takes out what is over, which each step does anew with
 	// what it looks at. It does so in portions, and lets others have mu in between.
@@ -52,6 +53,10 @@ func New() *Backend {
 	return &Backend{
 		objects: make(map[string]object),
 		subs:    make(map[string]map[*subscription]struct{}),
+		latches: latches{
+			counts: make(map[string]int64),
+			subs:   make(map[string]map[*subscription]struct{}),
+		},
 	}
 }
 
@@ -75,6 +80,10 @@ func (b *Backend) Wipe() {
 	n.wakeup = backend.WakeAll
 	for name := range b.subs {
 		n.woken = append(n.woken, b.waiters(name)...)
+	}
+	clear(b.latches.counts)
+	for _, subs := range b.latches.subs {
+		n.woken = append(n.woken, slices.Collect(maps.Keys(subs))...)
 	}
 }
 
@@ -474,6 +483,7 @@ func (s *session) Close() error {
 // subscription implements [backend.Subscription].
 type subscription struct {
 	s       *session
+	all     map[string]map[*subscription]struct{} // where it is, by name
 	name    string
 	watches bool // nobody waits
 	wake    func(backend.Wakeup)
@@ -485,14 +495,18 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := s.check(ctx, req.Kind); err != nil {
+	all, kind := b.subs, req.Kind
+	if kind == backend.Latch {
+		all, kind = b.latches.subs, backend.Exclusive
+	}
+	if err := s.check(ctx, kind); err != nil {
 		return nil, err
 	}
-	sub := &subscription{s: s, name: req.Name, watches: req.Watches, wake: req.Wake, granted: req.Granted}
-	if b.subs[req.Name] == nil {
-		b.subs[req.Name] = make(map[*subscription]struct{})
+	sub := &subscription{s: s, all: all, name: req.Name, watches: req.Watches, wake: req.Wake, granted: req.Granted}
+	if all[req.Name] == nil {
+		all[req.Name] = make(map[*subscription]struct{})
 	}
-	b.subs[req.Name][sub] = struct{}{}
+	all[req.Name][sub] = struct{}{}
 	s.subs[sub] = struct{}{}
 	return sub, nil
 }
@@ -505,11 +519,10 @@ func (sub *subscription) Close() {
 
 // drop takes the subscription out of the tables. The caller has b.mu.
 func (sub *subscription) drop() {
-	b := sub.s.b
 	delete(sub.s.subs, sub)
-	delete(b.subs[sub.name], sub)
-	if len(b.subs[sub.name]) == 0 {
-		delete(b.subs, sub.name)
+	delete(sub.all[sub.name], sub)
+	if len(sub.all[sub.name]) == 0 {
+		delete(sub.all, sub.name)
 	}
 }
 

@@ -65,6 +65,8 @@ func runContractParts(t *testing.T) {
 const (
 	lockTable = postgresbackend.DefaultSchema + ".distsync_v1_lock"
 	partTable = postgresbackend.DefaultSchema + ".distsync_v1_part"
+
+	latchTable = postgresbackend.DefaultSchema + ".distsync_v1_latch"
 )
 
 // store is what the suite needs, on a server without locks.
@@ -72,7 +74,7 @@ func store(t *testing.T, addr string) contract.Store {
 	admin := connect(t, addr)
 	wipe := func() {
 		for { // a step that is late may want the tables in another order
-			_, err := admin.Exec(context.Background(), `TRUNCATE `+lockTable+`, `+partTable)
+			_, err := admin.Exec(context.Background(), `TRUNCATE `+lockTable+`, `+partTable+`, `+latchTable)
 			if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "40P01" {
 				continue
 			}

@@ -84,8 +84,11 @@ func (sub *subscription) note() int {
 
 // Subscribe implements [backend.Notifier].
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	sub := &subscription{s: s, name: encode(req.Name), req: req}
-	if err := s.check(ctx, req.Kind, sub.name); err != nil {
+	sub, kind := &subscription{s: s, name: encode(req.Name), req: req}, req.Kind
+	if kind == backend.Latch {
+		sub.name, kind = latchNews(sub.name), backend.Exclusive
+	}
+	if err := s.check(ctx, kind, sub.name); err != nil {
 		return nil, err
 	}
 	if s.b.options.polls {

@@ -966,3 +966,31 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET
 	SELECT pg_notify('distsync_v1_' || p.owner, 'k' || p_name)
 		FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 5 AND p.expires > clock_timestamp()
 $f$;
+
+-- Count-down latches. Their names are no locks'; one without a row is open.
+CREATE TABLE IF NOT EXISTS {s}distsync_v1_latch (
+	name text COLLATE "C" PRIMARY KEY,
+	n    bigint NOT NULL CHECK (n > 0)
+) WITH (fillfactor = 50);
+
+-- A step of a latch: 1 gives it a count (done) unless it has one, 2 takes one from that; opens: it was the last.
+CREATE OR REPLACE FUNCTION {s}distsync_v1_count(p_name text, p_do integer, p_n bigint, OUT n bigint, OUT done boolean, OUT opens boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '10s' AS $f$
+BEGIN
+{begin}
+	done := false;
+	opens := false;
+	IF p_do = 1 THEN
+		INSERT INTO {s}distsync_v1_latch AS l (name, n) VALUES (p_name, p_n) ON CONFLICT (name) DO NOTHING RETURNING l.n INTO n;
+		done := FOUND;
+	ELSIF p_do = 2 THEN
+		PERFORM FROM {s}distsync_v1_latch l WHERE l.name = p_name FOR UPDATE;
+		UPDATE {s}distsync_v1_latch l SET n = l.n - 1 WHERE l.name = p_name AND l.n > 1;
+		IF NOT FOUND THEN
+			DELETE FROM {s}distsync_v1_latch l WHERE l.name = p_name;
+			opens := FOUND;
+		END IF;
+	END IF;
+	SELECT l.n INTO n FROM {s}distsync_v1_latch l WHERE l.name = p_name;
+	n := coalesce(n, 0);
+END $f$;

@@ -104,6 +104,7 @@ var reasons = map[backend.Kind]string{
 	backend.Fenced:  "each store counts tokens of its own, and the largest that a majority has given need not grow",
 	backend.Fair:    "each store has a line of its own, and they need not agree on who is first",
 	backend.Permits: "each store counts what is out by itself, and majorities for different holders may overlap in different stores",
+	backend.Latch:   "each store counts down by itself, and one that was away for a while would open its latch later, or never",
 }
 
 // WhyNot implements [backend.Explainer].

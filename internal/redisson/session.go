@@ -52,6 +52,7 @@ var (
 	_ backend.Liner        = (*session)(nil)
 	_ backend.Inspector    = (*session)(nil)
 	_ backend.Lister       = (*session)(nil)
+	_ backend.Latcher      = (*session)(nil)
 	_ backend.Leavable     = leavable{}
 )
 
@@ -340,6 +341,9 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 // Subscribe returns once the server has confirmed the subscription.
 func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
 	req.Name = s.Prefix + req.Name
+	if req.Kind == backend.Latch {
+		return s.subscribeLatch(ctx, req)
+	}
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
 	if err == nil {
 		err = s.probe(ctx)

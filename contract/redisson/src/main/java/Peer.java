@@ -17,6 +17,7 @@ import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RAtomicLong;
 import org.redisson.api.RBucket;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RExpirable;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
@@ -30,7 +31,7 @@ import org.redisson.config.Config;
  *
  * <p>A line names a thread, what it is to do, the lock, and what else there is to say, in milliseconds
  * where it is a time. What it is to do is a method of the lock; where that isn't an RLock, its kind
- * and a dot come first: read, write, fenced, fair or permits. Threads are made when they are first named. When a
+ * and a dot come first: read, write, fenced, fair, permits or latch. Threads are made when they are first named. When a
  * thread is done it answers with a line: its name and the result. Before all that, a line says that
  * the program is ready.
  */
@@ -68,12 +69,34 @@ public final class Peer {
             int dot = words[1].indexOf('.');
             String kind = words[1].substring(0, Math.max(dot, 0));
             String method = words[1].substring(dot + 1);
+            if (kind.equals("latch")) {
+                return String.valueOf(count(redisson.getCountDownLatch(words[2]), method, numbers(arguments)));
+            }
             if (kind.equals("permits")) {
                 return String.valueOf(call(redisson.getPermitExpirableSemaphore(words[2]), method, arguments));
             }
             return String.valueOf(call(kind, method, words[2], numbers(arguments)));
         } catch (Throwable e) {
             return e.toString();
+        }
+    }
+
+    private static Object count(RCountDownLatch latch, String method, long... n) throws InterruptedException {
+        switch (method + "/" + n.length) {
+            case "trySetCount/1":
+                return latch.trySetCount(n[0]);
+            case "countDown/0":
+                latch.countDown();
+                return "counted";
+            case "getCount/0":
+                return latch.getCount();
+            case "await/0":
+                latch.await();
+                return "open";
+            case "delete/0":
+                return latch.delete();
+            default:
+                throw new IllegalArgumentException(method);
         }
     }
 

@@ -1,0 +1,113 @@
+package etcdbackend
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// The count of a latch is a key on no lease, which is deleted when the latch opens. As with other
+// keys that aren't a lock's own, its name may also be that of a lock, so its value says what it is.
+
+const (
+	latchRole  role = "count"
+	latchValue      = "latch "
+)
+
+func (st *store) latchKey(name string) []byte { return st.keysOf(name, latchRole) }
+
+// Latch implements [backend.Latcher].
+func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
+	if err := ended(ctx); err != nil {
+		return backend.LatchResult{}, err
+	}
+	key := s.store.latchKey(req.Name)
+	res, err := insist(ctx, patience(0), s.store.kv.Range, &pb.RangeRequest{Key: key})
+	if err != nil {
+		return backend.LatchResult{}, notDone(err)
+	}
+	for kv := first(res.Kvs); ; {
+		n, err := latchCount(kv)
+		if err != nil {
+			return backend.LatchResult{}, err
+		}
+		result, op := backend.LatchResult{Count: n}, (*pb.RequestOp)(nil)
+		switch {
+		case req.Step == backend.SetLatch && n == 0:
+			result, op = backend.LatchResult{Count: req.Count, Set: true}, putLatch(key, req.Count)
+		case req.Step == backend.CountDown && n > 1:
+			result.Count, op = n-1, putLatch(key, n-1)
+		case req.Step == backend.CountDown && n == 1:
+			result.Count, op = 0, del(key)
+		default:
+			return result, nil
+		}
+		txn, err := s.store.once(ctx, patience(0), &pb.TxnRequest{
+			Compare: sameLatch(key, kv),
+			Success: []*pb.RequestOp{op},
+			Failure: []*pb.RequestOp{rangeOp(key)},
+		})
+		if err != nil {
+			return backend.LatchResult{}, err
+		}
+		if txn.Succeeded {
+			return result, nil
+		}
+		if kv, err = ranged(txn, 0); err != nil {
+			return backend.LatchResult{}, err
+		}
+	}
+}
+
+// latchCount reads the key of a latch, or none.
+func latchCount(kv *mvccpb.KeyValue) (int64, error) {
+	if kv == nil {
+		return 0, nil
+	}
+	count, ok := strings.CutPrefix(string(kv.Value), latchValue)
+	n, err := strconv.ParseInt(count, 10, 64)
+	if !ok || err != nil || n < 1 {
+		return 0, conflict(kv)
+	}
+	return n, nil
+}
+
+func putLatch(key []byte, n int64) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{
+		Key: key, Value: strconv.AppendInt([]byte(latchValue), n, 10),
+	}}}
+}
+
+// sameLatch says that a key is as it was read. The revision alone doesn't, as in same.
+func sameLatch(key []byte, kv *mvccpb.KeyValue) []*pb.Compare {
+	if kv == nil {
+		return same(key, record{})
+	}
+	return []*pb.Compare{{
+		Key: key, Result: pb.Compare_EQUAL,
+		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: kv.ModRevision},
+	}, {
+		Key: key, Result: pb.Compare_EQUAL,
+		Target: pb.Compare_VALUE, TargetUnion: &pb.Compare_Value{Value: kv.Value},
+	}}
+}
+
+// subscribeLatch is Subscribe for whoever waits for a latch: it is told of all that happens to the key.
+func (s *session) subscribeLatch(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if err := ended(ctx); err != nil {
+		return nil, err
+	}
+	sub := &subscription{
+		watcher: s.watcher, name: req.Name, key: s.store.latchKey(req.Name), watches: true,
+		wake: req.Wake, changed: req.Changed, answer: make(chan error, 1),
+	}
+	if err := s.watcher.add(sub); err != nil {
+		return nil, err
+	}
+	return sub.wait(ctx)
+}

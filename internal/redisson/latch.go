@@ -1,0 +1,110 @@
+package redisson
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// A latch is Redisson's RCountDownLatch: a string with the count under the latch's name, without an
+// expiry, and no key once it is open. The scripts are our own, and leave and publish the same: so it
+// was seen with MONITOR.
+
+//go:embed latchset.lua
+var latchSetText string
+
+//go:embed latchdown.lua
+var latchDownText string
+
+var (
+	latchSetScript, shardedLatchSetScript   = newScript(latchSetText), sharded(latchSetText)
+	latchDownScript, shardedLatchDownScript = newScript(latchDownText), sharded(latchDownText)
+)
+
+// What is published on a latch's channel.
+const (
+	latchOpenMessage = "0"
+	latchSetMessage  = "1" // also when Redisson deletes one, which opens it
+)
+
+// LatchChannel returns the channel of a latch. It has braces whatever the name brings: in a cluster
+// a latch can have no name with braces, neither here nor there. See checkSlots.
+func LatchChannel(name string) string { return "redisson_countdownlatch__channel__{" + name + "}" }
+
+// Latch implements [backend.Latcher].
+func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
+	name := s.Prefix + req.Name
+	if err := s.mayLatch(ctx, name); err != nil {
+		return backend.LatchResult{}, err
+	}
+	channel := LatchChannel(name)
+	var r Reply
+	switch req.Step {
+	case backend.SetLatch:
+		r = s.run(ctx, call(s.Dialect.script(latchSetScript, shardedLatchSetScript), 2,
+			name, channel, strconv.FormatInt(req.Count, 10), latchSetMessage))
+	case backend.CountDown:
+		r = s.run(ctx, call(s.Dialect.script(latchDownScript, shardedLatchDownScript), 2,
+			name, channel, latchOpenMessage))
+	default:
+		r = s.Transport.Send(ctx, ask("GET", name))
+		if r.Err == nil {
+			r.Value = []any{int64(0), r.Value}
+		}
+	}
+	if strings.Contains(r.Refusal, "not an integer") { // DECR, which has changed nothing
+		return backend.LatchResult{}, errForeign
+	}
+	return parse(r, parseLatch)
+}
+
+// mayLatch returns an error if a step of a latch must not be taken, or need not.
+func (s *session) mayLatch(ctx context.Context, name string) error {
+	if s.Cluster {
+		if err := checkSlots(name, LatchChannel(name)); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return &backend.Error{Kind: backend.Retry, Err: err}
+	}
+	if err := s.Transport.Reach(ctx, name); err != nil {
+		return err
+	}
+	return s.probe(ctx)
+}
+
+// parseLatch reads whether the count was set, and the count.
+func parseLatch(reply any) (res backend.LatchResult, err error) {
+	words, _ := reply.([]any)
+	if len(words) != 2 {
+		return res, &backend.Error{Kind: backend.Unknown, Err: fmt.Errorf("an unexpected answer: %v", reply)}
+	}
+	res.Set = words[0] == int64(1)
+	switch count := words[1].(type) {
+	case nil:
+	case int64:
+		res.Count = count
+	case string:
+		if res.Count, err = strconv.ParseInt(count, 10, 64); err != nil {
+			return backend.LatchResult{}, errForeign
+		}
+	}
+	res.Count = max(res.Count, 0)
+	return res, nil
+}
+
+// subscribeLatch is Subscribe for whoever waits for a latch.
+func (s *session) subscribeLatch(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if err := s.mayLatch(ctx, req.Name); err != nil {
+		return nil, err
+	}
+	opens := func(message string) (backend.Wakeup, bool) {
+		return backend.WakeAll, message == latchOpenMessage || message == latchSetMessage
+	}
+	return s.Subscriber.Subscribe(ctx, LatchChannel(req.Name), opens, req.Wake, req.Changed)
+}

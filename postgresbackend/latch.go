@@ -1,0 +1,33 @@
+package postgresbackend
+
+import (
+	"context"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// latchNews is the name, as stored, under which those who wait for a latch ask to be told. No lock
+// is called so: what begins like this is a name in hexadecimal.
+func latchNews(name string) string { return escape + "latch:" + name }
+
+// Latch implements [backend.Latcher].
+func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (res backend.LatchResult, err error) {
+	name := encode(req.Name)
+	news := latchNews(name)
+	if err := s.check(ctx, backend.Exclusive, news); err != nil {
+		return res, err
+	}
+	var opens bool
+	do := map[backend.LatchStep]int32{backend.SetLatch: 1, backend.CountDown: 2}[req.Step]
+	err = s.do(ctx, s.b.pool, &call{
+		sql:   `SELECT n, done, opens FROM ` + s.b.q + `distsync_v1_count($1, $2, $3)`,
+		args:  []any{name, do, req.Count},
+		dest:  []any{&res.Count, &res.Set, &opens},
+		some:  func() bool { return opens },
+		after: s.telling(news, tellAll),
+	})
+	if err != nil {
+		return backend.LatchResult{}, err
+	}
+	return res, nil
+}
