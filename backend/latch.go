@@ -26,9 +26,15 @@ type LatchStep uint8
 
 // The steps of a latch.
 const (
-	LookAtLatch LatchStep = iota // changes nothing
-	SetLatch                     // gives a latch without a count one; otherwise changes nothing
-	CountDown                    // takes one from the count, and wakes those who wait if none is left; nothing if it is open
+	// LookAtLatch changes nothing.
+	LookAtLatch LatchStep = iota
+
+	// SetLatch gives a latch without a count one, and changes nothing where there is one.
+	SetLatch
+
+	// CountDown takes one from the count, and wakes those who wait if none is left. It changes nothing
+	// if the latch is open.
+	CountDown
 )
 
 // LatchResult is the answer to a [LatchRequest].

@@ -61,8 +61,9 @@ var (
 // errors above, the error of the context that ended, or what the store said.
 type Error struct {
 	// Op is the call: lock, trylock, unlock, acquire, release, do, trydo, forceunlock, forcerelease,
-	// islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, set, countdown, count, wait, run, leader or changes, of the reading
-	// side of an [RWLocker] with an r before it; or hold, where the error is about a hold itself.
+	// islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, run, leader or changes,
+	// of the reading side of an [RWLocker] with an r before it; set, countdown, count or wait of a
+	// [Latch]; or hold, where the error is about a hold itself.
 	Op string
 
 	// Name is the lock's; of list the prefix; and where an error of a [MultiLocker] isn't about one of its

@@ -299,19 +299,17 @@ func TestGuideOnce(t *testing.T) {
 
 func TestGuideLatch(t *testing.T) {
 	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
-		latch := client.Latch("import:2026-11-22")
-		_, err := latch.Set(ctx, 3) // false: another has set it
-		check(t, err)
 		go func() {
 			for range 2 {
 				time.Sleep(time.Second)
-				check(t, latch.CountDown(ctx))
+				check(t, client.Latch("import:2026-11-22").CountDown(ctx))
 			}
 		}()
-		err = latch.CountDown(ctx)  // in each of three processes, when its part is done
-		check(t, err)
-		err = latch.Wait(ctx)       // until all three have
-		check(t, err)
+		latch := client.Latch("import:2026-11-22")
+		_, set := latch.Set(ctx, 3)     // by each of them: the first sets it
+		counted := latch.CountDown(ctx) // in each of three processes, when its part is done
+		opened := latch.Wait(ctx)       // until all three have
+		check(t, errors.Join(set, counted, opened))
 	})
 }
 

@@ -109,6 +109,7 @@ func TestRedisson(t *testing.T) {
 					t.Run("fair", func(t *testing.T) { run(t, &lab{p, java, fair}, fairLockerCases) })
 					t.Run("in line", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fairCases) })
 					t.Run("tokens", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fencedCases) })
+					t.Run("latches", func(t *testing.T) { run(t, &lab{p, java, kind{}}, latchCases) })
 					t.Run("seen from outside", func(t *testing.T) { run(t, &lab{p, java, kind{}}, inspectCases) })
 					t.Run("kept", func(t *testing.T) { run(t, &lab{p, java, kind{}}, keepCases) })
 				})

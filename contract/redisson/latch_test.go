@@ -1,0 +1,77 @@
+package redisson_test
+
+import (
+	"testing"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// latchCases are about Redisson's RCountDownLatch, with both parties counting and waiting.
+var latchCases = []testCase{
+	{"counts of a latch", countsOfLatch},
+	{"waits for a latch", waitsForLatch},
+}
+
+// latches returns the latch of a test, as Go and as Java have it.
+func latches(t *testing.T, l *lab) (name string, ours *dlock.Latch, java *thread) {
+	t.Helper()
+	name, java = lockName(t), l.java.thread(t)
+	java.kind = "latch."
+	return name, l.client(t).Latch(name), java
+}
+
+func wantCount(t *testing.T, ours *dlock.Latch, java *thread, want int64, text string) {
+	t.Helper()
+	n, err := ours.Count(t.Context())
+	if wantNil(t, "count", err); n != want {
+		t.Errorf("Go: a count of %d; want %d", n, want)
+	}
+	java.want(text, "getCount", ours.Name())
+}
+
+func countsOfLatch(t *testing.T, l *lab) {
+	name, ours, java := latches(t, l)
+	wantNil(t, "wait", ours.Wait(t.Context()))
+	for range 2 {
+		java.want("true", "trySetCount", name, 3)
+		set, err := ours.Set(t.Context(), 5)
+		if wantNil(t, "set", err); set {
+			t.Error("Go: set what Java has set")
+		}
+		wantNil(t, "count down", ours.CountDown(t.Context()))
+		wantCount(t, ours, java, 2, "2")
+		java.want("counted", "countDown", name)
+		wantNil(t, "count down", ours.CountDown(t.Context()))
+		wantCount(t, ours, java, 0, "0")
+		wantNil(t, "count down", ours.CountDown(t.Context()))
+		wantCount(t, ours, java, 0, "0")
+
+		set, err = ours.Set(t.Context(), 1)
+		if wantNil(t, "set", err); !set {
+			t.Error("Go: can't set what is open")
+		}
+		java.want("false", "trySetCount", name, 3)
+		java.want("counted", "countDown", name)
+		wantCount(t, ours, java, 0, "0")
+	}
+}
+
+func waitsForLatch(t *testing.T, l *lab) {
+	name, ours, java := latches(t, l)
+	_, _, other := latches(t, l)
+	for round := range 4 {
+		java.want("true", "trySetCount", name, 1)
+		waits := make(chan error, 1)
+		go func() { waits <- ours.Wait(t.Context()) }()
+		theirs := java.start("await", name)
+		if round%2 == 0 {
+			wantNil(t, "count down", ours.CountDown(t.Context()))
+		} else {
+			other.want("counted", "countDown", name)
+		}
+		if got := receive(t, "Java goes on", theirs); got != "open" {
+			t.Errorf("Java: await: %s", got)
+		}
+		wantNil(t, "wait", receive(t, "Go goes on", waits))
+	}
+}
