@@ -142,7 +142,7 @@ func FixedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
 }
 
-// Lease is [FixedLease].
+// Lease is [FixedLease]. The default is none: a lock is renewed.
 //
 // Deprecated: Use FixedLease, whose name says that the lock isn't renewed. Lease means the same. It
 // stays for one minor version.
