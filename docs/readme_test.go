@@ -85,6 +85,11 @@ func TestReadmeTable(t *testing.T) {
 				return err
 			},
 			func() error {
+				err := client.Latch("import:2026-11-22").Wait(ctx)
+				done++
+				return err
+			},
+			func() error {
 				hold, err := client.Locker("lock:orders:42").Acquire(ctx)
 				if err != nil {
 					return err
