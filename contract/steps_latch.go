@@ -181,7 +181,7 @@ func latchOpens(l *lab) {
 				return err
 			}
 			if n, err := la.Count(l.ctx); err != nil || n != 0 {
-				return fmt.Errorf("Count after Wait: %d, %w", n, err)
+				return fmt.Errorf("a count of %d after Wait, %v", n, err)
 			}
 			return nil
 		}))

@@ -15,8 +15,8 @@ import (
 // keys that aren't a lock's own, its name may also be that of a lock, so its value says what it is.
 
 const (
-	latchRole  role = "count"
-	latchValue      = "latch "
+	latchRole  role   = "count"
+	latchValue string = "latch "
 )
 
 func (st *store) latchKey(name string) []byte { return st.keysOf(name, latchRole) }
