@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // storeFaults are ways in which a store can be wrong. Each must be caught by the case that is named, so
 // that no case is there in vain; and, where model is set, by the random sequences too.
-var storeFaults = slices.Concat(plainFaults, kindFaults, turnFaults, inspectFaults, keepFaults)
+var storeFaults = slices.Concat(plainFaults, kindFaults, turnFaults, inspectFaults, keepFaults, latchFaults)
 
 // plainFaults are those that are told by the cases for plain locks.
 var plainFaults = []storeFault{

@@ -39,6 +39,7 @@ type fakeStore struct {
 	turns    *fakeTurns
 	keeps    *fakeKeeps
 	busy     atomic.Int32
+	counted  atomic.Int32 // CountDowns of latches
 }
 
 type memSession interface {
@@ -48,6 +49,7 @@ type memSession interface {
 	backend.Liner
 	backend.Inspector
 	backend.Lister
+	backend.Latcher
 }
 
 func newFakeStore(t *testing.T, fault string) *fakeStore {
@@ -886,6 +888,9 @@ func (s *fake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (bac
 				other.cut()
 			}
 		}
+	}
+	if req.Kind == backend.Latch && st.fault == "latches open silently" {
+		sub.muted.Store(true)
 	}
 	sub.req = req
 	var err error

@@ -35,6 +35,7 @@ var keepFaults = []storeFault{
 	{"keeping leaves the note", "keep/note", true},
 	{"kept permits are given back", "keep/permits", true},
 	{"any number of permits is kept", "keep/other number", false},
+	{"whoever watches isn't told of keeping", "keep/watched", false},
 }
 
 // coarse are limits of a store that counts leases in seconds.
@@ -169,6 +170,13 @@ func (s *keepFake) Release(ctx context.Context, req backend.ReleaseRequest) (res
 		}
 	}
 	return res, err
+}
+
+func (s *keepFake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+	if s.st.fault == "whoever watches isn't told of keeping" {
+		req.Watches = false
+	}
+	return s.memSession.Subscribe(ctx, req)
 }
 
 func (s *keepFake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {

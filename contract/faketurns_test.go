@@ -183,6 +183,10 @@ func (s *turnsFake) keptOut(ctx context.Context, req backend.AcquireRequest, res
 		}
 	case "the last of the permits is told":
 		res.Remaining = now.Remaining
+	case "another number waits for an hour":
+		if had := s.st.having(req.Name)[req.Owner]; had > 0 && had != req.Permits {
+			res.Remaining = time.Hour
+		}
 	}
 }
 
@@ -550,6 +554,7 @@ var turnFaults = []storeFault{
 	{"one permit too many", "permits/count", true},
 	{"permits in part", "permits/count", true},
 	{"permits are counted again", "permits/again", true},
+	{"another number waits for an hour", "permits/another number, refused", false},
 	{"attempts for permits keep the lease", "permits/again", true},
 	{"the last of the permits is told", "permits/remaining", true},
 	{"a permit leaks", "permits/release", true},

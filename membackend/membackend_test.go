@@ -138,7 +138,7 @@ func TestRefused(t *testing.T) {
 	closed, fresh := open(membackend.New()), open(membackend.New())
 	acquire(t, closed, "held", lease)
 	closed.Close()
-	const otherKind = backend.Permits + 1
+	const otherKind = backend.Latch + 1
 	for _, c := range []struct {
 		what string
 		s    session
