@@ -107,8 +107,9 @@
 // [ErrTooMany] if Permits is more than the limit, whoever has said that.
 //
 // A name that holds one of the three locks is no lock to a step of another, but [ErrConflict], until it is free, or, of a
-// semaphore, for as long as the store keeps what it was told of how many permits there are. No
-// owner is the same in two: a step may take what it finds for another's. A note or a place is no hold.
+// semaphore, for as long as the store keeps what it was told of how many permits there are. Such a step changes
+// nothing: the note of a Write stays until it ends, also if the step is its owner's Release. No owner is the
+// same in two: a step may take what it finds for another's. A note or a place is no hold.
 //
 // # Leases and clocks
 //

@@ -18,6 +18,7 @@ type fakeKinds struct {
 	writer  map[string]string         // who has acquired the Write last
 	waiting map[string][]string       // who has left a note
 	places  map[holdID]time.Time      // when the first note of each ends
+	owed    []backend.ReleaseRequest  // that were refused
 	counts  map[holdID]int            // the Reads of each
 	kinds   map[string]bool           // whether a name was used for read-write locks last
 	tokens  map[string]uint64         // the last token of each name
@@ -197,6 +198,13 @@ func (s *kindsFake) beforeRead(ctx context.Context, req *backend.AcquireRequest)
 		if write.Count > 0 {
 			req.Lease = never
 		}
+	case "notes don't outlive a conflict":
+		s.st.with(func() {
+			for _, late := range s.st.owed {
+				s.memSession.Release(ctx, late)
+			}
+			s.st.owed = nil
+		})
 	case "notes bar who came before":
 		req.Waited = 0
 	case "notes bar who is inside":
@@ -352,6 +360,9 @@ func (s *kindsFake) Release(ctx context.Context, req backend.ReleaseRequest) (re
 		}
 	}
 	res, err = s.memSession.Release(ctx, req)
+	if s.st.fault == "notes don't outlive a conflict" && errors.Is(err, backend.ErrConflict) {
+		s.st.with(func() { s.st.owed = append(s.st.owed, req) })
+	}
 	if err != nil || res.Outcome != backend.Freed {
 		return res, err
 	}
@@ -504,6 +515,7 @@ var kindFaults = []storeFault{
 	{"notes forget since when", "note/renewed", true},
 	{"notes are not given up", "note/given up", true},
 	{"giving up takes all notes", "note/given up", true},
+	{"notes don't outlive a conflict", "note/conflict", true},
 	{"many notes keep a writer out", "note/many", false},
 	{"notes outlive the acquisition", "note/acquired", true},
 	{"barred reads are told half of it", "note/of several", true},

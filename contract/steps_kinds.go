@@ -858,6 +858,19 @@ var noteCases = []testCase{
 			w.releases("lock", e.longLease(), backend.NotHeld)
 			c.admitted("lock", 0)
 		}},
+	{"note/conflict", "A note bars Reads also after another lock had the name: " +
+		"a step that answers ErrConflict, the owner's Release too, doesn't take it back",
+		func(e *env) {
+			a, c, w, plain := e.reader("a"), e.reader("c"), e.writer("w"), e.party("plain")
+			lease, place := e.longLease(), e.longLease()
+			a.acquires("lock", lease)
+			w.queues("lock", time.Hour, place)
+			a.releases("lock", lease, backend.Freed)
+			plain.acquires("lock", lease)
+			e.conflict(w, "lock")
+			plain.releases("lock", lease, backend.Freed)
+			c.barred("lock", 0, place)
+		}},
 	{"note/many", "However many wait to write, the owner of the Write writes once more, and reads",
 		func(e *env) {
 			w, lease := e.writer("w"), e.longLease()

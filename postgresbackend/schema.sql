@@ -248,10 +248,6 @@ BEGIN
 		WHERE k.name = p_name AND k.owner = p_owner AND NOT k.kept AND k.expires > clock_timestamp() AND k.kind = p_kind
 		RETURNING * INTO l;
 	status := CASE WHEN NOT FOUND THEN 0 WHEN l.kept THEN 3 WHEN l.owner IS NULL THEN 2 ELSE 1 END;
-	IF p_kind = 2 THEN
-		DELETE FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 2 AND p.owner = p_owner;
-		noted := FOUND;
-	END IF;
 	IF status = 0 THEN
 		SELECT * INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name;
 		IF l.owner = p_owner AND l.kind = p_kind AND l.kept AND l.expires > clock_timestamp() THEN
@@ -259,6 +255,10 @@ BEGIN
 		ELSIF {s}distsync_v1_foreign(p_name, p_kind) THEN
 			status := 4;
 		END IF;
+	END IF;
+	IF p_kind = 2 AND status <> 4 THEN -- a step that is refused changes nothing
+		DELETE FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 2 AND p.owner = p_owner;
+		noted := FOUND;
 	END IF;
 	tell := (status = 2 OR noted) AND l.asked > clock_timestamp();
 	IF p_ask AND status = 2 THEN
