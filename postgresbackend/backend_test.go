@@ -2,6 +2,7 @@ package postgresbackend_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -292,5 +293,44 @@ func TestPermitsSayWhenTheNextAreOver(t *testing.T) {
 			t.Errorf("%+v, while another has a permit for %v", res, soon)
 		}
 		return renewed.Held
+	})
+}
+
+// A Write that waits behind a Read which begins is told when that one's lease ends, however soon
+// that is.
+func TestWriteSaysWhenTheLastReadIsOver(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	ctx, s := t.Context(), install(t, pool, nil).Open() // in which steps wait for each other for long
+	defer s.Close()
+	const soon = 50 * time.Millisecond
+	req := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: bob, Lease: lease}
+	testservers.Until(t, "a Write was refused while another reads", func() bool {
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req)) // so that the name has a row
+		force := backend.ForceReleaseRequest{Kind: backend.Write, Name: "n"}
+		wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, force))
+		read := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
+		defer read.Rollback(ctx)
+		if _, err := read.Exec(ctx, `SELECT sound.distsync_v1_read('n', $1, 3600000, 0)`, alice); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		var res backend.AcquireResult
+		var err error
+		go func() {
+			defer close(done)
+			res, err = s.Acquire(ctx, req)
+		}()
+		testservers.Until(t, "the Write waits for the Read's step", func() bool {
+			return query[bool](t, pool, `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'`)
+		})
+		_, failed := read.Exec(ctx, `UPDATE sound.distsync_v1_part SET expires = clock_timestamp() + $1`, soon)
+		if failed = errors.Join(failed, read.Commit(ctx)); failed != nil {
+			t.Fatal(failed)
+		}
+		<-done
+		if err != nil || !res.Acquired && (res.Remaining <= 0 || res.Remaining > soon) {
+			t.Errorf("%+v, %v, while another reads for %v", res, err, soon)
+		}
+		return !res.Acquired // else the machine was slow, and the Read over
 	})
 }

@@ -77,11 +77,13 @@ BEGIN
 	END LOOP;
 END $f$;
 
--- Until when others read, or have permits, at least; NULL: nobody does. Under FOR UPDATE, after prune.
+-- Until when others read, or have permits; NULL: nobody does. What is over and still here is
+-- guarded, or being renewed, and ends soon. Under FOR UPDATE, after prune.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_out(p_name text) RETURNS timestamptz LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $f$
-	SELECT max(greatest(p.expires, clock_timestamp() + interval '100 ms')) FROM {s}distsync_v1_part p
-		WHERE p.name = p_name AND p.role IN (1, 4)
+	SELECT max(CASE WHEN p.expires > clock_timestamp() THEN p.expires
+			ELSE clock_timestamp() + interval '100 ms' END)
+		FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role IN (1, 4)
 $f$;
 
 -- Whether the name holds another lock than one of the kind.
