@@ -55,9 +55,10 @@ func (c command) happens(effect []string) bool {
 	switch kind, _, _ := strings.Cut(effect[1], ":"); kind {
 	case "distsync_rwlock_notes", "distsync_fair_places":
 		return effect[0] == "pexpire"
-	case "redisson_lock_timeout":
-		again := func(e []string) bool { return e[0] == "zscore" && e[1] == effect[1] }
-		return effect[0] == "zadd" && c.mentions("distsync_fair_places:") && slices.ContainsFunc(c.effects, again)
+	case "redisson_lock_timeout", "redisson_lock_queue":
+		isLook := func(e []string) bool { return e[0] == "zscore" && strings.HasPrefix(e[1], "redisson_lock_timeout:") }
+		again := c.mentions("distsync_fair_places:") && slices.ContainsFunc(c.effects, isLook)
+		return again && (effect[0] == "pexpire" || effect[0] == "zadd")
 	default:
 		return false
 	}

@@ -41,6 +41,9 @@ var steps = func() (titles []string) {
 	for _, step := range permitSteps {
 		titles = append(titles, permitStep(step))
 	}
+	for _, step := range latchSteps {
+		titles = append(titles, latchStep(step))
+	}
 	return titles
 }()
 
@@ -48,6 +51,14 @@ var steps = func() (titles []string) {
 var permitSteps = []string{"set up", "acquire", "another waits", "how many are available", "release", "the other is woken", "renewal"}
 
 func permitStep(step string) string { return "permits: " + step }
+
+// latchSteps are those of a latch.
+var latchSteps = []string{
+	"set", "set again", "how many are left", "another waits", "count down", "count down to zero", "the other is woken",
+	"count down when it is open", "delete",
+}
+
+func latchStep(step string) string { return "latch: " + step }
 
 // has says whether it is a step of that kind of lock, and not just as it is with a plain one.
 func (k kind) has(step string) bool {
@@ -244,6 +255,7 @@ type person struct {
 	owner   string // what it is called in the hash, or begins with
 	at      func(k kind, name string) actor
 	permits func(name string) permitActor
+	latch   func(name string) latchActor
 }
 
 // An actor does things with one lock.
@@ -259,6 +271,15 @@ type permitActor struct {
 	setUp   func()
 	acquire func(n int) (wait func() (release func()))
 	ask     func()
+}
+
+// A latchActor does things with one latch.
+type latchActor struct {
+	set       func(want bool) // to 2
+	countDown func()
+	wait      func() (opened func())
+	ask       func() // where 2 are left
+	del       func() // one that has a count
 }
 
 // recordLease is the lease of locks that are not renewed while they are recorded.
@@ -302,7 +323,30 @@ func ours(t *testing.T, p *place) func(kind) cast {
 				ask: func() { wantIs(t, "Available", 0, s.Available) },
 			}
 		}
-		return person{client.ID(), at, permits}
+		latch := func(name string) latchActor {
+			l := client.Latch(name)
+			return latchActor{
+				set: func(want bool) {
+					set, err := l.Set(t.Context(), 2)
+					if wantNil(t, "set", err); set != want {
+						t.Errorf("Set: %v; want %v", set, want)
+					}
+				},
+				countDown: func() { wantNil(t, "count down", l.CountDown(t.Context())) },
+				wait: func() func() {
+					open := make(chan error, 1)
+					go func() { open <- l.Wait(t.Context()) }()
+					return func() { wantNil(t, "wait", receive(t, "the latch is open", open)) }
+				},
+				ask: func() {
+					if n, err := l.Count(t.Context()); n != 2 || err != nil {
+						t.Errorf("Count: %d, %v; want 2", n, err)
+					}
+				},
+				del: func() {}, // Go can't
+			}
+		}
+		return person{client.ID(), at, permits, latch}
 	}
 	return func(k kind) cast {
 		return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(shortLease), true, k.ours == backend.Fair}
@@ -343,7 +387,23 @@ func theirs(version string) func(t *testing.T, p *place) func(kind) cast {
 					ask: func() { th.want("0", "permits.availablePermits", name) },
 				}
 			}
-			return person{th.owner, at, permits}
+			latch := func(name string) latchActor {
+				return latchActor{
+					set:       func(want bool) { th.want(fmt.Sprint(want), "latch.trySetCount", name, 2) },
+					countDown: func() { th.want("counted", "latch.countDown", name) },
+					wait: func() func() {
+						opened := th.start("latch.await", name)
+						return func() {
+							if got := receive(t, "the latch is open", opened); got != "open" {
+								t.Errorf("await: %s", got)
+							}
+						}
+					},
+					ask: func() { th.want("2", "latch.getCount", name) },
+					del: func() { th.want("true", "latch.delete", name) },
+				}
+			}
+			return person{th.owner, at, permits, latch}
 		}
 		return func(k kind) cast {
 			return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(), false, false}
@@ -377,6 +437,13 @@ func tell(t *testing.T, p *place, arrive func(kind) cast) story {
 	n.tellOfPermits()
 	for step, lines := range n.story {
 		s[permitStep(step)] = lines
+	}
+	latch := kind{name: "latch"}
+	(&narrator{t, p, arrive(latch), make(story)}).tellOfLatch()
+	n = &narrator{t, p, arrive(latch), make(story)}
+	n.tellOfLatch()
+	for step, lines := range n.story {
+		s[latchStep(step)] = lines
 	}
 	return s
 }
@@ -482,6 +549,49 @@ func (n *narrator) tellOfPermits() {
 			n.t.Fatal(err)
 		}
 	}
+}
+
+// tellOfLatch is about one who counts a latch down, and another who waits for it.
+func (n *narrator) tellOfLatch() {
+	n.t.Helper()
+	name := n.cast.name
+	counts, waits := n.cast.holder.latch(name), n.cast.waiter.latch(name)
+	n.record("set", func() { counts.set(true) }, anything)
+	n.record("set again", func() { counts.set(false) }, anything)
+	n.record("how many are left", counts.ask, anything)
+	var opened func()
+	looks := n.watch(name, func() { opened = waits.wait() }, func(cs []command) bool { return looking(cs) > 0 })
+	n.story["another waits"] = slices.Compact(n.lines(looks[:looking(looks)]))
+
+	// Those who wait look now and then, so what is before the script is no part of these steps.
+	step := func(commands []command) []command { return commands[slices.IndexFunc(commands, isScript):] }
+	down := step(n.watch(name, counts.countDown, anything))
+	n.story["count down"] = n.lines(down[:1])
+	end := step(n.watch(name, func() { counts.countDown(); opened() }, unsubscribed))
+	n.story["count down to zero"] = n.lines(end[:1])
+	n.story["the other is woken"] = slices.Compact(n.lines(end[1:]))
+	n.record("count down when it is open", counts.countDown, anything)
+	counts.set(true)
+	n.record("delete", counts.del, anything)
+	if err := n.place.admin.Del(n.t.Context(), name).Err(); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func isScript(c command) bool { return len(c.effects) > 0 }
+
+// looking returns how many commands it took somebody to subscribe and then look at a latch, or 0.
+func looking(commands []command) int {
+	subscribed := false
+	for i, c := range commands {
+		switch {
+		case c.is("subscribe"), c.is("ssubscribe"):
+			subscribed = true
+		case subscribed && c.is("get"):
+			return i + 1
+		}
+	}
+	return 0
 }
 
 // latch begins the names of the keys by which Redisson knows whether an unlock was carried out
