@@ -86,6 +86,29 @@ var latchCases = []testCase{
 			})
 			a.counts("latch", 1)
 		}},
+	{"latch/set meanwhile", "What counts down while a latch is set takes one at most from the new count",
+		func(e *env) {
+			a, b := e.latcher(), e.latcher()
+			const n, many = 1 << 40, 8
+			for round := range 30 {
+				name := fmt.Sprint("latch", round)
+				e.parallel(1+many, func(i int) error {
+					s, req := []backend.Session{a.s, b.s}[i%2].(backend.Latcher), backend.LatchRequest{Name: name}
+					switch i {
+					case 0:
+						req.Step, req.Count = backend.SetLatch, n
+					default:
+						req.Step = backend.CountDown
+					}
+					_, err := s.Latch(e.ctx, req)
+					return err
+				})
+				res, err := a.s.(backend.Latcher).Latch(e.ctx, backend.LatchRequest{Name: name})
+				if err != nil || res.Count < n-many || res.Count > n {
+					e.Fatalf("a count of %d, %v; want at least %d", res.Count, err, n-many)
+				}
+			}
+		}},
 	{"latch/locks", "A latch is no lock: one by its name is either refused by both with ErrConflict, or apart",
 		func(e *env) {
 			a, p, lease := e.latcher(), e.party("p"), e.longLease()

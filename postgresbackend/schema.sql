@@ -989,7 +989,8 @@ BEGIN
 		PERFORM FROM {s}distsync_v1_latch l WHERE l.name = p_name FOR UPDATE;
 		UPDATE {s}distsync_v1_latch l SET n = l.n - 1 WHERE l.name = p_name AND l.n > 1;
 		IF NOT FOUND THEN
-			DELETE FROM {s}distsync_v1_latch l WHERE l.name = p_name;
+			-- Not one that has been opened, and set anew, since the statement before.
+			DELETE FROM {s}distsync_v1_latch l WHERE l.name = p_name AND l.n = 1;
 			opens := FOUND;
 		END IF;
 	END IF;
