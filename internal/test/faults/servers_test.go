@@ -166,7 +166,7 @@ func promotedWithout(l *lab) {
 	w := b.reach()
 	l.master.Kill()
 	l.server.SQL(`SELECT pg_promote()`)
-	l.server.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part`)
+	l.server.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
 	w.in()
 	g.isLost()
 	w.holds()

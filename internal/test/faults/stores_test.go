@@ -285,7 +285,7 @@ var postgresStore = &store{
 	},
 	restart: func(s *testservers.Server) {
 		s.Restart()
-		s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part`)
+		s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
 	},
 }
 

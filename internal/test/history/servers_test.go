@@ -97,7 +97,7 @@ func TestPostgres(t *testing.T) {
 	s.server.SQL(postgresbackend.Schema(postgresbackend.DefaultSchema))
 	s.wipe = func() {
 		s.server.Restart()
-		s.server.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part`)
+		s.server.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
 	}
 	s.connect = func(addr string) backend.Backend {
 		config, err := pgxpool.ParseConfig(testservers.PostgresURL(addr))

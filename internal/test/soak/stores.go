@@ -276,7 +276,7 @@ func postgresStore(t testservers.TB) *store {
 					c.lose(s.Kill, func() {
 						dice.pause(ctx, lease)
 						s.Restart()
-						s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part`)
+						s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
 					})
 					return true
 				}},
