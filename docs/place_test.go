@@ -3,7 +3,9 @@ package docs_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"regexp"
 	"strings"
@@ -138,6 +140,31 @@ func permit(name string, n int) entry {
 			_, err := s.Available(ctx)
 			return err
 		})
+	}
+}
+
+// latch counts a latch of a name of its own down, and is woken by that.
+func latch(prefix string) entry {
+	return func(ctx context.Context, c *dlock.Client) error {
+		l := c.Latch(prefix + rand.Text())
+		if set, err := l.Set(ctx, 2); err != nil || !set {
+			return fmt.Errorf("set %v: %w", set, err)
+		}
+		opened := make(chan error, 1)
+		go func() { opened <- l.Wait(ctx) }()
+		for range 2 {
+			if err := l.CountDown(ctx); err != nil {
+				return err
+			}
+		}
+		if err := <-opened; err != nil {
+			return err
+		}
+		n, err := l.Count(ctx)
+		if n != 0 {
+			return fmt.Errorf("%d are left", n)
+		}
+		return err
 	}
 }
 

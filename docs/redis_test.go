@@ -229,6 +229,9 @@ var redisScenes = map[string]scene{
 	"a user of fair locks": func(t *testing.T, p *place) func() {
 		return func() { p.uses(t, "locks", fair("lock:till:3")) }
 	},
+	"a user of latches": func(t *testing.T, p *place) func() {
+		return func() { p.uses(t, "locks", latch("latch:import:")) }
+	},
 	"a user who looks": func(t *testing.T, p *place) func() {
 		held := map[string]bool{"lock:orders:42": true, "lock:prices": true, "lock:till:3": true, "slots:mailer": true}
 		p.hold(t, backend.Exclusive, "lock:orders:42", web+":17")

@@ -145,8 +145,7 @@
 // ZRANGEBYSCORE, ZREM and ZSCORE; among the keys redisson_lock_queue:*, redisson_lock_timeout:* and
 // distsync_fair_places:*; and among the channels distsync_fair_grants:*.
 //
-// For latches it is GET, SET and DECR; and redisson_countdownlatch__channel__* among the keys and the
-// channels.
+// For latches it is GET, SET and DECR; and redisson_countdownlatch__channel__* twice.
 //
 // To ask who has a lock the user needs EVAL, EVALSHA, GET, HGET, HLEN, HSCAN, LRANGE, PTTL, STRLEN, TIME, TYPE, ZCARD, ZCOUNT, ZRANGEBYSCORE and
 // ZSCORE, and to list locks SCAN besides; among the keys those of locks, {NAME}:timeout, {NAME}:*:rwlock_timeout:*, redisson_lock_queue:*,

@@ -27,7 +27,8 @@ func TestDocumentedCommands(t *testing.T) {
 			backend.Fenced:    {"For fenced locks", "For read-write locks"},
 			backend.Write:     {"For read-write locks", "For permits"},
 			backend.Permits:   {"For permits", "For fair locks"},
-			backend.Fair:      {"For fair locks", "To ask who has"},
+			backend.Fair:      {"For fair locks", "For latches"},
+			backend.Latch:     {"For latches", "To ask who has"},
 		}
 		if strings.HasSuffix(path, ".md") {
 			parts = map[backend.Kind][2]string{
@@ -35,7 +36,8 @@ func TestDocumentedCommands(t *testing.T) {
 				backend.Fenced:    {"Fenced locks:", "Read-write locks:"},
 				backend.Write:     {"Read-write locks:", "Fair locks:"},
 				backend.Fair:      {"Fair locks:", "Permits:"},
-				backend.Permits:   {"Permits:", "Somebody who only looks"},
+				backend.Permits:   {"Permits:", "Latches:"},
+				backend.Latch:     {"Latches:", "Somebody who only looks"},
 			}
 		}
 		words := func(kind backend.Kind) []string {
@@ -50,18 +52,36 @@ func TestDocumentedCommands(t *testing.T) {
 			return strings.FieldsFunc(strings.ToLower(part), func(r rune) bool { return r < 'a' || r > 'z' })
 		}
 		parts[backend.Read] = parts[backend.Write]
+		needed := map[backend.Kind][]string{backend.Latch: latchCommands(t)}
 		for kind := range kinds {
+			needed[backend.Kind(kind)] = everyCommand(&kinds[kind])
+		}
+		for kind, commands := range needed {
 			documented := make(map[string]bool)
-			for _, word := range append(words(backend.Exclusive), words(backend.Kind(kind))...) {
+			for _, word := range append(words(backend.Exclusive), words(kind)...) {
 				documented[word] = true
 			}
-			for _, command := range everyCommand(&kinds[kind]) {
+			for _, command := range commands {
 				if !documented[command] {
-					t.Errorf("%s doesn't say that %v locks need %s", path, backend.Kind(kind), strings.ToUpper(command))
+					t.Errorf("%s doesn't say that %v needs %s", path, kind, strings.ToUpper(command))
 				}
 			}
 		}
 	}
+}
+
+// latchCommands returns the commands of all steps of latches.
+func latchCommands(t *testing.T) (commands []string) {
+	s := Open(Options{Transport: &fakeTransport{answer: func(cmd Command) Reply {
+		commands = append(commands, commandsOf(cmd)...)
+		return Reply{Value: []any{int64(0), nil}}
+	}}}).(backend.Latcher)
+	for _, step := range []backend.LatchStep{backend.LookAtLatch, backend.SetLatch, backend.CountDown} {
+		if _, err := s.Latch(t.Context(), backend.LatchRequest{Step: step, Name: "n", Count: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return commands
 }
 
 // scriptCommand is a command in a script.
@@ -92,12 +112,18 @@ func everyCommand(k *kind) (commands []string) {
 		}
 	}
 	for _, cmd := range k.look(backend.LookRequest{}) {
-		if cmd.Script == "" {
-			commands = append(commands, strings.ToLower(cmd.Verb))
-		}
-		for _, m := range scriptCommand.FindAllStringSubmatch(cmd.Script, -1) {
-			commands = append(commands, m[1])
-		}
+		commands = append(commands, commandsOf(cmd)...)
+	}
+	return commands
+}
+
+// commandsOf returns what is sent, or the commands of the script that is.
+func commandsOf(cmd Command) (commands []string) {
+	if cmd.Script == "" {
+		return []string{strings.ToLower(cmd.Verb)}
+	}
+	for _, m := range scriptCommand.FindAllStringSubmatch(cmd.Script, -1) {
+		commands = append(commands, m[1])
 	}
 	return commands
 }
