@@ -208,6 +208,26 @@ func TestOnceThatWaitsInVain(t *testing.T) {
 	})
 }
 
+// Whoever was told that another has it says so, also if nothing is heard any more when its wait ends.
+func TestOnceThatWaitsForALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &hooked{Backend: membackend.New()}
+		store.look = func(ctx context.Context, _ func(context.Context) (backend.LookResult, error)) (backend.LookResult, error) {
+			<-ctx.Done()
+			return backend.LookResult{}, ctx.Err()
+		}
+		c, other := New(store.Backend, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		runs := waitOnce(t.Context(), c, 0, takes(time.Minute, nil))
+		res := <-waitOnce(t.Context(), other, 5*time.Second, succeed)
+		<-runs
+		if res.ran || res.waited != 5*time.Second || !errors.Is(res.err, ErrHeld) || !errors.Is(res.err, ErrNotAcquired) {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
 // Where no message comes it is noticed all the same: within a second where the store doesn't tell of
 // anything, else within a third of a lease.
 func TestOnceWithWaitThatIsNotTold(t *testing.T) {
