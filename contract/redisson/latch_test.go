@@ -3,6 +3,7 @@ package redisson_test
 import (
 	"testing"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
 )
 
@@ -10,6 +11,7 @@ import (
 var latchCases = []testCase{
 	{"counts of a latch", countsOfLatch},
 	{"waits for a latch", waitsForLatch},
+	{"Java opens and Go is told", javaTellsOfLatch},
 }
 
 // latches returns the latch of a test, as Go and as Java have it.
@@ -73,5 +75,23 @@ func waitsForLatch(t *testing.T, l *lab) {
 			t.Errorf("Java: await: %s", got)
 		}
 		wantNil(t, "wait", receive(t, "Go goes on", waits))
+	}
+}
+
+// Go is told, and doesn't have to look by itself.
+func javaTellsOfLatch(t *testing.T, l *lab) {
+	name, _, java := latches(t, l)
+	session := l.backend(t).Open()
+	defer session.Close()
+	for opens, answer := range map[string]string{"countDown": "counted", "delete": "true"} {
+		java.want("true", "trySetCount", name, 1)
+		woken := make(chan struct{}, 9)
+		sub, err := session.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{
+			Kind: backend.Latch, Name: name, Watches: true, Wake: func(backend.Wakeup) { woken <- struct{}{} },
+		})
+		wantNil(t, "subscribe", err)
+		java.want(answer, opens, name)
+		receive(t, "a word of "+opens, woken)
+		sub.Close()
 	}
 }
