@@ -203,6 +203,26 @@ func TestLatchWaits(t *testing.T) {
 	})
 }
 
+// What happens while the store is still asked to tell of it isn't told, and seen once it does.
+func TestLatchThatOpensBeforeItIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		other := New(mem, quiet())
+		defer other.Close()
+		l := other.Latch("x")
+		setLatch(t, l, 1, true)
+		slow := func(context.Context, backend.SubscribeRequest) (backend.Subscription, error) {
+			time.Sleep(10 * time.Second)
+			return endless{}, l.CountDown(t.Context())
+		}
+		c := New(mutes{mem, slow}, quiet())
+		defer c.Close()
+		if res := <-waitLatch(t.Context(), c); res != (onceResult{waited: 10 * time.Second}) {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
 // mutesLatches is a store that tells of nothing.
 type mutesLatches struct{ *latches }
 

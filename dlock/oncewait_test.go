@@ -283,6 +283,10 @@ func (s muted) Subscribe(ctx context.Context, req backend.SubscribeRequest) (bac
 	return s.b.subscribe(ctx, req)
 }
 
+func (s muted) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
+	return s.Session.(backend.Latcher).Latch(ctx, req)
+}
+
 type endless struct{}
 
 func (endless) Close() {}
