@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"math"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -10,6 +11,7 @@ import (
 var latchFaults = []storeFault{
 	{"latches are set while they count", "latch/count", false},
 	{"one CountDown in fifty is lost", "latch/together", false},
+	{"counts of latches have 32 bits", "latch/set meanwhile", false},
 	{"latches free locks", "latch/locks", false},
 	{"latches open silently", "latch/notifier", false},
 	{"break is restored silently", "latch/broken subscription", false},
@@ -31,6 +33,8 @@ func (s *fake) Latch(ctx context.Context, req backend.LatchRequest) (backend.Lat
 		if req.Step == backend.CountDown && s.st.counted.Add(1)%50 == 0 {
 			return s.in.Latch(ctx, look)
 		}
+	case "counts of latches have 32 bits":
+		req.Count = min(req.Count, math.MaxInt32)
 	case "latches free locks":
 		s.in.ForceRelease(ctx, backend.ForceReleaseRequest{Name: req.Name})
 	}
