@@ -697,6 +697,38 @@ func ExampleElection_Changes() {
 	// a leads
 }
 
+// An import in three parts, by any processes: when all are done, the index is made.
+func ExampleClient_Latch() {
+	store := membackend.New()
+	here, there := dlock.New(store), dlock.New(store) // two processes
+	defer here.Close()
+	defer there.Close()
+	ctx := context.Background()
+
+	const name = "import:2026-11-22" // a name for each occasion
+	for i, client := range []*dlock.Client{here, there, there} {
+		set, err := client.Latch(name).Set(ctx, 3) // each sets it, before it begins: the first does
+		fmt.Println("part", i+1, set, err)
+	}
+	done := make(chan error)
+	go func() { done <- here.Latch(name).Wait(ctx) }()
+
+	for range 3 {
+		if err := there.Latch(name).CountDown(ctx); err != nil { // when a part is done
+			fmt.Println(err)
+		}
+	}
+	fmt.Println("making the index", <-done)
+	left, err := there.Latch(name).Count(ctx)
+	fmt.Println(left, err)
+	// Output:
+	// part 1 true <nil>
+	// part 2 false <nil>
+	// part 3 false <nil>
+	// making the index <nil>
+	// 0 <nil>
+}
+
 // A job that every replica starts at three o'clock, by a clock of its own, and that is to be done once.
 func ExampleClient_Once() {
 	store := membackend.New()

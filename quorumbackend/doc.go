@@ -17,8 +17,9 @@
 // It has plain locks and, if all of the stores do, read-write locks. Other kinds are refused, with an error that is
 // [errors.ErrUnsupported]: the largest of the tokens that a majority has given need not grow, lines in several
 // stores need not agree on who is first, and permits that are out in different stores don't add up. So there is no Election of
-// dlock here. Nor does it keep what is released: dlock's AtLeast and Once are refused in the same way, and
-// the adapters for gocron and cron need WithAtLeast(0).
+// dlock here. Nor are there latches: each store would count down by itself, and one that was away
+// for a while would open its latch later than the others, or never. Nor does it
+// keep what is released: dlock's AtLeast and Once are refused in the same way, and the adapters for gocron and cron need WithAtLeast(0).
 //
 // # What it closes
 //

@@ -93,6 +93,10 @@ func TestOtherKinds(t *testing.T) {
 	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "each store counts tokens of its own") {
 		t.Errorf("a fenced Locker: %v; want why there is none", err)
 	}
+	_, err = client.Latch("n").Count(t.Context())
+	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "each store counts down by itself") {
+		t.Errorf("a Latch: %v; want why there is none", err)
+	}
 }
 
 // What a user reads who asks for what isn't to be had calls the store by a name, and not by a Go type.
