@@ -58,8 +58,8 @@ func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 // CountDown takes one from the count. If that was the last, those who wait go on. If the latch is
 // open it does nothing.
 //
-// Errors are those of [Locker.IsLocked]. What certainly wasn't carried out is tried again, for 5 s at
-// most. After [ErrUnavailable] it may have counted, or count later: to call it again may count
+// Errors are those of [Locker.IsLocked]. What certainly wasn't carried out is tried again, for 5 s
+// at most. After [ErrUnavailable] it may have counted, or count later: to call it again may count
 // twice, and open the latch too early; [Latch.Count] may tell.
 func (l *Latch) CountDown(ctx context.Context) error {
 	l.mustBeMade()
@@ -119,7 +119,9 @@ func (l *Latch) wait(ctx context.Context) error {
 }
 
 // step takes a step of the latch.
-func (l *Latch) step(ctx context.Context, req backend.LatchRequest) (res backend.LatchResult, err error) {
+func (l *Latch) step(
+	ctx context.Context, req backend.LatchRequest,
+) (res backend.LatchResult, err error) {
 	if err := l.usable(ctx); err != nil {
 		return res, err
 	}
@@ -144,7 +146,9 @@ func (l *Latch) usable(ctx context.Context) error {
 	return l.client.over(ctx)
 }
 
-func latchStep(s backend.Session, ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
+func latchStep(
+	s backend.Session, ctx context.Context, req backend.LatchRequest,
+) (backend.LatchResult, error) {
 	return s.(backend.Latcher).Latch(ctx, req)
 }
 

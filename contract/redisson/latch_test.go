@@ -87,7 +87,8 @@ func javaTellsOfLatch(t *testing.T, l *lab) {
 		java.want("true", "trySetCount", name, 1)
 		woken := make(chan struct{}, 9)
 		sub, err := session.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{
-			Kind: backend.Latch, Name: name, Watches: true, Wake: func(backend.Wakeup) { woken <- struct{}{} },
+			Kind: backend.Latch, Name: name, Watches: true,
+			Wake: func(backend.Wakeup) { woken <- struct{}{} },
 		})
 		wantNil(t, "subscribe", err)
 		java.want(answer, opens, name)
