@@ -153,16 +153,21 @@ func (f *fragile) once(name string, blow faults.Blow, n int) (verdict func(), st
 	for range f.step.holds {
 		f.e.at(f.b.s, f.a.owner).acquires(name, f.e.longLease())
 	}
-	done, struck, err := f.do(name, sync.OnceValue(f.strike(blow, n)))
+	done, struck, err := f.do(name, blow, sync.OnceValue(f.strike(blow, n)))
 	verdict = func() { f.judge(name, done, err) }
 	verdict()
 	return verdict, struck
 }
 
 // do takes the step, and ends the blow when it has returned, or should have. Its context is cancelled a
-// little later where the request is late, and has no deadline: a server could be told of that.
-func (f *fragile) do(name string, end func() bool) (done, struck bool, err error) {
+// little later where the request is late, and has no deadline: a server could be told of that. Where a
+// connection breaks the step returns by itself, and is waited for: a server may be slow to answer.
+func (f *fragile) do(name string, blow faults.Blow, end func() bool) (done, struck bool, err error) {
 	f.e.Helper()
+	patience := 5 * time.Second
+	if blow == faults.HoldRequest {
+		patience = 100 * time.Millisecond
+	}
 	ctx, cancel := context.WithCancel(f.e.ctx)
 	defer cancel()
 	returned := make(chan struct{})
@@ -173,7 +178,7 @@ func (f *fragile) do(name string, end func() bool) (done, struck bool, err error
 	for _, next := range []func(){cancel, func() { end() }} {
 		select {
 		case <-returned:
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(patience):
 			next()
 		}
 	}
