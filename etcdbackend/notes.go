@@ -101,7 +101,8 @@ func (s *session) noteLease(ctx context.Context, id holdID, ttl int64) (note rec
 func (s *session) endNote(ctx context.Context, id holdID, ttl int64) (key record, err error) {
 	lease := int64(0)
 	if key = s.holds.guess(id); key.free() {
-		res, err := s.store.look(ctx, ttl, rangeOp(s.store.keyOf(id)), rangeOp(s.store.keyOf(noteOf(id))), s.store.unshared(id.name).findOp(1))
+		res, err := s.store.look(ctx, givingTTL(ttl), rangeOp(s.store.keyOf(id)),
+			rangeOp(s.store.keyOf(noteOf(id))), s.store.unshared(id.name).findOp(1))
 		if err != nil {
 			return record{}, err
 		}

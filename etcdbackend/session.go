@@ -192,7 +192,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		s.waits.end(id)
 		fallthrough
 	default:
-		key, err = s.find(ctx, id, ttl)
+		key, err = s.find(ctx, id, givingTTL(ttl))
 	}
 	a := &attempt{id: id, ttl: ttl, fair: req.Kind == backend.Fair, gives: true}
 	keeps := req.Keep > 0 && id.role != readRole

@@ -219,7 +219,7 @@ func (a *attempt) patience() time.Duration {
 		return longestPatience
 	}
 	if a.gives {
-		return min(patience(a.ttl), releasePatience)
+		return patience(givingTTL(a.ttl))
 	}
 	return patience(a.ttl)
 }
@@ -227,6 +227,12 @@ func (a *attempt) patience() time.Duration {
 // releasePatience leaves an unlock the time to ask other members: it waits for five seconds at the
 // most, however long the lease is.
 const releasePatience = time.Second
+
+// givingTTL is the lease by which an unlock's requests are patient: the hold's, or one for which
+// a member may say nothing for releasePatience.
+func givingTTL(ttl int64) int64 {
+	return min(ttl, patienceShare*int64(releasePatience/time.Second))
+}
 
 // manyKeys is from how many on a transaction takes longer than others.
 const manyKeys = 1000
