@@ -29,7 +29,7 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 	m := Watch(t, server.Addr)
 	for range 2 {
 		releases(plain, backend.Kept)
-		wantCommands(t, m, `"EVALSHA" "SHA" "2" "n" `+Quoted(channel, 30000, Alice, 60000))
+		wantCommands(t, m, `"EVALSHA" "SHA" "2" "n" `+Quoted(channel, 30000, Alice, 60000, 2))
 		WantHash(t, client, "n", map[string]string{Alice + "-kept": "1"}, keep)
 		m.Commands()
 	}
@@ -47,6 +47,7 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 		Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Alice)))
 		releases(s, backend.Left)
 		releases(s, backend.Kept)
+		wantMessage(t, messages, "redisson_lock__channel:{lock:n}", "2") // for those who watch
 		releases(s, backend.Kept)
 		for _, owner := range []string{"", Alice, Bob} {
 			res, err := s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner})
