@@ -9,7 +9,7 @@ import (
 const module = "github.com/seed951563bd/distsync/"
 
 // Caller returns the file and line of the innermost call on the stack that isn't this module's own,
-// as "/src/orders/ship.go:42", or nothing if there is none. Tests and examples are the callers of what
+// as "/src/orders/ship.go:42", or nothing if there is none. Tests and examples are callers of what
 // they use. It takes about a microsecond.
 func Caller() string {
 	var pcs [64]uintptr
@@ -32,5 +32,5 @@ func own(frame runtime.Frame) bool {
 		return false
 	}
 	inside, ok := strings.CutPrefix(frame.Function, module)
-	return strings.HasPrefix(frame.Function, "runtime.") || ok && !strings.HasPrefix(inside, "examples/")
+	return ok && !strings.HasPrefix(inside, "examples/") || strings.HasPrefix(frame.Function, "runtime.")
 }
