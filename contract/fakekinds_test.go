@@ -183,10 +183,15 @@ func (s *kindsFake) beforeRead(ctx context.Context, req *backend.AcquireRequest)
 			return backend.AcquireResult{Acquired: true, Count: 1}, true
 		}
 	case "read in two steps":
-		time.Sleep(time.Millisecond)
-		if !write.Held {
-			s.force(ctx, backend.Write, req.Name)
+		if write.Held {
+			break
 		}
+		// The two steps are as far apart as it takes a writer to come, on a busy machine too.
+		for end := time.Now().Add(20 * time.Millisecond); time.Now().Before(end) && !write.Held; {
+			time.Sleep(50 * time.Microsecond)
+			write = s.look(ctx, backend.Write, req.Name, req.Owner)
+		}
+		s.force(ctx, backend.Write, req.Name)
 	case "read keeps the shorter lease":
 		s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Read, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
 		if read.Count > 0 {

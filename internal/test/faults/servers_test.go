@@ -53,13 +53,15 @@ func restartedEmpty(l *lab) {
 	a, b := l.direct(), l.direct()
 	g := a.grab()
 	w := b.reach()
+	if l.store == etcdStore {
+		l.mu.Lock()
+		l.numbers = nil // they begin anew with its revisions; nobody gets in before the restart
+		l.mu.Unlock()
+	}
 	if restart := l.store.restart; restart != nil {
 		restart(l.server)
 	} else {
 		l.server.Restart()
-	}
-	if l.store == etcdStore {
-		l.numbers = nil // they begin anew with its revisions
 	}
 	g.isLost()
 	w.in()
