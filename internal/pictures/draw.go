@@ -1,0 +1,225 @@
+package main
+
+import (
+	"encoding/xml"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Sizes in pixels.
+const (
+	wide   = 760
+	margin = 16
+	row    = 30  // from one step to the next
+	letter = 6.7 // how wide a letter is at most, on average
+)
+
+// style has the colors of both schemes. The card behind a picture is its own, since a page may be
+// dark where the reader's system is light.
+const style = `<style>
+  .card{fill:#ffffff;stroke:#d0d7de} .text{fill:#1f2328} .soft{fill:#59636e} .line{stroke:#59636e}
+  .head{fill:#f6f8fa;stroke:#d0d7de} .tip{fill:#59636e} .life{stroke:#d0d7de}
+  .a{fill:#2f81f7} .b{fill:#e08600} .c{fill:#8957e5} .bad{fill:#d1242f} .wrong{stroke:#d1242f}
+  text{paint-order:stroke;stroke-width:3px;stroke-linejoin:round;stroke:#ffffff}
+  text{font:12.5px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
+  .strong{font-weight:600}
+  @media (prefers-color-scheme: dark){
+    .card{fill:#0d1117;stroke:#3d444d} .text{fill:#f0f6fc} .soft{fill:#9198a1}
+    .line{stroke:#9198a1} .head{fill:#151b23;stroke:#3d444d} .tip{fill:#9198a1}
+    .life{stroke:#3d444d} .a{fill:#4493f8} .b{fill:#d29922} .c{fill:#ab7df8}
+    .bad{fill:#f85149} .wrong{stroke:#f85149} text{stroke:#0d1117}
+  }
+</style>
+`
+
+// A step of a sequence is one line of the picture.
+type step struct {
+	from, to int    // lanes; if they are the same, the text stands beside the lane
+	text     string // on the arrow
+	refused  bool   // an arrow that has no effect
+	holds    string // whoever the store answers, or "from", has the lock from here on, in this color
+	ends     bool   // the lane "from" has it no longer
+	lease    string // the store's lease is of that color from here on; "-" ends it
+}
+
+// A sequence has lanes side by side. Time goes down.
+type sequence struct {
+	title string
+	about string // for those who don't see the picture
+	lanes []string
+	store int // the lane in which leases are drawn
+	steps []step
+}
+
+func (s sequence) draw() string {
+	var b strings.Builder
+	bottom := 98 + len(s.steps)*row
+	open(&b, s.title, s.about, bottom)
+	for i, name := range s.lanes {
+		x := s.x(i)
+		fmt.Fprintf(&b, `<line class="life" x1="%d" y1="74" x2="%d" y2="%d" stroke-width="1.5"/>`+"\n",
+			x, x, bottom-14)
+		box(&b, x-64, 46, 128, 28, name)
+	}
+	s.bars(&b, bottom)
+	for i, st := range s.steps {
+		y := s.y(i)
+		switch {
+		case st.text == "":
+		case st.from == st.to && st.from == len(s.lanes)-1:
+			write(&b, s.x(st.from)-12, y+4, "end", class(st, "soft"), st.text, s.gap())
+		case st.from == st.to:
+			write(&b, s.x(st.from)+12, y+4, "start", class(st, "soft"), st.text, s.gap()*2)
+		default:
+			s.arrow(&b, y, st)
+		}
+	}
+	b.WriteString("</svg>\n")
+	return b.String()
+}
+
+func (s sequence) gap() int       { return (wide - 2*margin - 128) / (len(s.lanes) - 1) }
+func (s sequence) x(lane int) int { return margin + 64 + lane*s.gap() }
+func (s sequence) y(step int) int { return 98 + step*row }
+
+// bars draws who has the lock, and for whom the store keeps it.
+func (s sequence) bars(b *strings.Builder, bottom int) {
+	type bar struct {
+		from  int
+		color string
+	}
+	open := make(map[int]bar)
+	end := func(lane, y int) {
+		if o, ok := open[lane]; ok {
+			fmt.Fprintf(b, `<rect class="%s" x="%d" y="%d" width="10" height="%d" rx="3"/>`+"\n",
+				o.color, s.x(lane)-5, o.from, y-o.from)
+			delete(open, lane)
+		}
+	}
+	for i, st := range s.steps {
+		if st.ends {
+			end(st.from, s.y(i))
+		}
+		if st.holds != "" {
+			lane := st.to
+			if lane == s.store {
+				lane = st.from
+			}
+			end(lane, s.y(i))
+			open[lane] = bar{s.y(i), st.holds}
+		}
+		if st.lease != "" {
+			end(s.store, s.y(i))
+			if st.lease != "-" {
+				open[s.store] = bar{s.y(i), st.lease}
+			}
+		}
+	}
+	for lane := range s.lanes {
+		end(lane, bottom-14)
+	}
+}
+
+func (s sequence) arrow(b *strings.Builder, y int, st step) {
+	from, to := s.x(st.from), s.x(st.to)
+	side := 1
+	if to < from {
+		side = -1
+	}
+	from, to = from+7*side, to-7*side
+	line, tip := "line", "tip"
+	if st.refused {
+		line, tip = "wrong", "bad"
+	}
+	fmt.Fprintf(b, `<line class="%s" x1="%d" y1="%d" x2="%d" y2="%d" stroke-width="1.3"/>`+"\n",
+		line, from, y, to-5*side, y)
+	fmt.Fprintf(b, `<path class="%s" d="M%d %dl%d -4v8z"/>`+"\n", tip, to, y, -8*side)
+	write(b, (from+to)/2, y-6, "middle", class(st, "text"), st.text, max(to-from, from-to))
+}
+
+func class(st step, usual string) string {
+	if st.refused {
+		return "bad strong"
+	}
+	return usual
+}
+
+// A tree asks one question after the other. The first that is answered with yes says which store.
+type tree struct {
+	title, about string
+	questions    []question
+	otherwise    answer
+}
+
+type question struct {
+	lines  []string
+	answer answer
+}
+
+type answer struct{ name, why string }
+
+func (t tree) draw() string {
+	const high, between, left, right = 50, 26, 400, 270
+	var b strings.Builder
+	open(&b, t.title, t.about, 52+(len(t.questions)+1)*(high+between)-4)
+	y := 50
+	arrow := func(x1, y1, x2, y2 int, tip, word string, x, y int) {
+		fmt.Fprintf(&b, `<line class="line" x1="%d" y1="%d" x2="%d" y2="%d" stroke-width="1.3"/>`+"\n",
+			x1, y1, x2, y2)
+		fmt.Fprintf(&b, `<path class="tip" d="%s"/>`+"\n", tip)
+		write(&b, x, y, "start", "soft", word, 40)
+	}
+	leaf := func(x, y int, a answer) {
+		box(&b, x, y, right, high, a.name, a.why)
+	}
+	for i, q := range t.questions {
+		box(&b, margin, y, left, high, q.lines...)
+		middle, below := y+high/2, y+high
+		arrow(margin+left, middle, wide-margin-right-5, middle,
+			fmt.Sprintf("M%d %dl-8 -4v8z", wide-margin-right, middle), "yes", margin+left+18, middle-6)
+		leaf(wide-margin-right, y, q.answer)
+		arrow(margin+left/2, below, margin+left/2, below+between-5,
+			fmt.Sprintf("M%d %dl-4 -8h8z", margin+left/2, below+between), "no", margin+left/2+8, below+17)
+		if y += high + between; i == len(t.questions)-1 {
+			leaf(margin+(left-right)/2, y, t.otherwise)
+		}
+	}
+	b.WriteString("</svg>\n")
+	return b.String()
+}
+
+func open(b *strings.Builder, title, about string, high int) {
+	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
+		`role="img" aria-label="%s">`+"\n", wide, high, wide, high, escape(about))
+	b.WriteString(style)
+	fmt.Fprintf(b, `<rect class="card" x="0.5" y="0.5" width="%d" height="%d" rx="8"/>`+"\n", wide-1, high-1)
+	write(b, margin, 28, "start", "text strong", title, wide)
+}
+
+// box draws a box of one line or two, of which the first is strong if another follows.
+func box(b *strings.Builder, x, y, width, high int, lines ...string) {
+	fmt.Fprintf(b, `<rect class="head" x="%d" y="%d" width="%d" height="%d" rx="6"/>`+"\n",
+		x, y, width, high)
+	first := y + high/2 + 5 - 9*(len(lines)-1)
+	for i, line := range lines {
+		write(b, x+width/2, first+18*i, "middle", "text", line, width)
+	}
+}
+
+// write writes a line that must not be wider than there is room.
+func write(b *strings.Builder, x, y int, anchor, class, line string, room int) {
+	if need := int(float64(utf8.RuneCountInString(line)) * letter); need > room {
+		panic(fmt.Sprintf("%q needs %d pixels, and has %d", line, need, room))
+	}
+	fmt.Fprintf(b, `<text class="%s" x="%d" y="%d" text-anchor="%s">%s</text>`+"\n",
+		class, x, y, anchor, escape(line))
+}
+
+func escape(s string) string {
+	var b strings.Builder
+	if err := xml.EscapeText(&b, []byte(s)); err != nil {
+		panic(err) // a Builder returns none
+	}
+	return b.String()
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The pictures in docs are drawn from the text here, and nothing else lies beside them.
+func TestPicturesAreDrawn(t *testing.T) {
+	folder := filepath.Join("..", "..", "docs", "pictures")
+	want := drawn()
+	for name, svg := range want {
+		if got, err := os.ReadFile(filepath.Join(folder, name)); err != nil || string(got) != svg {
+			t.Errorf("%s is not as the text says (%v): go run ./internal/pictures", name, err)
+		}
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if want[entry.Name()] == "" {
+			t.Errorf("nothing draws %s", entry.Name())
+		}
+	}
+}
+
+// Each picture is well-formed, and says what it shows to those who don't see it.
+func TestPicturesAreXML(t *testing.T) {
+	for name, svg := range drawn() {
+		decoder := xml.NewDecoder(strings.NewReader(svg))
+		label := ""
+		for {
+			token, err := decoder.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if start, ok := token.(xml.StartElement); ok && start.Name.Local == "svg" {
+				for _, a := range start.Attr {
+					if a.Name.Local == "aria-label" {
+						label = a.Value
+					}
+				}
+			}
+		}
+		if len(label) < 50 {
+			t.Errorf("%s: its label is %q", name, label)
+		}
+	}
+}
