@@ -14,8 +14,9 @@ import (
 	"github.com/seed951563bd/distsync/dlocktest"
 )
 
-// README's section "What is guaranteed, and what is not", sentence by sentence: what a Store can show of it. They run in bubbles of
-// testing/synctest, where the times are exact, and cost nothing.
+// The section "What is guaranteed, and what is not" of docs/guide.md, sentence by sentence, as far as
+// a Store can show it. The tests run in bubbles of testing/synctest, where times are exact and cost
+// nothing.
 
 // guarantee runs a test of two clients that share a store, as two processes do. At its end nothing is held, and nobody waits.
 func guarantee(t *testing.T, test func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client)) {
@@ -30,7 +31,7 @@ const lease = dlock.DefaultLease
 // Quoted in docs/guide.md: a function that must stop when its lock is lost does.
 func TestImportStopsWhenItsLockIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // leases and waits take no time in here
-		store := dlocktest.New(t) // at the end, nothing may be held, and nobody wait
+		store := dlocktest.New(t) // at the end nothing may be held or waited for
 		client := dlock.New(store)
 		defer client.Close()
 

@@ -55,7 +55,7 @@ func TestGuideLocker(t *testing.T) {
 
 		l := client.Locker("lock:orders:42") // cheap, no I/O: in a handler, one per request
 
-		l.Lock() // a sync.Locker: give it to code that only knows that
+		l.Lock() // a sync.Locker, for code that takes one
 		l.Unlock()
 
 		err := l.LockContext(ctx)  // as long as ctx allows
@@ -90,7 +90,7 @@ func TestGuideHold(t *testing.T) {
 	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
 		ship := func(ctx context.Context, order int) error { return ctx.Err() }
 		shipped := func() error {
-			h, err := client.Locker("lock:orders:42").Acquire(ctx) // what Do passes to fn, as a *dlock.Hold
+			h, err := client.Locker("lock:orders:42").Acquire(ctx) // what Do gives to fn, as a *dlock.Hold
 			if err != nil {
 				return err
 			}
@@ -108,7 +108,7 @@ func TestGuideReadAndWrite(t *testing.T) {
 
 		rw := client.RWLocker("lock:prices")                        // *dlock.RWLocker: Lock, Unlock, RLock, RUnlock, RLocker
 		err := rw.Reader().Do(ctx, readPrices)                      // both sides are Lockers, with all that a Locker has
-		err = rw.Writer().Do(ctx, func(ctx context.Context) error { // who writes may read as well,
+		err = rw.Writer().Do(ctx, func(ctx context.Context) error { // a writer may read as well
 			return rw.Reader().Do(ctx, readPrices)
 		})
 
@@ -135,9 +135,9 @@ func TestGuideFenced(t *testing.T) {
 		db, balance := new(table), 100
 
 		err := client.FencedLocker("lock:account:7").Do(ctx, func(ctx context.Context) error {
-			token, _ := dlock.Token(ctx) // larger than any before, whoever had it
+			token, _ := dlock.Token(ctx) // larger than any before
 			_, err := db.ExecContext(ctx, `UPDATE account SET balance = $1, token = $2 WHERE id = 7 AND token <= $2`, balance, int64(token))
-			return err // and look at how many rows that were: none, if the token is stale
+			return err // look at how many rows that were: none if the token is stale
 		})
 
 		check(t, err)
@@ -202,13 +202,13 @@ func TestGuideLeader(t *testing.T) {
 
 		election := client.Election("billing")
 		err := election.Run(ctx, func(ctx context.Context) error { // in every process: one of them is in here
-			term, _ := dlock.Token(ctx) // larger than any before: for who should refuse what an earlier leader sends late
-			for ctx.Err() == nil {      // ends when it leads no more
+			term, _ := dlock.Token(ctx) // larger than any before: others can refuse what an earlier leader sends late
+			for ctx.Err() == nil {      // ends when it leads no longer
 				sendInvoices(ctx, term)
 			}
 			return nil
 		})
-		if err != nil && ctx.Err() == nil { // that ctx has ended, after a SIGTERM, is no failure
+		if err != nil && ctx.Err() == nil { // after a SIGTERM ctx has ended: no failure
 			log.Fatal(err)
 		}
 
@@ -262,8 +262,8 @@ func TestGuideOnce(t *testing.T) {
 			scheduled := "2026-11-22T03:00" // the same for all replicas: not the time at which they come
 			ran, err := client.Once(ctx, "report", scheduled, time.Hour, makeReport)
 			switch {
-			case errors.Is(err, dlock.ErrHeld): // another is making it; whether it succeeds nobody knows yet
-			case err != nil: // the store, or (if ran is true) the report: whoever comes next tries again
+			case errors.Is(err, dlock.ErrHeld): // another is making it now
+			case err != nil: // the store; or the report, if ran is true: the next one tries again
 			case ran: // made it
 			default: // it is made
 			}
@@ -308,7 +308,7 @@ func TestGuideLatch(t *testing.T) {
 		latch := client.Latch("import:2026-11-22")
 		_, set := latch.Set(ctx, 3)     // by each of them: the first sets it
 		counted := latch.CountDown(ctx) // in each of three processes, when its part is done
-		opened := latch.Wait(ctx)       // until all three have
+		opened := latch.Wait(ctx)       // until all three have counted down
 		check(t, errors.Join(set, counted, opened))
 	})
 }
@@ -320,9 +320,9 @@ func TestGuideSeenFromOutside(t *testing.T) {
 
 		// who.Client is "web-7/4711/K5JQ…": host, process, and 80 random bits
 		who, err := client.Locker("lock:orders:42").Holder(ctx)
-		holds, waits := client.Holds(), client.Waits() // what this client has and waits for; client.Losses(): what it has lost
+		holds, waits := client.Holds(), client.Waits() // of this client; client.Losses() has what it lost
 		for lock, err := range client.Locks(ctx, "lock:orders:") {
-			fmt.Println(lock.Name, lock.Holders, err) // what the store has, in pages
+			fmt.Println(lock.Name, lock.Holders, err) // all in the store, in pages
 		}
 
 		check(t, err)

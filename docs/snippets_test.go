@@ -19,6 +19,7 @@ import (
 var snippets = map[string][]string{
 	"../README.md":           {"readme_test.go"},
 	"../oteldlock/README.md": {"../oteldlock/*_test.go"},
+	"before-production.md":   {"before_production_test.go"},
 	"guide.md":               {"guide_test.go", "../dlocktest/guarantees_test.go"},
 	"porting.md":             {"porting/*.go", "porting/*.java"},
 	"recipes.md":             {"recipes/*.go"},
