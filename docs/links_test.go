@@ -46,6 +46,19 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// A folder that README links to has a page of its own, where whoever follows the link arrives.
+func TestFoldersHavePages(t *testing.T) {
+	for _, m := range links.FindAllStringSubmatch(contentOf(t, "../README.md"), -1) {
+		folder := filepath.Join("..", m[1])
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(folder, "README.md")); err != nil {
+			t.Errorf("README links to %s, which has no page: %v", m[1], err)
+		}
+	}
+}
+
 // slugs returns the names that a page's headings have in links.
 func slugs(page string) (slugs []string) {
 	for _, m := range headings.FindAllStringSubmatch(anyBlock.ReplaceAllString(page, ""), -1) {

@@ -18,6 +18,8 @@ import (
 // programs stand nowhere else: they are run here.
 var snippets = map[string][]string{
 	"../README.md":           {"readme_test.go"},
+	"../adapters/README.md":  {"../adapters/*/example_test.go"},
+	"../dlocktest/README.md": {"../dlocktest/example_test.go"},
 	"../oteldlock/README.md": {"../oteldlock/*_test.go"},
 	"before-production.md":   {"before_production_test.go"},
 	"guide.md":               {"guide_test.go", "../dlocktest/guarantees_test.go"},
