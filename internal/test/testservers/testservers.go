@@ -4,6 +4,7 @@ package testservers
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -128,15 +129,25 @@ var ports sync.Map
 
 // start runs the program and waits until it answers.
 func (s *Server) start() error {
-	cmd := exec.Command(s.path, s.spec.Args(s.port, s.t.TempDir())...)
-	output := new(bytes.Buffer)
-	cmd.Stdout, cmd.Stderr = output, output
-	cmd.WaitDelay = time.Second // if the program leaves a child that holds on to its output
-	if s.as != nil {
-		cmd.SysProcAttr, cmd.Dir = &syscall.SysProcAttr{Credential: s.as}, "/"
-	}
-	if err := cmd.Start(); err != nil {
-		return err
+	args := s.spec.Args(s.port, s.t.TempDir())
+	var cmd *exec.Cmd
+	var output *bytes.Buffer
+	// Several processes that ask the go command for a program which was never built each write it:
+	// until all have, it can't be run.
+	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
+		cmd, output = exec.Command(s.path, args...), new(bytes.Buffer)
+		cmd.Stdout, cmd.Stderr = output, output
+		cmd.WaitDelay = time.Second // if the program leaves a child that holds on to its output
+		if s.as != nil {
+			cmd.SysProcAttr, cmd.Dir = &syscall.SysProcAttr{Credential: s.as}, "/"
+		}
+		err := cmd.Start()
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.ETXTBSY) || time.Now().After(deadline) {
+			return err
+		}
 	}
 	exited := make(chan struct{})
 	go func() {

@@ -1,7 +1,11 @@
 package testservers_test
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,6 +43,42 @@ func TestRedis(t *testing.T) {
 	if _, err := testservers.Do(s.Addr, "PING"); err == nil {
 		t.Error("a killed server answers")
 	}
+}
+
+// The go command may still be writing the program for another process.
+func TestProgramIsBeingWritten(t *testing.T) {
+	redis, err := os.ReadFile(testservers.Program(t, "redis-server"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "server")
+	if err := os.WriteFile(path, redis, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writing, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	starting, written := make(chan struct{}), make(chan struct{})
+	begin := sync.OnceFunc(func() { close(starting) })
+	go func() {
+		defer close(written)
+		<-starting
+		time.Sleep(50 * time.Millisecond) // in which it is likely to be started once
+		writing.Close()
+	}()
+	testservers.Start(t, testservers.Spec{
+		Program: path,
+		Args: func(port int, dir string) []string {
+			begin()
+			return []string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir, "--save", ""}
+		},
+		Ready: func(addr string) error {
+			_, err := testservers.Do(addr, "PING")
+			return err
+		},
+	})
+	<-written
 }
 
 func TestRedisCluster(t *testing.T) {
