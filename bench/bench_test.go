@@ -149,7 +149,7 @@ func checkPublished(t *testing.T, res result) {
 			t.Fatal(err)
 		}
 	}
-	page, err := os.ReadFile(filepath.Join(dir, "performance.md"))
+	page, err := os.ReadFile(filepath.Join(dir, "performance-tables.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func parse(args []string) (config, error) {
 	flags.IntVar(&c.rounds, "rounds", 3, "how often everything is measured; the median counts")
 	flags.BoolVar(&c.quick, "quick", false, "a fifth of the time, and fewer points of each chart")
 	flags.StringVar(&c.json, "json", "", "write all that was measured to `file`")
-	flags.StringVar(&c.out, "out", "", "write tables to performance.md in `dir`, and charts to dir/performance")
+	flags.StringVar(&c.out, "out", "", "write tables to performance-tables.md in `dir`, and charts to dir/performance")
 	flags.StringVar(&c.profile, "profile", "", "write profiles of CPU and allocations of each measuring process to `dir`")
 	flags.Parse(args) // exits on an error
 	if flags.NArg() > 0 {

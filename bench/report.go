@@ -123,14 +123,14 @@ func (r result) markdown(folder string) string {
 // beside it.
 func (r report) publish(dir string) error {
 	const folder = "performance"
-	path := filepath.Join(dir, folder+".md")
+	path := filepath.Join(dir, folder+"-tables.md")
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	page := string(text)
 	if page == "" {
-		page = "# Performance\n"
+		page = "# Performance: the tables\n"
 	}
 	page = between(page, "machine", "", r.Machine+"\n")
 	if err := os.MkdirAll(filepath.Join(dir, folder), 0o777); err != nil {

@@ -1,6 +1,6 @@
 // Package redisson_test runs Redisson itself, in a Java program of its own, against this project's
 // clients: on the same servers, for the same locks. The program is src/main/java/Peer.java, and
-// pom.xml says how to build it. What the tests see on the wire is written down in docs/redisson.md.
+// pom.xml says how to build it. What the tests see on the wire is written down in docs/redisson-commands.md.
 //
 // Nothing is downloaded by a test. To have Maven download what they need, run once for each version
 //

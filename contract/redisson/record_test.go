@@ -18,9 +18,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-var update = flag.Bool("update", false, "write what is recorded into docs/redisson.md")
+var update = flag.Bool("update", false, "write what is recorded into docs/redisson-commands.md")
 
-const document = "../../docs/redisson.md"
+const document = "../../docs/redisson-commands.md"
 
 // A story is what a party sends to the servers, by step: a command in a line and, if that is a
 // script, what it does in the next ones.
@@ -86,7 +86,7 @@ func (k kind) step(step string) string {
 	return k.name + ": " + step
 }
 
-// TestRecord compares what all parties send to the servers with what docs/redisson.md says.
+// TestRecord compares what all parties send to the servers with what docs/redisson-commands.md says.
 func TestRecord(t *testing.T) {
 	needJava(t)
 	t.Parallel()

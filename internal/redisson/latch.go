@@ -12,7 +12,7 @@ import (
 
 // A latch is Redisson's RCountDownLatch: a string with the count under the latch's name, without an
 // expiry, and no key once it is open. The scripts are our own, and leave and publish the same: both
-// sides' commands are in docs/redisson.md.
+// sides' commands are in docs/redisson-commands.md.
 
 //go:embed latchset.lua
 var latchSetText string
