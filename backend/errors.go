@@ -9,6 +9,10 @@ import (
 // the store that is no lock, or one of another kind. Such an error is of kind [Refused], and the thing is left untouched.
 var ErrConflict = errors.New("the name is in use for another kind of lock, or for something that is no lock")
 
+// ErrLost says that somebody who had a lock has it no more. It is in the error of a write that is
+// refused because a later holder has a larger fencing token.
+var ErrLost = errors.New("lost")
+
 // Errors about the number of permits. A step that returns one of them is of kind [Refused], and has changed nothing.
 var (
 	// ErrNoLimit says that a step asks for permits without saying how many there are, and that the store

@@ -34,7 +34,7 @@ var (
 	// ErrLost says that the caller had the lock, and that it ended before it was unlocked: its lease ran out,
 	// or the store reports it gone, or held by another. It comes as a [*Loss] where it is known how; so test
 	// for it with errors.Is, also in the cause of a context.
-	ErrLost = errors.New("lost")
+	ErrLost = backend.ErrLost
 
 	// ErrUpgrade says that the caller reads, and wanted to write: it has to give up reading first.
 	ErrUpgrade = errors.New("cannot write while reading: give the read lock back first")

@@ -22,6 +22,7 @@ var snippets = map[string][]string{
 	"../dlocktest/README.md": {"../dlocktest/example_test.go"},
 	"../oteldlock/README.md": {"../oteldlock/*_test.go"},
 	"before-production.md":   {"before_production_test.go"},
+	"fencing.md":             {"fencing_test.go"},
 	"guide.md":               {"guide_test.go", "../dlocktest/guarantees_test.go"},
 	"porting.md":             {"porting/*.go", "porting/*.java"},
 	"recipes.md":             {"recipes/*.go"},

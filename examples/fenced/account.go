@@ -13,6 +13,15 @@ import (
 // tokenHeader is where a request says with which token its sender holds the lock.
 const tokenHeader = "Fencing-Token"
 
+// A balance is a resource that refuses stale writers.
+type balance interface {
+	// open returns the balance to the holder with a token.
+	open(ctx context.Context, token uint64) (int, error)
+
+	// write sets the balance, unless somebody with a larger token has opened or written it.
+	write(ctx context.Context, token uint64, balance int) error
+}
+
 // account is a resource that refuses stale writers: it remembers the largest token that it has seen, in the same
 // atomic step in which it writes. In a database that is a column, and a condition of the UPDATE:
 //
@@ -55,18 +64,19 @@ func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.token, a.balance = token, balance
 }
 
-// read returns the balance.
-func read(ctx context.Context, url string) (int, error) {
-	text, err := send(ctx, http.MethodGet, url, 0, "")
+// remote is the account on an HTTP server at a URL.
+type remote string
+
+func (url remote) open(ctx context.Context, _ uint64) (int, error) {
+	text, err := send(ctx, http.MethodGet, string(url), 0, "")
 	if err != nil {
 		return 0, err
 	}
 	return strconv.Atoi(text)
 }
 
-// write sets the balance, unless somebody with a larger token has.
-func write(ctx context.Context, url string, token uint64, balance int) error {
-	_, err := send(ctx, http.MethodPut, url, token, strconv.Itoa(balance))
+func (url remote) write(ctx context.Context, token uint64, balance int) error {
+	_, err := send(ctx, http.MethodPut, string(url), token, strconv.Itoa(balance))
 	return err
 }
 

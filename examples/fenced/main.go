@@ -5,6 +5,9 @@
 //
 //	go run ./examples/fenced                        # the lock is in memory, and the pause is played
 //	go run ./examples/fenced -redis localhost:6379  # a process of its own is really stopped
+//
+// In memory the account is an HTTP server. With Redis it is a key there, which is changed by way of a
+// redisbackend.Fence.
 package main
 
 import (
@@ -33,49 +36,59 @@ const (
 
 func main() {
 	addr := flag.String("redis", "", "host:port of a Redis server; without it the lock is in memory")
-	account := flag.String("account", "", "URL of the account: be the holder that is stopped (the program starts itself like that)")
+	stopped := flag.Bool("stopped", false, "be the holder that is stopped (the program starts itself like that)")
 	reports := flag.String("reports", "", "folder of the reports, for that one")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *addr, *account, *reports); err != nil {
+	if err := run(ctx, *addr, *stopped, *reports); err != nil {
 		fmt.Fprintln(os.Stderr, "fenced:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, addr, account, reports string) error {
+func run(ctx context.Context, addr string, stopped bool, reports string) error {
 	if addr == "" {
 		store := membackend.New()
-		return play(ctx, os.Stdout, store, func(ctx context.Context, url, reports string) (*sleeper, error) {
-			return playedSleeper(ctx, store, url, reports)
-		})
+		server := httptest.NewServer(newAccount(100))
+		defer server.Close()
+		account := remote(server.URL)
+		start := func(ctx context.Context, reports string) (*sleeper, error) {
+			return playedSleeper(ctx, store, account, reports)
+		}
+		return play(ctx, os.Stdout, store, account, start)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
 	store := redisbackend.New(rdb)
-	if account != "" {
+	account := stored{rdb, store, "fenced:balance"}
+	if stopped {
 		return sleepHere(ctx, store, account, reports)
 	}
-	return play(ctx, os.Stdout, store, func(ctx context.Context, url, reports string) (*sleeper, error) {
-		return stoppedSleeper(ctx, addr, url, reports)
-	})
+	if err := rdb.Set(ctx, account.key, 100, 0).Err(); err != nil {
+		return err
+	}
+	start := func(ctx context.Context, reports string) (*sleeper, error) {
+		return stoppedSleeper(ctx, addr, reports)
+	}
+	return play(ctx, os.Stdout, store, account, start)
 }
 
 // play lets a holder be paused past its lease, another take its place, and the first one go on.
-func play(ctx context.Context, out io.Writer, store backend.Backend, start func(ctx context.Context, url, reports string) (*sleeper, error)) error {
+func play(
+	ctx context.Context, out io.Writer, store backend.Backend, account balance,
+	start func(ctx context.Context, reports string) (*sleeper, error),
+) error {
 	reports, err := os.MkdirTemp("", "fenced")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(reports)
-	server := httptest.NewServer(newAccount(100))
-	defer server.Close()
 	client := dlock.New(store, dlock.WithLease(lease))
 	defer client.Close()
 
-	sam, err := start(ctx, server.URL, reports)
+	sam, err := start(ctx, reports)
 	if err != nil {
 		return err
 	}
@@ -88,7 +101,7 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 	}
 	token, _ := ann.Token()
 	fmt.Fprintf(out, "ann has got the lock %v after that at the earliest, with token %d\n", lease, token)
-	if err := work(ctx, server.URL, reports, token, "ann", 10); err != nil {
+	if err := work(ctx, account, reports, token, "ann", 10); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "ann has written: 110")
@@ -101,7 +114,7 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 		return err
 	}
 	fmt.Fprintf(out, "sam goes on, without looking at his context, and hears: %s\n", samSays)
-	balance, err := read(ctx, server.URL)
+	left, err := account.open(ctx, token)
 	if err != nil {
 		return err
 	}
@@ -109,8 +122,8 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "the balance is %d\nof two reports the latest is: %s\n", balance, report)
-	if balance != 110 || report != "ann: 110" {
+	fmt.Fprintf(out, "the balance is %d\nof two reports the latest is: %s\n", left, report)
+	if left != 110 || report != "ann: 110" {
 		return errors.New("a stale write went through")
 	}
 	return nil
@@ -118,19 +131,23 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 
 // work is what a holder does: it writes to the account what it has computed, and a report. It should look at its
 // context before each; that a pause can come just after the look is what the token is for.
-func work(ctx context.Context, url, reports string, token uint64, who string, deposit int) error {
-	balance, err := read(ctx, url)
+func work(
+	ctx context.Context, account balance, reports string, token uint64, who string, deposit int,
+) error {
+	before, err := account.open(ctx, token)
 	if err != nil {
 		return err
 	}
-	return commit(ctx, url, reports, token, who, balance+deposit)
+	return commit(ctx, account, reports, token, who, before+deposit)
 }
 
 // commit writes a new balance, and a report. The report is written first, and is there whatever the account says:
 // that is what its name makes harmless.
-func commit(ctx context.Context, url, reports string, token uint64, who string, balance int) error {
-	if err := writeReport(reports, token, fmt.Sprintf("%s: %d", who, balance)); err != nil {
+func commit(
+	ctx context.Context, account balance, reports string, token uint64, who string, sum int,
+) error {
+	if err := writeReport(reports, token, fmt.Sprintf("%s: %d", who, sum)); err != nil {
 		return err
 	}
-	return write(ctx, url, token, balance)
+	return account.write(ctx, token, sum)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,9 +26,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func check(t *testing.T, out string) {
+func check(t *testing.T, out, refusal string) {
 	t.Helper()
-	for _, want := range []string{"sam has the lock, with token ", "ann has written: 110\n", "is stale: somebody with ",
+	for _, want := range []string{"sam has the lock, with token ", "ann has written: 110\n", refusal,
 		"(Release: dlock: release \"fenced:account\": lost", "the balance is 110\n", "the latest is: ann: 110\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the program doesn't say %q, but\n%s", want, out)
@@ -38,13 +39,16 @@ func check(t *testing.T, out string) {
 func TestMemory(t *testing.T) {
 	var out bytes.Buffer
 	store := membackend.New()
-	err := play(t.Context(), &out, store, func(ctx context.Context, url, reports string) (*sleeper, error) {
-		return playedSleeper(ctx, store, url, reports)
+	server := httptest.NewServer(newAccount(100))
+	defer server.Close()
+	account := remote(server.URL)
+	err := play(t.Context(), &out, store, account, func(ctx context.Context, reports string) (*sleeper, error) {
+		return playedSleeper(ctx, store, account, reports)
 	})
 	if err != nil {
 		t.Error(err)
 	}
-	check(t, out.String())
+	check(t, out.String(), "is stale: somebody with ")
 }
 
 // A process that is stopped for longer than its lease.
@@ -57,5 +61,5 @@ func TestRedis(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	check(t, string(out))
+	check(t, string(out), "lost: a later holder has claimed it")
 }

@@ -24,24 +24,26 @@ type sleeper struct {
 
 // playedSleeper is a sleeper in this process. A process in which all stands still renews nothing; that is played by a
 // lease that isn't renewed.
-func playedSleeper(ctx context.Context, store backend.Backend, url, reports string) (*sleeper, error) {
+func playedSleeper(
+	ctx context.Context, store backend.Backend, account balance, reports string,
+) (*sleeper, error) {
 	client := dlock.New(store)
 	h, err := client.FencedLocker(lockName).Acquire(ctx, dlock.FixedLease(lease))
 	if err != nil {
 		client.Close()
 		return nil, err
 	}
-	balance, err := read(ctx, url)
+	token, _ := h.Token()
+	before, err := account.open(ctx, token)
 	if err != nil {
 		client.Close()
 		return nil, err
 	}
-	token, _ := h.Token()
 	return &sleeper{
 		token: token,
 		pause: "played",
 		wake: func() (string, error) {
-			err := commit(ctx, url, reports, token, "sam", balance+10)
+			err := commit(ctx, account, reports, token, "sam", before+10)
 			return fmt.Sprintf("%v (Release: %v)", err, h.Release(ctx)), nil
 		},
 		end: func() { client.Close() },
@@ -49,12 +51,12 @@ func playedSleeper(ctx context.Context, store backend.Backend, url, reports stri
 }
 
 // stoppedSleeper is a sleeper that is a process: this program, started once more, and stopped by a signal.
-func stoppedSleeper(ctx context.Context, addr, url, reports string) (*sleeper, error) {
+func stoppedSleeper(ctx context.Context, addr, reports string) (*sleeper, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, program, "-redis", addr, "-account", url, "-reports", reports)
+	cmd := exec.CommandContext(ctx, program, "-redis", addr, "-stopped", "-reports", reports)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -100,23 +102,23 @@ func stoppedSleeper(ctx context.Context, addr, url, reports string) (*sleeper, e
 }
 
 // sleepHere is what that process does.
-func sleepHere(ctx context.Context, store backend.Backend, url, reports string) error {
+func sleepHere(ctx context.Context, store backend.Backend, account balance, reports string) error {
 	client := dlock.New(store, dlock.WithLease(lease))
 	defer client.Close()
 	h, err := client.FencedLocker(lockName).Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	balance, err := read(ctx, url)
+	token, _ := h.Token()
+	before, err := account.open(ctx, token)
 	if err != nil {
 		return err
 	}
-	token, _ := h.Token()
 	fmt.Println(token)
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // stopped in here
 		return err
 	}
-	err = commit(ctx, url, reports, token, "sam", balance+10)
+	err = commit(ctx, account, reports, token, "sam", before+10)
 	fmt.Printf("%v (Release: %v)\n", err, h.Release(ctx))
 	return nil
 }

@@ -1,0 +1,62 @@
+package docs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+func TestFencing(t *testing.T) {
+	ctx := t.Context()
+	rdb := redis.NewClient(&redis.Options{Addr: testservers.Redis(t).Addr})
+	defer rdb.Close()
+	store := redisbackend.New(rdb)
+	client := dlock.New(store)
+	defer client.Close()
+	check(t, rdb.HSet(ctx, "account:7", "balance", 100).Err())
+	var logged bytes.Buffer
+	log.SetOutput(&logged)
+	defer log.SetOutput(os.Stderr)
+
+	deposit := func() {
+		err := client.FencedLocker("lock:account:7").Do(ctx, func(ctx context.Context) error {
+			token, _ := dlock.Token(ctx)
+			fence := store.Fence(token) // store := redisbackend.New(rdb)
+			if err := fence.Claim(ctx, "account:7"); err != nil {
+				return err // a later holder has claimed it
+			}
+			balance, err := rdb.HGet(ctx, "account:7", "balance").Int() // after the claim, not before
+			if err != nil {
+				return err
+			}
+			return fence.HSet(ctx, "account:7", "balance", strconv.Itoa(balance+10))
+		})
+		if errors.Is(err, dlock.ErrLost) {
+			log.Print("another holder has the account by now: nothing was written")
+		}
+		if !errors.Is(err, dlock.ErrLost) {
+			check(t, err)
+		}
+	}
+
+	deposit()
+	check(t, store.Fence(1<<63).Claim(ctx, "account:7")) // a holder far in the future
+	deposit()
+	if got := rdb.HGet(ctx, "account:7", "balance").Val(); got != "110" {
+		t.Errorf("the balance is %s", got)
+	}
+	if n := strings.Count(logged.String(), "nothing was written"); n != 1 {
+		t.Errorf("it is refused %d times", n)
+	}
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed951563bd/distsync/redisbackend"
+)
+
+// stored is an account that is a key in Redis. Redis has no condition for a write, so it is changed by way of a
+// fence: a key beside it that remembers the largest token.
+type stored struct {
+	rdb   *redis.Client
+	store *redisbackend.Backend
+	key   string
+}
+
+// open claims the key before it reads. From here on, whoever had the lock before can't write any more: not even
+// between this read and the write that comes of it.
+func (s stored) open(ctx context.Context, token uint64) (int, error) {
+	if err := s.store.Fence(token).Claim(ctx, s.key); err != nil {
+		return 0, err
+	}
+	return s.rdb.Get(ctx, s.key).Int()
+}
+
+func (s stored) write(ctx context.Context, token uint64, balance int) error {
+	return s.store.Fence(token).Set(ctx, s.key, strconv.Itoa(balance), 0)
+}
