@@ -40,7 +40,9 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
 		value, set := os.LookupEnv(variable(f.Name))
-		if _, skip := f.Annotations[byHand]; err != nil || skip || f.Changed || !set || value == "" || f.Name == "help" {
+		_, skip := f.Annotations[byHand]
+		skip = skip || f.Name == "help" || f.Name == "version"
+		if err != nil || skip || f.Changed || !set || value == "" {
 			return
 		}
 		if e := flags.Set(f.Name, value); e != nil {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -14,6 +16,12 @@ func TestUsage(t *testing.T) {
 	for want, args := range map[string][]string{
 		"Usage:":                       {},
 		"there is no command frob":     {"frob"},
+		"did you mean show?":           {"shwo"},
+		"did you mean ls?":             {"list"},
+		"no command unlok: did you":    {"help", "unlok"},
+		"no command bsh: did you mean": {"completion", "bsh"},
+		"did you mean --store?":        {"ls", "--sotre", "redis://localhost"},
+		"did you mean --lease?":        {"hold", "a", "--leas", "1s"},
 		`no command "\x1b[31m"`:        {"\x1b[31m"},
 		"the name is empty":            {"run", "", "--", "true"},
 		"unknown flag: --frob":         {"ls", "--frob"},
@@ -31,9 +39,75 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%q: status %d, %q, want %d and %q", args, got.status, got.stderr, exitUsage, want)
 		}
 	}
-	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "stores"}, {"unlock", "--help"}, {"completion", "bash"}} {
+	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "stores"}, {"unlock", "--help"},
+		{"help", "hold"}, {"version"}, {"--version"}} {
 		if got := inside(t.Context(), args...); got.status != 0 || got.stdout == "" || got.stderr != "" {
 			t.Errorf("%q: %+v", args, got)
+		}
+	}
+}
+
+// Names that are spelled like a word are offered, and no others.
+func TestMeant(t *testing.T) {
+	t.Parallel()
+	names := []string{"ls", "show", "watch", "unlock", "store", "store-timeout"}
+	for word, want := range map[string]string{
+		"": "", "x": "", "xx": "", "frob": "", "l": "", "sl": "ls", "lss": "ls", "shwo": "show",
+		"wathc": "watch", "unlok": "unlock", "nulock": "unlock", "sto": "store", "store-timout": "store-timeout",
+		"Show": "show", "überwachen": "", strings.Repeat("x", 1000): "",
+	} {
+		if got := meant(word, names...); got != want {
+			t.Errorf("%q is taken for %q, want %q", word, got, want)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	t.Setenv("DISTSYNC_VERSION", "v0.2.0") // of a script that installs it
+	for want, args := range map[string][]string{
+		"distsync " + version() + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + "\n": {"version"},
+		`{"version":"` + version() + `",`: {"version", "--json"},
+		"distsync version " + version():   {"--version"},
+	} {
+		if got := inside(t.Context(), args...); got.status != 0 || !strings.HasPrefix(got.stdout, want) {
+			t.Errorf("%q: %+v, want %q", args, got, want)
+		}
+	}
+	if got := inside(t.Context(), []string{}...); got.status != exitUsage || !strings.Contains(got.stderr, "Usage:") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What completes words in shells is a script that they understand, and completes commands and flags.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		got := inside(t.Context(), "completion", shell)
+		if got.status != 0 || !strings.Contains(got.stdout, "__complete") || got.stderr != "" {
+			t.Errorf("%s: %+v", shell, got)
+		}
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			t.Logf("no %s here to read its script", shell)
+			continue
+		}
+		cmd := exec.CommandContext(t.Context(), path, "-n")
+		cmd.Stdin = strings.NewReader(got.stdout)
+		if err := output(cmd); err != nil {
+			t.Error(err)
+		}
+	}
+	for want, args := range map[string][]string{
+		"hold\tHold a lock":      {"ho"},
+		"version\tPrint":         {"v"},
+		"fair\nread\nwrite\n":    {"hold", "a", "--kind", ""},
+		"--not-acquired\t":       {"hold", "--not"},
+		"bash\t":                 {"completion", "b"},
+		":4\nCompletion ended w": {"hold", "a", ""}, // one name is enough
+	} {
+		got := inside(t.Context(), append([]string{"__complete"}, args...)...)
+		if all := got.stdout + got.stderr; got.status != 0 || !strings.Contains(all, want) {
+			t.Errorf("%q: %+v, want %q", args, got, want)
 		}
 	}
 }

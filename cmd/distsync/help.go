@@ -15,7 +15,7 @@ Every flag can be given in the environment: --store-timeout as DISTSYNC_STORE_TI
 What to do with a lock that is stuck is in docs/operations.md of the repository.
 
 Exit status: 0 done; 1 something else has failed; 64 the command line is wrong; 69 the
-store can't be reached; and those of distsync run: see there.`
+store can't be reached; and those of distsync run and hold: see there.`
 
 const stores = `The store is said by --store URL, or by DISTSYNC_STORE in the environment.
 

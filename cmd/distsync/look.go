@@ -93,8 +93,9 @@ func (g *global) hint(ctx context.Context, w io.Writer, s *store, c *dlock.Clien
 
 func newList(g *global) *cobra.Command {
 	return &cobra.Command{
-		Use:   "ls [PREFIX]",
-		Short: "List the locks that are held",
+		Use:        "ls [PREFIX]",
+		SuggestFor: []string{"list"},
+		Short:      "List the locks that are held",
 		Long: `Lists the locks that somebody holds, or those whose names begin with PREFIX: who has
 each, how often, or how many permits are out of how many; for how long it lasts
 unless it is renewed; and how many stand in line for it, which a store knows of
@@ -229,8 +230,9 @@ func inLine(l *dlock.LockInfo) string {
 
 func newShow(g *global) *cobra.Command {
 	return &cobra.Command{
-		Use:   "show NAME…",
-		Short: "Show who has a lock, and who stands in line for it",
+		Use:        "show NAME…",
+		SuggestFor: []string{"status", "get", "inspect", "who"},
+		Short:      "Show who has a lock, and who stands in line for it",
 		Long: `Shows who has a lock, of whatever kind: holders with how often each has it, or how
 many permits, and for how long that lasts unless it is renewed. Of a fair lock
 also who stands in line for it, in order. That nobody has a lock is said, and no

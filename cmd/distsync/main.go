@@ -10,6 +10,7 @@
 //	distsync watch orders:42               # who comes and goes
 //	distsync shards billing                # who runs which part of work that is divided
 //	distsync run nightly -- ./backup       # runs a command while it has the lock
+//	distsync hold deploy                   # holds a lock until Ctrl-C
 //	distsync unlock --force orders:42      # takes a lock away from whoever has it
 //	distsync doctor                        # whether locks can work there, for this user
 //
@@ -22,7 +23,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
@@ -43,6 +43,7 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	addDefaults(root)
 	err := root.ExecuteContext(ctx)
 	status := statusOf(err)
 	if text := message(err); text != "" {
@@ -55,38 +56,54 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 func newRoot() *cobra.Command {
 	g := new(global)
 	root := &cobra.Command{
-		Use:           "distsync",
-		Short:         "Look at distributed locks, run commands under them, free those that are stuck",
-		Long:          overview,
-		Version:       version(),
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return exitf(exitUsage, "there is no command %s: see distsync help", printable(args[0]))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cmd.SetOut(cmd.ErrOrStderr())
-			_ = cmd.Help()
-			return exit(exitUsage, nil)
-		},
+		Use:               "distsync",
+		Short:             "Look at distributed locks, run commands under them, free those that are stuck",
+		Long:              overview,
+		Version:           version(),
+		SilenceErrors:     true,
+		SilenceUsage:      true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit(exitUsage, err) })
+	wantCommand(root)
+	root.SetFlagErrorFunc(noFlag)
 	g.define(root.PersistentFlags())
 	root.AddCommand(newList(g), newShow(g), newWatch(g), newShards(g), newUnlock(g), newRun(g),
-		newDoctor(g), newManual(root))
+		newHold(g), newDoctor(g), newVersion(g), newManual(root))
 	root.AddCommand(newHelp()...)
 	return root
 }
 
-// version returns what this was built from: a release, or a commit.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+// wantCommand makes a command that has others, and does nothing itself, say so: what it can do, or
+// that a word is none of them.
+func wantCommand(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return noCommand(cmd, args[0])
+		}
+		return nil
 	}
-	return info.Main.Version
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cmd.SetOut(cmd.ErrOrStderr())
+		_ = cmd.Help()
+		return exit(exitUsage, nil)
+	}
+}
+
+// addDefaults adds the commands that every program of this kind has. Where they write has to be known.
+func addDefaults(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "completion":
+			wantCommand(c)
+		case "help":
+			c.Args = func(_ *cobra.Command, args []string) error {
+				if found, _, _ := root.Find(args); found == root && len(args) > 0 {
+					return noCommand(root, args[0])
+				}
+				return nil
+			}
+		}
+	}
 }

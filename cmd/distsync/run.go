@@ -2,15 +2,13 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed951563bd/distsync/dlock"
 )
@@ -25,30 +23,21 @@ const (
 
 // A runner is what the flags of run say.
 type runner struct {
-	*global
-	kind        string
-	permits     string
-	wait        time.Duration // for the lock
-	forever     bool          // wait is not given
-	lease       time.Duration
-	atLeast     time.Duration // that the lock stays taken
-	grace       time.Duration // from TERM to KILL
-	bounded     bool          // grace was asked for, so that it is also for a TERM that is passed on
-	longest     time.Duration // that the command may run; 0: as long as it likes
-	notAcquired int           // the status for that
+	taker
+	grace   time.Duration // from TERM to KILL
+	bounded bool          // grace was asked for, so that it is also for a TERM that is passed on
+	longest time.Duration // that the command may run; 0: as long as it likes
 }
 
-// Bounds of the times that run can keep.
-const (
-	shortestLease = time.Second
-	longestGrace  = 10 * time.Second // unless another is asked for
-)
+// longestGrace is the most that a command has from TERM to KILL unless another time is asked for.
+const longestGrace = 10 * time.Second
 
 func newRun(g *global) *cobra.Command {
-	r := &runner{global: g}
+	r := &runner{taker: taker{global: g}}
 	cmd := &cobra.Command{
-		Use:   "run NAME -- COMMAND [ARG…]",
-		Short: "Run a command while a lock is held",
+		Use:        "run NAME -- COMMAND [ARG…]",
+		SuggestFor: []string{"exec"},
+		Short:      "Run a command while a lock is held",
 		Long: `Waits for the lock, runs the command, and gives the lock back as soon as that has
 ended. There is no shell: for one say sh -c '…'. The command has distsync's standard
 input, output and error, the terminal too if there is one, and in its environment
@@ -109,119 +98,45 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
 			return nil, cobra.ShellCompDirectiveDefault
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := r.check(cmd); err != nil {
+			if err := r.check(cmd.Flags()); err != nil {
 				return err
 			}
 			return r.run(cmd.Context(), cmd.ErrOrStderr(), args[0], args[1:])
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&r.kind, "kind", "lock", "of lock: "+strings.Join(kinds, ", "))
-	f.StringVar(&r.permits, "permits", "", "instead of a lock, a permit of a semaphore that has LIMIT, as in 3; or N of them, as in 2/5")
-	f.DurationVar(&r.wait, "wait", 0, "how long to wait for the lock; 0: not at all (default: for ever)")
-	f.DurationVar(&r.lease, "lease", dlock.DefaultLease, "how long the lock outlives a distsync that dies; it is renewed each third of that")
-	f.DurationVar(&r.atLeast, "at-least", 0, "how long the lock stays taken at least, however soon the command has ended (default: until then)")
+	f := r.define(cmd)
+	f.DurationVar(&r.atLeast, "at-least", 0, "how long the lock stays taken at least, however soon "+
+		"the command has ended (default: until then)")
 	f.DurationVar(&r.grace, "grace", 0, "how long the command has from TERM to KILL, at most half the lease "+
 		"(default: a third of it, at most 10s, and no end if the TERM is one that is passed on)")
-	f.DurationVar(&r.longest, "timeout", 0, "how long the command may run before it gets TERM, and --grace later KILL (default: for ever)")
-	f.IntVarP(&r.notAcquired, "not-acquired", "E", exitNotAcquired, "the exit status if the lock isn't acquired in time")
-	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)) // there is such a flag
-	f.Lookup("not-acquired").Annotations = map[string][]string{byHand: nil}
+	f.DurationVar(&r.longest, "timeout", 0, "how long the command may run before it gets TERM, "+
+		"and --grace later KILL (default: for ever)")
 	return cmd
 }
 
-var kinds = []string{"lock", "fair", "read", "write", "fenced"}
-
 // check returns an error if the flags can't be meant.
-func (r *runner) check(cmd *cobra.Command) error {
-	r.forever = !cmd.Flags().Changed("wait")
-	if r.bounded = cmd.Flags().Changed("grace"); !r.bounded {
+func (r *runner) check(flags *pflag.FlagSet) error {
+	if r.bounded = flags.Changed("grace"); !r.bounded {
 		r.grace = min(r.lease/3, longestGrace)
 	}
+	if r.longest < 0 || r.grace < 0 || r.atLeast < 0 {
+		return errNegative
+	}
+	if err := r.taker.check(flags); err != nil {
+		return err
+	}
 	switch {
-	case !slices.Contains(kinds, r.kind):
-		return exitf(exitUsage, "--kind %s: want one of %s", printable(r.kind), strings.Join(kinds, ", "))
-	case r.permits != "" && cmd.Flags().Changed("kind"):
-		return exitf(exitUsage, "--permits is of a semaphore: leave out --kind")
-	case r.wait < 0 || r.longest < 0 || r.grace < 0 || r.atLeast < 0:
-		return exitf(exitUsage, "a negative time")
 	case r.atLeast > 0 && r.kind == "read":
 		return exitf(exitUsage, "--at-least isn't for --kind read, which keeps no other reader out")
-	case r.lease < shortestLease:
-		return exitf(exitUsage, "--lease %v: at least %v", r.lease, shortestLease)
 	case r.grace > r.lease/2:
-		return exitf(exitUsage, "--grace %v: at most half the lease, %v, or there would be no time to renew it", r.grace, r.lease/2)
-	case r.notAcquired < 0 || r.notAcquired > 255:
-		return exitf(exitUsage, "-E %d: want 0 to 255", r.notAcquired)
+		return exitf(exitUsage, "--grace %v: at most half the lease, %v, or there would be no time "+
+			"to renew it", r.grace, r.lease/2)
 	}
-	_, _, err := r.counts()
-	return err
-}
-
-// counts returns how many permits are wanted, and of how many: 0 of 0 if it isn't a semaphore.
-func (r *runner) counts() (n, limit int, err error) {
-	if r.permits == "" {
-		return 0, 0, nil
-	}
-	first, second, ok := strings.Cut(r.permits, "/")
-	if !ok {
-		first, second = "1", r.permits
-	}
-	n, err = strconv.Atoi(first)
-	limit, err2 := strconv.Atoi(second)
-	if err != nil || err2 != nil || n < 1 || limit < n {
-		return 0, 0, exitf(exitUsage, "--permits %s: want LIMIT, for one of so many, or N/LIMIT, as in 2/5", printable(r.permits))
-	}
-	return n, limit, nil
+	return nil
 }
 
 // margin is how long before the lock may be another's everything has to be dead: killing takes its time on a busy machine.
 func (r *runner) margin() time.Duration { return min(r.lease/10, time.Second) }
-
-// acquire acquires what the flags say.
-func (r *runner) acquire(ctx context.Context, c *dlock.Client, name string) (*dlock.Hold, error) {
-	var opts []dlock.AcquireOption
-	if !r.forever {
-		opts = append(opts, dlock.Wait(r.wait))
-	}
-	if r.atLeast > 0 {
-		opts = append(opts, dlock.AtLeast(r.atLeast))
-	}
-	n, limit, err := r.counts()
-	switch {
-	case err != nil:
-		return nil, err
-	case n > 0:
-		return c.Semaphore(name, limit).Acquire(ctx, n, opts...)
-	}
-	switch r.kind {
-	case "fair":
-		return c.FairLocker(name).Acquire(ctx, opts...)
-	case "read":
-		return c.RWLocker(name).Reader().Acquire(ctx, opts...)
-	case "write":
-		return c.RWLocker(name).Writer().Acquire(ctx, opts...)
-	case "fenced":
-		return c.FencedLocker(name).Acquire(ctx, opts...)
-	default:
-		return c.Locker(name).Acquire(ctx, opts...)
-	}
-}
-
-// refused gives the error of an acquisition the status to exit with.
-func (r *runner) refused(s *store, err error) error {
-	switch {
-	case errors.Is(err, dlock.ErrUnavailable):
-		return exitf(exitUnavailable, "%s: %w", s.address, err)
-	case errors.Is(err, dlock.ErrNotAcquired) && r.quiet:
-		return exit(r.notAcquired, nil)
-	case errors.Is(err, dlock.ErrNotAcquired):
-		return exit(r.notAcquired, err)
-	case errors.Is(err, dlock.ErrConflict), errors.Is(err, dlock.ErrTooMany), errors.Is(err, dlock.ErrNoLimit), errors.Is(err, errors.ErrUnsupported):
-		return exit(exitUsage, err)
-	}
-	return exit(exitInternal, err)
-}
 
 // A progress is an event of a run, as programs get it.
 type progress struct {
@@ -257,8 +172,9 @@ var because = map[string]string{
 	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
 }
 
-// text returns the event for people, or nothing if it is as it should be.
-func (p *progress) text(name string) string {
+// text returns the event for people, or nothing if it is as it should be. If the lock is all that
+// there is to tell of, they get to know that it is held, too, and an error is printed by itself.
+func (p *progress) text(name string, alone bool) string {
 	what := map[string]string{
 		"unrenewed":  "the lock can't be renewed",
 		"terminated": "the command is asked to end",
@@ -266,6 +182,21 @@ func (p *progress) text(name string) string {
 		"spared":     "processes of the command are left: they are another user's",
 		"unreleased": "the lock isn't given back yet, and ends with its lease",
 	}[p.Event]
+	if alone {
+		switch p.Event {
+		case "waiting":
+			what = "waiting for the lock"
+		case "acquired":
+			what = "held, as " + p.Holder
+			if p.Token != 0 {
+				what += ", with token " + strconv.FormatUint(p.Token, 10)
+			}
+		case "released":
+			what = "given back"
+		case "unreleased":
+			what = ""
+		}
+	}
 	if what == "" {
 		return ""
 	}

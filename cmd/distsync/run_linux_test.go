@@ -381,15 +381,15 @@ func TestRunSaysWhy(t *testing.T) {
 	t.Parallel()
 	for reason := dlock.LossExpired; reason <= dlock.LossPaused; reason++ {
 		p := &progress{Event: "killed", Reason: reason.String()}
-		if got := p.text("n"); reason != dlock.LossForced && strings.HasSuffix(got, ": "+reason.String()) {
+		if got := p.text("n", false); reason != dlock.LossForced && strings.HasSuffix(got, ": "+reason.String()) {
 			t.Errorf("%q", got)
 		}
 	}
-	if got := (&progress{Event: "killed", Reason: "grace"}).text("n"); !strings.HasSuffix(got, "--grace is over") {
+	if got := (&progress{Event: "killed", Reason: "grace"}).text("n", false); !strings.HasSuffix(got, "--grace is over") {
 		t.Errorf("%q", got)
 	}
 	p := &progress{Event: "terminated", Reason: "timeout"}
-	if got, want := p.text("n"), "distsync: n: the command is asked to end: it has run for longer than --timeout"; got != want {
+	if got, want := p.text("n", false), "distsync: n: the command is asked to end: it has run for longer than --timeout"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -5,84 +5,46 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"os/exec"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
-	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
-	"github.com/seed951563bd/distsync/dlock"
 )
 
 // Signals that end the wait for a lock, and those that are passed on besides while the command runs.
 var (
-	ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+	ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2}
 	others = []os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT}
 )
 
 // A running is one run of a command.
 type running struct {
 	*runner
-	name     string
-	path     string // of the command
-	command  []string
-	stderr   io.Writer
-	signals  chan os.Signal
-	renewals chan dlock.RenewDone
+	*holding
+	path    string // of the command
+	command []string
 
-	hold    *dlock.Hold
 	child   *child.Child
 	started time.Time
 	told    time.Time // until when the command may run, as the child was told last
-	lost    error     // why the lock is lost, or about to be
 	overdue bool      // the command has run for longer than it may
 	asked   time.Time // when a TERM was passed on first, after which it has only so long
 	killed  bool
 }
 
 func (r *runner) run(ctx context.Context, stderr io.Writer, name string, command []string) error {
-	s := &running{runner: r, name: name, command: command, stderr: stderr,
-		signals: make(chan os.Signal, 64), renewals: make(chan dlock.RenewDone, 16)}
-	s.listen(ending)
-	defer signal.Stop(s.signals)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // whoever reads our messages may go: that ends nothing
-	err := s.run(ctx)
-	if text := message(err); text != "" && r.json {
-		s.tell("failed", func(p *progress) { p.Error = text })
-		return exit(statusOf(err), nil)
-	}
-	return err
-}
-
-// explained returns the error of an acquisition with who has the lock, or what is there instead, if
-// the store says that soon.
-func (s *running) explained(c *dlock.Client, err error) error {
-	conflict := errors.Is(err, dlock.ErrConflict)
-	if !conflict && !errors.Is(err, dlock.ErrHeld) {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	info, failed := c.Inspect(ctx, s.name)
-	switch {
-	case conflict && errors.Is(failed, dlock.ErrConflict):
-		return failed // which doesn't quote the script that met something else
-	case conflict && failed == nil && (len(info.Holders) > 0 || info.Kind == backend.Permits):
-		return fmt.Errorf("%w: %s: %s", dlock.ErrConflict, printable(s.name), stateOf(&info))
-	case conflict, failed != nil, len(info.Holders) == 0:
-		return err
-	}
-	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
+	h, end := newHolding(&r.taker, name, stderr)
+	defer end()
+	s := &running{runner: r, holding: h, command: command}
+	return s.finish(s.run(ctx))
 }
 
 // lookUp returns where a command is.
@@ -98,59 +60,28 @@ func lookUp(command string) (string, error) {
 	}
 }
 
-// listen lets signals come to us, but for those that whoever started us wants ignored, as nohup(1) does.
-func (s *running) listen(signals []os.Signal) {
-	for _, sig := range signals {
-		if !signal.Ignored(sig) {
-			signal.Notify(s.signals, sig)
-		}
-	}
-}
-
 // run waits for the lock, and runs the command under it.
 func (s *running) run(ctx context.Context) (err error) {
 	if s.path, err = lookUp(s.command[0]); err != nil {
 		return err
 	}
-	ctx, interrupt := context.WithCancelCause(ctx)
-	defer interrupt(nil)
-	waited := s.interruptible(interrupt)
-	defer waited()
-	store, err := s.connect(ctx)
-	if err != nil {
-		return interrupted(ctx, err)
-	}
-	defer store.close()
-	if least := store.Limits().MinLease; s.lease < least {
-		return exitf(exitUsage, "--lease %v: at least %v in this store", s.lease, least)
-	}
-	c := dlock.New(store.Backend, dlock.WithLease(s.lease), dlock.WithLogger(slog.New(slog.DiscardHandler)),
-		dlock.WithTrace(&dlock.Trace{RenewDone: s.renewed}))
-	defer c.Close()
-	s.tell("waiting", nil)
-	began := time.Now()
-	s.hold, err = s.acquire(ctx, c, s.name)
-	if err != nil {
+	return s.under(ctx, func(ctx context.Context, waited func()) error {
+		s.settle(ctx)
 		waited()
-		s.leaveNothing(c)
-		return interrupted(ctx, s.refused(store, s.explained(c, err)))
-	}
-	s.tell("acquired", func(p *progress) {
-		p.Holder, p.Waited = s.hold.HolderID(), secondsOf(time.Since(began))
-		p.Token, _ = s.hold.Token()
+		if ctx.Err() != nil {
+			s.giveBack()
+			return context.Cause(ctx)
+		}
+		if s.hold.Err() != nil {
+			s.giveBack()
+			return s.verdict(nil)
+		}
+		return s.underLock()
 	})
-	s.settle(ctx)
-	waited()
-	if ctx.Err() != nil {
-		s.release()
-		return context.Cause(ctx)
-	}
-	if s.hold.Err() != nil {
-		s.release()
-		return s.verdict(0)
-	}
-	return s.underLock()
 }
+
+// giveBack gives the lock back. If the store doesn't take it, the lock ends with its lease.
+func (s *running) giveBack() { _ = s.release(context.Background()) }
 
 // settle waits until the lock lasts for long enough to begin, or is lost. What the store gives to the first in line of a fair lock lasts
 // for a second or so, until it is renewed, which is soon; a command that began before that would be asked to end at once.
@@ -167,76 +98,13 @@ func (s *running) settle(ctx context.Context) {
 	}
 }
 
-// interruptible lets the first signal interrupt, until the function that it returns has returned. That may be called again.
-func (s *running) interruptible(interrupt context.CancelCauseFunc) (end func()) {
-	over, idle := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(idle)
-		select {
-		case sig := <-s.signals:
-			interrupt(exit(128+int(sig.(syscall.Signal)), nil))
-		case <-over:
-		}
-	}()
-	return sync.OnceFunc(func() { close(over); <-idle })
-}
-
-// interrupted returns which signal ended the wait, or err if none has.
-func interrupted(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-// leaveNothing waits until the store knows nothing any more of a wait that came to nothing, but no longer than the store may take, and
-// not if we are interrupted once more. The client gives back in the background what an attempt without an answer may have brought about,
-// until it is closed.
-func (s *running) leaveNothing(c *dlock.Client) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-	defer cancel()
-	ctx, interrupt := context.WithCancelCause(ctx)
-	defer s.interruptible(interrupt)()
-	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 100*time.Millisecond) {
-		l, err := c.Inspect(ctx, s.name)
-		switch {
-		case errors.Is(err, errors.ErrUnsupported), backend.KindOf(err) == backend.Refused:
-			return // we don't get to know
-		case err == nil && !knows(&l, c.ID()):
-			return
-		}
-		time.Sleep(pause)
-	}
-}
-
-// knows says whether a client is among those who have a lock, or stand in line for it.
-func knows(l *dlock.LockInfo, client string) bool {
-	return slices.ContainsFunc(l.Holders, func(h dlock.Holder) bool { return h.Client == client }) ||
-		slices.ContainsFunc(l.Line, func(id string) bool { return strings.HasPrefix(id, client+":") })
-}
-
-// renewed is told of each round of renewals.
-func (s *running) renewed(e dlock.RenewDone) {
-	select {
-	case s.renewals <- e:
-	default: // one of those before does as well
-	}
-}
-
-// tellRenewal tells of a round of renewals if it failed.
-func (s *running) tellRenewal(e dlock.RenewDone) {
-	if e.Err != nil {
-		s.tell("unrenewed", func(p *progress) { p.Error = e.Err.Error() })
-	}
-}
-
 // underLock runs the command, gives the lock back, and returns with which status to exit.
 func (s *running) underLock() error {
 	s.listen(others)
 	var err error
 	s.started, s.told = time.Now(), s.last()
 	if s.child, err = child.Start(s.path, s.command, s.environment(), s.told); err != nil {
-		s.release()
+		s.giveBack()
 		status := exitCannotRun
 		if errors.Is(err, fs.ErrNotExist) {
 			status = exitNotFound
@@ -250,21 +118,22 @@ func (s *running) underLock() error {
 	if n := s.child.Status.Spared; n > 0 {
 		s.tell("spared", func(p *progress) { p.Error = strconv.Itoa(n) })
 	}
-	s.release()
-	return s.verdict(status)
+	s.giveBack()
+	if s.overdue {
+		status = exitTimeout
+	}
+	return s.verdict(exit(status, nil))
 }
 
-// verdict returns with which status to exit when the command has ended with that.
-func (s *running) verdict(status int) error {
+// verdict returns with which status to exit if the lock was lost, and else err.
+func (s *running) verdict(err error) error {
 	switch {
 	case s.lost != nil && s.quiet:
 		return exit(exitLost, nil)
 	case s.lost != nil:
 		return exit(exitLost, s.lost)
-	case s.overdue:
-		return exit(exitTimeout, nil)
 	}
-	return exit(status, nil)
+	return err
 }
 
 // environment returns the command's.
@@ -383,12 +252,6 @@ func (s *running) lookAtTime(left time.Duration) time.Duration {
 
 var errNotRenewed = errors.New("the command was ended, since the lock was about to be lost: it couldn't be renewed")
 
-// lose notes, and tells, that the lock is lost.
-func (s *running) lose(err error) {
-	s.lost = err
-	s.tell("lost", func(p *progress) { p.Reason, p.Error = reasonOf(err), err.Error() })
-}
-
 // terminate asks the command to end, also if it is stopped.
 func (s *running) terminate(reason string) {
 	s.child.Signal(syscall.SIGTERM)
@@ -401,31 +264,4 @@ func (s *running) kill(reason string) {
 	s.killed = true
 	s.child.Kill()
 	s.tell("killed", func(p *progress) { p.Reason = reason })
-}
-
-// release gives the lock back.
-func (s *running) release() {
-	err := s.hold.Release(context.Background())
-	switch _, known := errors.AsType[*dlock.Loss](s.lost); {
-	case err == nil:
-		s.tell("released", nil)
-	case errors.Is(err, dlock.ErrLost) && !known:
-		s.lose(err)
-	case !errors.Is(err, dlock.ErrLost):
-		s.tell("unreleased", func(p *progress) { p.Error = err.Error() })
-	}
-}
-
-// tell tells what happens, which fill, unless it is nil, says more of.
-func (s *running) tell(event string, fill func(*progress)) {
-	p := &progress{Time: time.Now(), nameJSON: jsonName(s.name), Event: event}
-	if fill != nil {
-		fill(p)
-	}
-	switch text := p.text(s.name); {
-	case s.json:
-		_ = printJSON(s.stderr, p)
-	case text != "" && !s.quiet:
-		fmt.Fprintln(s.stderr, text)
-	}
 }

@@ -16,8 +16,9 @@ import (
 func newUnlock(g *global) *cobra.Command {
 	var force, yes, forget bool
 	cmd := &cobra.Command{
-		Use:   "unlock --force NAME",
-		Short: "Free a lock, whoever has it",
+		Use:        "unlock --force NAME",
+		SuggestFor: []string{"release", "free", "rm", "delete"},
+		Short:      "Free a lock, whoever has it",
 		Long: `Takes a lock away from those who have it, of whatever kind: a plain one, both sides of
 a read-write lock, all permits of a semaphore. Those who wait are woken; of a fair
 lock the first in line gets it.

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// meant returns the name that was meant by a word which is none, or nothing if no name is spelled
+// like it.
+func meant(word string, names ...string) (best string) {
+	if len(word) < 2 {
+		return ""
+	}
+	least := max(2, len(word)/2)
+	for _, name := range names {
+		d := distance(word, name)
+		if strings.HasPrefix(name, word) {
+			d = 1
+		}
+		if d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance returns how many letters make one word of another: left out, put in, replaced, or changed
+// with the next.
+func distance(a, b string) int {
+	s, t := []rune(a), []rune(b)
+	var rows [][]int // of how many it is for the first i letters of a, and the first j of b
+	for i := range len(s) + 1 {
+		rows = append(rows, make([]int, len(t)+1))
+		for j := range rows[i] {
+			if i == 0 || j == 0 {
+				rows[i][j] = i + j
+				continue
+			}
+			replaced := rows[i-1][j-1]
+			if s[i-1] != t[j-1] {
+				replaced++
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, replaced)
+			if i > 1 && j > 1 && s[i-1] == t[j-2] && s[i-2] == t[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(s)][len(t)]
+}
+
+// noCommand returns the error for a word that is no command of cmd.
+func noCommand(cmd *cobra.Command, word string) error {
+	var names []string
+	name := ""
+	for _, c := range cmd.Commands() {
+		if slices.Contains(c.SuggestFor, word) {
+			name = c.Name()
+		}
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
+	}
+	if name = cmp.Or(name, meant(word, names...)); name != "" {
+		return exitf(exitUsage, "there is no command %s: did you mean %s?", printable(word), name)
+	}
+	return exitf(exitUsage, "there is no command %s: see %s --help", printable(word), cmd.CommandPath())
+}
+
+// noFlag returns the error of flags of cmd that couldn't be parsed.
+func noFlag(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if name := meant(unknown.GetSpecifiedName(), names...); name != "" {
+			err = fmt.Errorf("%w: did you mean --%s?", err, name)
+		}
+	}
+	return exit(exitUsage, err)
+}

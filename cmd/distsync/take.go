@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/seed951563bd/distsync/dlock"
+)
+
+// A taker is what the flags say of a command that acquires a lock: of run and hold.
+type taker struct {
+	*global
+	kind        string
+	permits     string
+	wait        time.Duration // for the lock
+	forever     bool          // wait is not given
+	lease       time.Duration
+	atLeast     time.Duration // that the lock stays taken
+	notAcquired int           // the status for that
+}
+
+// shortestLease is the least that can be kept.
+const shortestLease = time.Second
+
+var kinds = []string{"lock", "fair", "read", "write", "fenced"}
+
+var errNegative = exitf(exitUsage, "a negative time")
+
+// define defines the flags.
+func (k *taker) define(cmd *cobra.Command) *pflag.FlagSet {
+	f := cmd.Flags()
+	f.StringVar(&k.kind, "kind", "lock", "of lock: "+strings.Join(kinds, ", "))
+	f.StringVar(&k.permits, "permits", "", "instead of a lock, a permit of a semaphore that has LIMIT, "+
+		"as in 3; or N of them, as in 2/5")
+	f.DurationVar(&k.wait, "wait", 0,
+		"how long to wait for the lock; 0: not at all (default: for ever)")
+	f.DurationVar(&k.lease, "lease", dlock.DefaultLease,
+		"how long the lock outlives a distsync that dies; it is renewed each third of that")
+	f.IntVarP(&k.notAcquired, "not-acquired", "E", exitNotAcquired,
+		"the exit status if the lock isn't acquired in time")
+	f.Lookup("not-acquired").Annotations = map[string][]string{byHand: nil}
+	complete := cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc("kind", complete) // there is such a flag
+	return f
+}
+
+// check returns an error if the flags can't be meant.
+func (k *taker) check(flags *pflag.FlagSet) error {
+	k.forever = !flags.Changed("wait")
+	switch {
+	case !slices.Contains(kinds, k.kind):
+		return exitf(exitUsage, "--kind %s: want one of %s", printable(k.kind), strings.Join(kinds, ", "))
+	case k.permits != "" && flags.Changed("kind"):
+		return exitf(exitUsage, "--permits is of a semaphore: leave out --kind")
+	case k.wait < 0:
+		return errNegative
+	case k.lease < shortestLease:
+		return exitf(exitUsage, "--lease %v: at least %v", k.lease, shortestLease)
+	case k.notAcquired < 0 || k.notAcquired > 255:
+		return exitf(exitUsage, "-E %d: want 0 to 255", k.notAcquired)
+	}
+	_, _, err := k.counts()
+	return err
+}
+
+// counts returns how many permits are wanted, and of how many: 0 of 0 if it isn't a semaphore.
+func (k *taker) counts() (n, limit int, err error) {
+	if k.permits == "" {
+		return 0, 0, nil
+	}
+	first, second, ok := strings.Cut(k.permits, "/")
+	if !ok {
+		first, second = "1", k.permits
+	}
+	n, err = strconv.Atoi(first)
+	limit, err2 := strconv.Atoi(second)
+	if err != nil || err2 != nil || n < 1 || limit < n {
+		return 0, 0, exitf(exitUsage, "--permits %s: want LIMIT, for one of so many, or N/LIMIT, as in 2/5",
+			printable(k.permits))
+	}
+	return n, limit, nil
+}
+
+// acquire acquires what the flags say.
+func (k *taker) acquire(ctx context.Context, c *dlock.Client, name string) (*dlock.Hold, error) {
+	var opts []dlock.AcquireOption
+	if !k.forever {
+		opts = append(opts, dlock.Wait(k.wait))
+	}
+	if k.atLeast > 0 {
+		opts = append(opts, dlock.AtLeast(k.atLeast))
+	}
+	n, limit, err := k.counts()
+	switch {
+	case err != nil:
+		return nil, err
+	case n > 0:
+		return c.Semaphore(name, limit).Acquire(ctx, n, opts...)
+	}
+	switch k.kind {
+	case "fair":
+		return c.FairLocker(name).Acquire(ctx, opts...)
+	case "read":
+		return c.RWLocker(name).Reader().Acquire(ctx, opts...)
+	case "write":
+		return c.RWLocker(name).Writer().Acquire(ctx, opts...)
+	case "fenced":
+		return c.FencedLocker(name).Acquire(ctx, opts...)
+	default:
+		return c.Locker(name).Acquire(ctx, opts...)
+	}
+}
+
+// refused gives the error of an acquisition the status to exit with.
+func (k *taker) refused(s *store, err error) error {
+	switch {
+	case errors.Is(err, dlock.ErrUnavailable):
+		return exitf(exitUnavailable, "%s: %w", s.address, err)
+	case errors.Is(err, dlock.ErrNotAcquired) && k.quiet:
+		return exit(k.notAcquired, nil)
+	case errors.Is(err, dlock.ErrNotAcquired):
+		return exit(k.notAcquired, err)
+	case errors.Is(err, dlock.ErrConflict), errors.Is(err, dlock.ErrTooMany),
+		errors.Is(err, dlock.ErrNoLimit), errors.Is(err, errors.ErrUnsupported):
+		return exit(exitUsage, err)
+	}
+	return exit(exitInternal, err)
+}

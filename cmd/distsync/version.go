@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// versionJSON is what this was built from, as programs get it.
+type versionJSON struct {
+	Version string `json:"version"` // a release, or made of a commit
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
+func newVersion(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print which version this is",
+		Long: `Prints the version, that of Go which built it, and the system it was built for. What is
+built in a clone has the version that Go makes of the commit, or none: (devel).`,
+		Args: usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := versionJSON{version(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
+			if g.json {
+				return printJSON(cmd.OutOrStdout(), v)
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "distsync %s %s %s/%s\n", v.Version, v.Go, v.OS, v.Arch)
+			return err
+		},
+	}
+}
+
+// version returns what this was built from: a release, or a commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}
