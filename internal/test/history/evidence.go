@@ -164,14 +164,15 @@ func (e *evidence) granter(o *op) (last *step) {
 			last = s
 		}
 	}
-	if last != nil && several(o.side) && !e.rules.Calm && e.tookBack(o, last) {
+	if last != nil && several(o.side) && e.tookBack(o, last) {
 		return nil
 	}
 	return last
 }
 
-// tookBack says whether a call's client has taken back what it was granted, without a word from a user, while there was something
-// to share, or to be handed: the call may not have heard of the grant, and have that.
+// tookBack says whether a call's client has taken back what it was granted, without a word from a
+// user, while there was something to share, or to be handed. Then the call may have that: it did not
+// hear of the grant, or it was handed something else while its attempt was under way.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool { return s.kind == releaseStep && s.call > by.call })

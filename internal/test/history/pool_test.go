@@ -153,6 +153,15 @@ var permitPasts = []judged{
 	{"permits are wiped, and nobody is ever told", Rules{}, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, one).add(wipe, 0, 3*sec, 4*sec, yes).add(check, 0, 17*sec, 18*sec, yes, one), "no order"},
 
+	{"permits are handed to one who is granted others, which go back, and are wiped later", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, of(1, 2)).add(unlock, 0, 3*sec, 4*sec, yes, of(1, 2)).
+		add(acquire, 1, 3*sec, 5*sec, yes, of(1, 2)).takenBack(6*sec).renewed(0, 9*sec).
+		add(wipe, 0, 10*sec, 11*sec, yes).add(check, 1, 17*sec, 18*sec, yes, of(1, 2)), ""},
+	{"permits are granted, go back, and are wiped later", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, of(1, 2)).add(unlock, 0, 3*sec, 4*sec, yes, of(1, 2)).freed().
+		add(acquire, 1, 5*sec, 6*sec, yes, of(1, 2)).takenBack(7*sec).renewed(0, 9*sec).
+		add(wipe, 0, 10*sec, 11*sec, yes).add(check, 1, 17*sec, 18*sec, yes, of(1, 2)), "no order"},
+
 	{"permits come back for one who waits", Rules{Prompt: sec / 2}, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, of(2, 3)).add(acquire, 1, 1*sec, 2*sec, yes, of(1, 3)).
 		add(unlock, 0, 3*sec, 4*sec, yes, of(2, 3)).freed().add(acquire, 2, 2*sec, 9*sec, failed, of(2, 3)), "waited"},
