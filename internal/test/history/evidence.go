@@ -377,7 +377,7 @@ func (e *evidence) join(o *op, ops []*op) {
 // haunted says whether the store may have held the lock during a call for somebody who doesn't know.
 func (e *evidence) haunted(o *op) bool {
 	for key, n := range e.numbers {
-		if key.name == o.name && o.meets(key) && n.haunts(o) {
+		if key.name == o.name && o.meets(key, n) && n.haunts(o) {
 			return true
 		}
 	}
@@ -389,16 +389,19 @@ func (n *number) haunts(o *op) bool {
 	return slices.ContainsFunc(n.ghosts, func(g span) bool { return g.from <= o.ret && o.call <= g.to })
 }
 
-// meets says whether a call may find what has that number. Readers don't meet readers; but who asks, or
-// uses force, means one side.
-func (o *op) meets(key numberKey) bool {
+// meets says whether a call may find what has that number. Readers don't meet readers; but a call that
+// asks, or uses force, means one side. The reading side is asked about with what its client's readers
+// were lent, too, and they may not have heard of that yet: the store knows it as a Write.
+func (o *op) meets(key numberKey, n *number) bool {
 	switch {
 	case !o.shares():
 		return true
 	case o.kind == acquire:
 		return o.side == backend.Write || !key.reads
+	case o.side == backend.Read:
+		return key.reads || n.client == o.client && len(n.handed) > 0
 	default:
-		return key.reads == (o.side == backend.Read)
+		return !key.reads
 	}
 }
 

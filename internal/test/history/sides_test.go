@@ -157,6 +157,12 @@ var sharedPasts = []judged{
 		add(acquire, 1, 3*sec, 4*sec, yes, shared).
 		add(forceUnlock, 1, 5*sec, 6*sec, yes, reads).add(acquire, 2, 7*sec, 8*sec, yes, writes).
 		add(unlock, 1, 9*sec, 10*sec, lost, reads), ""},
+	{"what readers are lent is forced before they have heard of it", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(acquire, 1, 1500*ms, 9*sec, yes, reads).at(7*sec, 8*sec, 0).
+		add(unlock, 0, 3*sec, 4*sec, yes, writes).add(forceUnlock, 0, 5*sec, 6*sec, yes, reads), ""},
+	{"what readers are lent is forced as a read by another client", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(acquire, 1, 1500*ms, 9*sec, yes, reads).at(7*sec, 8*sec, 0).
+		add(unlock, 0, 3*sec, 4*sec, yes, writes).add(forceUnlock, 2, 5*sec, 6*sec, yes, reads), "no order"},
 	{"a write that nobody shares is forced as a read", Rules{}, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, writes).add(forceUnlock, 1, 5*sec, 6*sec, yes, reads), "no order"},
 	{"readers share what somebody writes", calm, new(past).
