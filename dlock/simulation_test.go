@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -26,7 +26,7 @@ func histories() int {
 	if *simulations > 0 {
 		return *simulations
 	}
-	return deep.Of(8, 100)
+	return depth.Of(2, 8, 100)
 }
 
 // A moody store is one in memory that answers late, or not at all, and carries out requests without an answer

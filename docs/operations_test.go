@@ -34,7 +34,7 @@ var stores = []struct {
 }
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide()
+	wiretest.SideBySide(6)
 	wiretest.VerifyTestMain(m)
 }
 

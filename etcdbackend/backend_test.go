@@ -37,6 +37,7 @@ func TestNewPanicsOnNil(t *testing.T) {
 
 // Examples that need a server can't have an output: it may be missing.
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	addr := testservers.Etcd(t).Addr
 	cli := connect(t, addr)
 	defer func(members []string) { endpoints = members }(endpoints)
@@ -74,6 +75,7 @@ func leases(t *testing.T, cli *clientv3.Client, sessions ...session) int {
 
 // TestValue: this is what others read, and what other versions must understand.
 func TestValue(t *testing.T) {
+	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	ctx := t.Context()
 	for _, c := range []struct{ owner, want string }{
@@ -110,6 +112,7 @@ func TestValue(t *testing.T) {
 }
 
 func TestForeignValues(t *testing.T) {
+	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	for _, value := range []string{
 		"", "x", "1", "null", "[]", "{}", `"a"`, `{"owner":"a"}`, `{"count":1}`, `{"owner":"a","count":0}`,
@@ -143,6 +146,7 @@ func TestForeignValues(t *testing.T) {
 }
 
 func TestNoLeaseIsLeft(t *testing.T) {
+	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	s, other := open(t, cli), open(t, cli)
 	ctx := t.Context()
@@ -197,6 +201,7 @@ func TestNoLeaseIsLeft(t *testing.T) {
 
 // TestLateRequest: a request that was given up, and taken back, is carried out by the server after all.
 func TestLateRequest(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	for name, takeBack := range map[string]func(s, other session) error{
@@ -299,6 +304,7 @@ func (c *catcher) unary(ctx context.Context, method string, req, res any, cc *gr
 }
 
 func TestKeyDeletedUnderLiveLease(t *testing.T) {
+	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	ctx := t.Context()
 	s := open(t, cli)
@@ -326,6 +332,7 @@ func TestKeyDeletedUnderLiveLease(t *testing.T) {
 
 // TestUnknownIsNotRepeated: the client library repeats what was cancelled by anybody but its caller.
 func TestUnknownIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	for _, code := range []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Unknown, codes.Internal, codes.Aborted} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -371,6 +378,7 @@ func (f *fakeEtcd) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error)
 }
 
 func TestServerDown(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	s := open(t, connect(t, server.Addr))
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
@@ -392,6 +400,7 @@ func TestServerDown(t *testing.T) {
 }
 
 func TestHungServer(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	s := open(t, connect(t, server.Addr))
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
@@ -415,6 +424,7 @@ func TestHungServer(t *testing.T) {
 
 // TestAuth: no password, a wrong one, and one without permission for the keys.
 func TestAuth(t *testing.T) {
+	t.Parallel()
 	// The server is slow to compare passwords if it isn't told otherwise.
 	server := testservers.Etcd(t, "--bcrypt-cost", "4")
 	root := connect(t, server.Addr)
@@ -477,6 +487,7 @@ func TestAuth(t *testing.T) {
 
 // TestBatchWithWhatMayNotBeRead: renewals of others must not fail with it.
 func TestBatchWithWhatMayNotBeRead(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t, "--bcrypt-cost", "4", "--max-txn-ops", "10")
 	root := connect(t, server.Addr)
 	ctx := t.Context()
@@ -513,6 +524,7 @@ func TestBatchWithWhatMayNotBeRead(t *testing.T) {
 }
 
 func TestLongElectionTimeout(t *testing.T) {
+	t.Parallel()
 	// This server keeps no lease for less than 8 s.
 	cli := connect(t, testservers.Etcd(t, "--heartbeat-interval", "500", "--election-timeout", "5000").Addr)
 	s := open(t, cli)
@@ -535,6 +547,7 @@ func TestLongElectionTimeout(t *testing.T) {
 const s2 = 2 * time.Second
 
 func TestSilentWatchIsReplaced(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	var breaker watchBreaker // only counts
 	s := open(t, connect(t, server.Addr, breaker.install), etcdbackend.CheckEvery(50*time.Millisecond))
@@ -549,6 +562,7 @@ func TestSilentWatchIsReplaced(t *testing.T) {
 
 // TestCompaction: a watch that begins now needs no history.
 func TestCompaction(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	between := wiretest.NewProxy(t, server.Addr, faults.HTTP2)

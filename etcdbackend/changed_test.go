@@ -57,6 +57,7 @@ func (o *onlooker) hears(n int) {
 
 // TestChanged: each who looks on is told once that the stream has broken, however many attempts fail, and once that it stands.
 func TestChanged(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t, "--heartbeat-interval", "20", "--election-timeout", "200") // is there again soon
 	var breaker watchBreaker
 	s := open(t, connect(t, server.Addr, breaker.install, reconnectAtOnce))
@@ -84,6 +85,7 @@ func TestChanged(t *testing.T) {
 
 // TestChangedWithoutLeader: a member that has lost the others says so.
 func TestChangedWithoutLeader(t *testing.T) {
+	t.Parallel()
 	members := testservers.EtcdCluster(t, 2, "--heartbeat-interval", "20", "--election-timeout", "200")
 	o := lookOn(t, open(t, connect(t, members[0].Addr)), backend.Exclusive)
 	members[1].Kill()
@@ -101,6 +103,7 @@ func TestChangedWithoutLeader(t *testing.T) {
 
 // TestChangedForWhoMayNotWatchAnyMore: that is found when the stream has broken.
 func TestChangedForWhoMayNotWatchAnyMore(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t, "--bcrypt-cost", "4")
 	root := connect(t, server.Addr)
 	ctx := t.Context()

@@ -43,6 +43,7 @@ func leader(t *testing.T, clients []*clientv3.Client) int {
 // TestMembersDieWhileLocksChangeHands kills one member, a follower first and then the leader, and
 // brings it back. Nobody may be inside twice, and it must go on.
 func TestMembersDieWhileLocksChangeHands(t *testing.T) {
+	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
 	var single []*clientv3.Client // to each member
 	for _, m := range members {
@@ -117,6 +118,7 @@ func TestMembersDieWhileLocksChangeHands(t *testing.T) {
 
 // TestHoldsSurviveTheLeader: who holds a lock keeps it when the leader dies.
 func TestHoldsSurviveTheLeader(t *testing.T) {
+	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
 	var single []*clientv3.Client
 	for _, m := range members {
@@ -168,6 +170,7 @@ func TestHoldsSurviveTheLeader(t *testing.T) {
 }
 
 func TestNoQuorum(t *testing.T) {
+	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
 	c := dlock.New(etcdbackend.New(connectAll(t, addrs(members))))
 	defer c.Close()
@@ -231,6 +234,7 @@ func TestNoQuorum(t *testing.T) {
 
 // TestHandOver: two clients take turns. Their leases are so long that only wake-ups can tell them.
 func TestHandOver(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
@@ -274,6 +278,7 @@ func TestHandOver(t *testing.T) {
 // TestAFollowerHangs: a member that says nothing, as one does whose disk is stuck, costs those who lock no
 // more than some patience. The majority is well.
 func TestAFollowerHangs(t *testing.T) {
+	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
 	var single []*clientv3.Client
 	for _, m := range members {
@@ -308,6 +313,7 @@ func TestAFollowerHangs(t *testing.T) {
 
 // TestAFollowerHangsWithKinds: as for plain locks, so for the others.
 func TestAFollowerHangsWithKinds(t *testing.T) {
+	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
 	var single []*clientv3.Client
 	for _, m := range members {

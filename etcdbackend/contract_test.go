@@ -2,10 +2,8 @@ package etcdbackend_test
 
 import (
 	"context"
-	"flag"
 	"net"
-	"os"
-	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,60 +17,18 @@ import (
 	"github.com/seed951563bd/distsync/contract"
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-// contractParts are patterns for go test -run, which together match the whole suite. Most cases wait for leases,
-// of two seconds at least, one case after the other since each looks for goroutines that are left. Processes of
-// their own can wait side by side.
-var contractParts = []string{
-	"^TestContract$/^[^ls]", // model, histories
-	"^TestContract$/^steps$/^([^a-z]|[b-f]|a[^s])",
-	"^TestContract$/^steps$/^[g-m]",
-	"^TestContract$/^steps$/^[n-z]",
-	"^TestContract$/^steps$/^as_fenced",
-	"^TestContract$/^steps$/^as_fair",
-	"^TestContract$/^steps$/^as_[pr]", // permits, read
-	"^TestContract$/^steps$/^as_w",    // write
-	"^TestContract$/^locker$/^as_fair",
-	"^TestContract$/^locker$/^as_[^f]",
-	"^TestContract$/^locker$/^a_[a-l]",
-	"^TestContract$/^locker$/^a(_[^a-l]|[^s_]|s[^_])",
-	"^TestContract$/^locker$/^([^a-z]|[b-m])",
-	"^TestContract$/^locker$/^[n-z]",
-	"^TestContract$/^locker_", // without hand-over
-}
-
-const contractPart = "DISTSYNC_TEST_CONTRACT" // set in the environment of a process that runs a part
-
 func TestContract(t *testing.T) {
-	server := testservers.Etcd(t) // skips where there is no etcd
-	if os.Getenv(contractPart) == "" && !strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
-		runContractParts(t)
-		return
-	}
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		return store(t, server.Addr)
-	}})
-}
-
-func runContractParts(t *testing.T) {
-	var all sync.WaitGroup
-	for _, part := range contractParts {
-		all.Go(func() {
-			cmd := exec.Command(os.Args[0], "-test.run="+part, "-test.v")
-			cmd.Env = append(os.Environ(), contractPart+"=1")
-			begin := time.Now()
-			out, err := cmd.CombinedOutput()
-			t.Logf("%s: %.0f s", part, time.Since(begin).Seconds())
-			if err != nil || !strings.Contains(string(out), "--- PASS: TestContract/") {
-				t.Errorf("%s: %v\n%s", part, err, out)
-			}
-		})
-	}
-	all.Wait()
+	// Steps wait for leases of two seconds at least.
+	quick := append(slices.Clone(wiretest.Essential), "-steps/as_")
+	wiretest.Suite(t, depth.Of(8, 12, 12), depth.Of(quick, nil, nil), func() contract.Harness {
+		server := testservers.Etcd(t)
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store { return store(t, server.Addr) }}
+	})
 }
 
 // store is what the suite needs, on an etcd without locks.
@@ -102,7 +58,7 @@ func store(t *testing.T, addr string) contract.Store {
 // are set as New says: else each third request goes to the member that hangs, for as long as it does.
 // It takes minutes, in real time. A quorum of stores has the same cases in virtual time, on every change.
 func TestContractWithParts(t *testing.T) {
-	deep.Only(t)
+	depth.Needs(t, depth.Night)
 	members := testservers.EtcdCluster(t, 3)
 	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
 		if !strings.Contains(t.Name(), "_part_hangs") {

@@ -135,6 +135,7 @@ func TestFair(t *testing.T) {
 
 // TestHeirKeepsOthersOut: who has the lock as the first in line has it, whatever kind somebody else asks for.
 func TestHeirKeepsOthersOut(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Permits} {
 		for step, run := range kindSteps(wanted) {
@@ -173,6 +174,7 @@ func TestHeirKeepsOthersOut(t *testing.T) {
 // TestStandsMeanwhile: what happens between a look and the request for a place. The last in line leaves; and the lock becomes one of
 // another kind.
 func TestStandsMeanwhile(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	b := party{t, open(t, connect(t, server.Addr)), bob}
@@ -499,6 +501,7 @@ func TestFairModel(t *testing.T) {
 
 // TestLatePlace: a request for a place that was given up, and taken back, is carried out by the server after all.
 func TestLatePlace(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	holder := party{t, open(t, connect(t, server.Addr)), bob}
@@ -538,6 +541,7 @@ func TestLatePlace(t *testing.T) {
 
 // TestFairValues: this is what others read, and what other versions must understand.
 func TestFairValues(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	want := func(name, value string) {
 		t.Helper()

@@ -65,6 +65,7 @@ func put(t *testing.T, cli *clientv3.Client, all map[string]string) {
 
 // TestInspectHeir: the first in line has the lock while nobody has its key.
 func TestInspectHeir(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	looker := open(t, connect(t, admin.Endpoints()[0]))
 	want := func(owner string, line ...string) {
@@ -140,6 +141,7 @@ func TestInspectMany(t *testing.T) {
 
 // TestInspectConflict: what is where a lock's keys are, and none of them.
 func TestInspectConflict(t *testing.T) {
+	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	s := open(t, cli)
 	lock, read, permits := `{"owner":"o","count":1}`, `{"owner":"o","count":1,"kind":"read"}`, `{"owner":"o","count":1,"kind":"permits","limit":2}`
@@ -190,6 +192,7 @@ func (i *interlude) install(cfg *clientv3.Config) {
 
 // TestInspectWhatMoves: what is held gets another lease just when it is asked for how long it lasts.
 func TestInspectWhatMoves(t *testing.T) {
+	t.Parallel()
 	a, b, _, admin := parties(t)
 	var between interlude
 	looker := open(t, connect(t, admin.Endpoints()[0], between.install))
@@ -315,6 +318,7 @@ func TestListAnyName(t *testing.T) {
 
 // TestListWhatIsHandedOn: a lock that somebody has all the time is listed, though its keys move behind what was read.
 func TestListWhatIsHandedOn(t *testing.T) {
+	t.Parallel()
 	a, b, _, admin := parties(t)
 	looker := open(t, connect(t, admin.Endpoints()[0]))
 	a.gets(backend.Fair)
@@ -388,6 +392,7 @@ func TestListThousands(t *testing.T) {
 
 // TestListBesideLongValues: of what is no lock a page may be longer than a client takes.
 func TestListBesideLongValues(t *testing.T) {
+	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	s := open(t, cli, etcdbackend.WithPrefix(""))
 	for i := range 6 {
@@ -401,6 +406,7 @@ func TestListBesideLongValues(t *testing.T) {
 
 // TestInspectionRefused: to whom some keys are forbidden, and nothing else.
 func TestInspectionRefused(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t, "--bcrypt-cost", "4")
 	root := connect(t, server.Addr)
 	ctx := t.Context()

@@ -30,6 +30,7 @@ func (p party) keepsHeld(kind backend.Kind, want backend.ReleaseOutcome) {
 
 // TestKeep: what is kept is a key that other versions understand, on a lease of its own; and nothing else is left.
 func TestKeep(t *testing.T) {
+	t.Parallel()
 	a, b, _, admin := parties(t)
 	kept := alice + "-kept"
 	for kind, want := range map[backend.Kind]struct{ key, value string }{
@@ -63,6 +64,7 @@ func TestKeep(t *testing.T) {
 
 // What a session keeps ends also if that is closed, or its process dead: with the lease.
 func TestWhatAClosedSessionKeeps(t *testing.T) {
+	t.Parallel()
 	a, b, _, _ := parties(t)
 	a.gets(backend.Exclusive)
 	req := a.keepRequest(backend.Exclusive)
@@ -79,6 +81,7 @@ func TestWhatAClosedSessionKeeps(t *testing.T) {
 // A release with Keep that is carried out late doesn't touch what is there by then; and one that wasn't answered, but was carried out, is
 // found by the next.
 func TestLateKeep(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	proxy := wiretest.NewProxy(t, server.Addr, faults.HTTP2)
 	a := party{t, open(t, connect(t, proxy.Addr())), alice}

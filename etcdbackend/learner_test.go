@@ -12,6 +12,7 @@ import (
 // as endpoints, as is recommended, don't notice, though requests and streams go to one member after
 // the other.
 func TestALearnerAmongTheEndpoints(t *testing.T) {
+	t.Parallel()
 	member := testservers.Etcd(t)
 	all := addrs([]*testservers.Server{member, testservers.EtcdLearner(t, member)})
 	ctx := t.Context()

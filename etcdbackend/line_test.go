@@ -27,6 +27,7 @@ func waitingFor(t *testing.T, cli *clientv3.Client, name string) int {
 // TestLine: of those who wait the one that came first is woken, and the others only when they are the
 // first.
 func TestLine(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	holder := open(t, admin)
@@ -84,6 +85,7 @@ func TestLine(t *testing.T) {
 
 // TestLineGoesOn: nobody depends on those who are ahead.
 func TestLineGoesOn(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	holder := open(t, admin)
@@ -123,6 +125,7 @@ func TestLineGoesOn(t *testing.T) {
 
 // TestWhoWatchesIsNotInLine: who only looks keeps nobody waiting, and waits for nobody.
 func TestWhoWatchesIsNotInLine(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	holder, watcher, waiter := open(t, admin), open(t, connect(t, server.Addr)), open(t, connect(t, server.Addr))
@@ -152,6 +155,7 @@ func TestWhoWatchesIsNotInLine(t *testing.T) {
 
 // TestWaitingIsKept: whoever waits for long keeps its place.
 func TestWaitingIsKept(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	s := open(t, connect(t, server.Addr), etcdbackend.CheckEvery(2*time.Second))
@@ -219,6 +223,7 @@ func herd(t *testing.T, most int, locker func(*dlock.Client) *dlock.Locker) {
 
 // TestExactPermission: whoever may read and write the lock alone can't stand in line, but everything else.
 func TestExactPermission(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t, "--bcrypt-cost", "4")
 	root := connect(t, server.Addr)
 	ctx := t.Context()

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
 // TestAsInMemory: steps in any order are answered as they are in memory.
 func TestAsInMemory(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	kinds := []backend.Kind{backend.Read, backend.Write, backend.Read, backend.Write, backend.Exclusive, backend.Fenced}
 	seed := rand.Uint64()
@@ -26,7 +27,7 @@ func TestAsInMemory(t *testing.T) {
 	for i := range sessions {
 		sessions[i] = [2]backend.Session{open(t, connect(t, server.Addr)), memory.Open()}
 	}
-	sequences := deep.Of(20, 60)
+	sequences := depth.Of(5, 20, 60)
 	for sequence := range sequences {
 		name := fmt.Sprint("lock ", sequence)
 		var told strings.Builder

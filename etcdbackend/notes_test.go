@@ -25,6 +25,7 @@ const place = 20 * time.Second
 
 // TestNoteKeepsReadersOut: those that come after a waiting writer, and nobody else.
 func TestNoteKeepsReadersOut(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	a.gets(backend.Write)
 	began := time.Now()
@@ -53,6 +54,7 @@ func TestNoteKeepsReadersOut(t *testing.T) {
 
 // TestNoteSaysSinceWhen: a session that knows nothing of a reader goes by for how long it says to have waited.
 func TestNoteSaysSinceWhen(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	for _, w := range []struct {
 		writer, reader time.Duration
@@ -95,6 +97,7 @@ func TestNoteSaysSinceWhen(t *testing.T) {
 
 // TestNoteEnds: with its lease where a writer died, and at once where it gave up; and who waits is told.
 func TestNoteEnds(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	told := make(chan backend.Wakeup, 100)
 	sub, err := c.s.Subscribe(t.Context(), backend.SubscribeRequest{Kind: backend.Write, Name: "n", Wake: func(w backend.Wakeup) { told <- w }})
@@ -163,6 +166,7 @@ func TestNoteEnds(t *testing.T) {
 
 // TestNotesAreKept: whoever asks again keeps its note, on the same lease; and one that is given up leaves none.
 func TestNotesAreKept(t *testing.T) {
+	t.Parallel()
 	a, b, _, admin := parties(t)
 	a.gets(backend.Read)
 	b.fails(backend.Write, lease, waits(0, place))
@@ -228,6 +232,7 @@ func (l *lostRequest) install(cfg *clientv3.Config) {
 // TestLateReadsAndWrites: a request that has no answer, and was taken back, does nothing when it comes late: neither lock
 // nor leave a note.
 func TestLateReadsAndWrites(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	other := party{t, open(t, connect(t, server.Addr)), bob}
@@ -280,6 +285,7 @@ func TestLateReadsAndWrites(t *testing.T) {
 
 // TestLateNote: when its writer has got in a note can't be left any more, though the lease is used for another hold.
 func TestLateNote(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	l := &lostRequest{part: "waits/"}
@@ -308,6 +314,7 @@ func TestLateNote(t *testing.T) {
 
 // TestSilentMembers: what a member says nothing to is sent to another, which tells whether it was done.
 func TestSilentMembers(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write} {

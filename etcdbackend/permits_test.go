@@ -63,6 +63,7 @@ func (p party) counts(limit, mine, available int) {
 
 // TestPermits: what there is, for whom, and how many.
 func TestPermits(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	a.counts(5, 0, 5)
 	if res := a.gets(backend.Permits, of(2, 5)); res.Count != 2 {
@@ -123,6 +124,7 @@ func TestPermits(t *testing.T) {
 
 // TestPartOfPermits: who comes for another number has lost some of them, and gives back the rest, whatever the session knows.
 func TestPartOfPermits(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	for _, p := range []party{a, {t, c.s, alice}} {
 		for _, n := range []int{1, 2, 4} {
@@ -153,6 +155,7 @@ func TestPartOfPermits(t *testing.T) {
 
 // TestPermitsRoundTrips: what a step sends.
 func TestPermitsRoundTrips(t *testing.T) {
+	t.Parallel()
 	var sent counts
 	server := testservers.Etcd(t)
 	p := party{t, open(t, connect(t, server.Addr, sent.install)), alice}
@@ -190,6 +193,7 @@ func TestPermitsRoundTrips(t *testing.T) {
 // TestPermitsTakenMeanwhile: who is overtaken between the look and the transaction looks no more than that tells, and gets no
 // permits that others have.
 func TestPermitsTakenMeanwhile(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	others := open(t, connect(t, server.Addr))
@@ -245,6 +249,7 @@ func TestPermitsTakenMeanwhile(t *testing.T) {
 
 // TestPermitsMeanwhile: permits come in between where another kind is to be had.
 func TestPermitsMeanwhile(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	others := party{t, open(t, connect(t, server.Addr)), bob}
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Read} {
@@ -265,6 +270,7 @@ func TestPermitsMeanwhile(t *testing.T) {
 
 // TestPermitsOfTheDead come back with their lease.
 func TestPermitsOfTheDead(t *testing.T) {
+	t.Parallel()
 	a, b, _, admin := parties(t)
 	listener := wiretest.SubscribeTo(t, b.s, backend.Permits, "n")
 	a.gets(backend.Permits, of(3, 4), func(req *backend.AcquireRequest) { req.Lease = s2 })
@@ -284,6 +290,7 @@ func TestPermitsOfTheDead(t *testing.T) {
 
 // TestLatePermits: a request that was given up, and taken back, is carried out by the server after all.
 func TestLatePermits(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	caught := &catcher{caught: make(chan func() error, 1)}
 	p := party{t, open(t, connect(t, server.Addr, caught.install)), alice}
@@ -307,6 +314,7 @@ func TestLatePermits(t *testing.T) {
 // TestPermitsOnABrokenConnection: whatever was carried out of what has no answer, never more are out than there are, and what
 // is taken back is.
 func TestPermitsOnABrokenConnection(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	between := wiretest.NewProxy(t, server.Addr, faults.HTTP2)
@@ -351,6 +359,7 @@ func TestPermitsOnABrokenConnection(t *testing.T) {
 
 // TestPermitsWake: who waits is told when permits come back, one after the other while some are left, and not when they are taken.
 func TestPermitsWake(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	first := wiretest.SubscribeTo(t, b.s, backend.Permits, "n")
 	second := wiretest.SubscribeTo(t, c.s, backend.Permits, "n")

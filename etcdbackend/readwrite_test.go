@@ -131,6 +131,7 @@ func keysOf(t *testing.T, admin *clientv3.Client) (keys []string) {
 
 // TestFenced: the number of a hold is the revision in which it began.
 func TestFenced(t *testing.T) {
+	t.Parallel()
 	a, b, _, admin := parties(t)
 	last := uint64(0)
 	grows := func(p party) {
@@ -174,6 +175,7 @@ func TestFenced(t *testing.T) {
 
 // TestReadWriteValues: this is what others read, and what other versions must understand.
 func TestReadWriteValues(t *testing.T) {
+	t.Parallel()
 	a, b, _, admin := parties(t)
 	want := func(all map[string]string) {
 		t.Helper()
@@ -213,6 +215,7 @@ func TestReadWriteValues(t *testing.T) {
 
 // TestReadersAndWriters: what may stand together.
 func TestReadersAndWriters(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	a.gets(backend.Read)
 	b.gets(backend.Read)
@@ -257,6 +260,7 @@ func TestReadersAndWriters(t *testing.T) {
 
 // TestForcedReadWrite: what is taken away, and that its owners can't bring it back.
 func TestForcedReadWrite(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	a.gets(backend.Read)
 	b.gets(backend.Read)
@@ -347,6 +351,7 @@ func state(t *testing.T, admin *clientv3.Client) string {
 // TestKindsUnderOneName: a name that is used for one kind of lock isn't one of the other, whoever has it, and however
 // a step begins that has never seen it, or has seen it otherwise.
 func TestKindsUnderOneName(t *testing.T) {
+	t.Parallel()
 	locks := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair}
 	sides := []backend.Kind{backend.Read, backend.Write}
 	permits := []backend.Kind{backend.Permits}
@@ -389,6 +394,7 @@ func TestKindsUnderOneName(t *testing.T) {
 
 // TestNamesWithin: names that look like the keys of other locks.
 func TestNamesWithin(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	s := open(t, admin)
@@ -432,6 +438,7 @@ func TestNamesWithin(t *testing.T) {
 
 // TestReadWriteRoundTrips: a lock that nobody else has takes one round trip, as a plain one does.
 func TestReadWriteRoundTrips(t *testing.T) {
+	t.Parallel()
 	var sent counts
 	server := testservers.Etcd(t)
 	s := open(t, connect(t, server.Addr, sent.install))
@@ -487,6 +494,7 @@ func TestReadWriteRoundTrips(t *testing.T) {
 
 // TestExpiryMovesUp: a hold of a read-write lock lasts no shorter than before, and no longer than it was asked to.
 func TestExpiryMovesUp(t *testing.T) {
+	t.Parallel()
 	a, b, _, admin := parties(t)
 	lasting := func(d time.Duration) func(*backend.AcquireRequest) {
 		return func(req *backend.AcquireRequest) { req.Lease = d }
@@ -534,6 +542,7 @@ func TestExpiryMovesUp(t *testing.T) {
 
 // TestRenewedTogether: holds of all kinds, and some that are no more.
 func TestRenewedTogether(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	s := open(t, connect(t, server.Addr))
 	var reqs []backend.RenewRequest
@@ -574,6 +583,7 @@ func deletes(req any) bool {
 
 // TestForcedMeanwhile: what happens between the look and the deletion of a forced release.
 func TestForcedMeanwhile(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	a, b := party{t, open(t, connect(t, server.Addr)), alice}, party{t, open(t, connect(t, server.Addr)), bob}
@@ -622,6 +632,7 @@ func TestForcedMeanwhile(t *testing.T) {
 
 // TestAloneWithItsKey: whoever may use a lock's key alone pays for that once.
 func TestAloneWithItsKey(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t, "--bcrypt-cost", "4")
 	root := connect(t, server.Addr)
 	ctx := t.Context()

@@ -70,6 +70,7 @@ func useTogether(t *testing.T, ctx context.Context, p *pair, clients []*dlock.Cl
 
 // TestReadersAndWritersTakeTurns: among several clients, whichever members die.
 func TestReadersAndWritersTakeTurns(t *testing.T) {
+	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
 	var clients []*dlock.Client
 	for i := range 4 {
@@ -102,6 +103,7 @@ func TestReadersAndWritersTakeTurns(t *testing.T) {
 
 // TestWriterAmongReaders: readers that keep coming from several clients don't starve a writer.
 func TestWriterAmongReaders(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
@@ -146,6 +148,7 @@ func TestWriterAmongReaders(t *testing.T) {
 
 // TestDeadReader: one that dies keeps writers out for as long as its lease, whoever else reads, and is forgotten.
 func TestDeadReader(t *testing.T) {
+	t.Parallel()
 	a, b, c, admin := parties(t)
 	a.gets(backend.Read, func(req *backend.AcquireRequest) { req.Lease = s2 })
 	b.gets(backend.Read)
@@ -162,6 +165,7 @@ func TestDeadReader(t *testing.T) {
 
 // TestFencedLocker: tokens grow, whoever locks.
 func TestFencedLocker(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	var last uint64
 	var turns int

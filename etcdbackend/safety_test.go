@@ -38,6 +38,7 @@ func puts(req any) bool {
 // TestFullStore: the transaction with which a store becomes full is carried out, and answered as those
 // that are refused since it is full.
 func TestFullStore(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	full := false
@@ -71,6 +72,7 @@ func TestFullStore(t *testing.T) {
 
 // TestTimeoutsLeaveNoLeases: callers that give up leave no leases behind, however long these would be.
 func TestTimeoutsLeaveNoLeases(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	var cancel context.CancelFunc
@@ -101,6 +103,7 @@ func TestTimeoutsLeaveNoLeases(t *testing.T) {
 // TestLeaseThatCannotBeKept: a hold that has a used lease needs it to begin anew. If that fails it gets
 // a fresh one.
 func TestLeaseThatCannotBeKept(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	s := open(t, connect(t, server.Addr, func(cfg *clientv3.Config) {
@@ -127,6 +130,7 @@ func TestLeaseThatCannotBeKept(t *testing.T) {
 
 // TestUsedLeaseBeginsAnew: a hold has all of its lease, though that served another before.
 func TestUsedLeaseBeginsAnew(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	s := open(t, connect(t, server.Addr))
@@ -147,6 +151,7 @@ func TestUsedLeaseBeginsAnew(t *testing.T) {
 
 // TestLeaseThatIsGone: a lease that was kept for the next hold is not there any more.
 func TestLeaseThatIsGone(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	s := open(t, connect(t, server.Addr))
@@ -171,6 +176,7 @@ func TestLeaseThatIsGone(t *testing.T) {
 
 // TestLeaseEndsDuringARenewal: a lock is not renewed whose lease ends between the look and the message.
 func TestLeaseEndsDuringARenewal(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	var between func()
@@ -194,6 +200,7 @@ func TestLeaseEndsDuringARenewal(t *testing.T) {
 // TestDoubtfulLeaseIsRevoked: a write without an answer leaves no lease when its hold is given back, though
 // the context of that step never ends.
 func TestDoubtfulLeaseIsRevoked(t *testing.T) {
+	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	for _, carriedOut := range []bool{false, true} {

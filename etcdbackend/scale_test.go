@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
@@ -66,6 +66,7 @@ const (
 
 // TestRoundTrips: what a step sends.
 func TestRoundTrips(t *testing.T) {
+	t.Parallel()
 	var sent counts
 	server := testservers.Etcd(t)
 	s, other := open(t, connect(t, server.Addr, sent.install)), open(t, connect(t, server.Addr))
@@ -109,7 +110,7 @@ func TestRoundTrips(t *testing.T) {
 
 // TestTenThousandHeldLocks are renewed over one stream.
 func TestTenThousandHeldLocks(t *testing.T) {
-	n := deep.Of(1000, 10_000)
+	n := depth.Of(1000, 1000, 10_000)
 	server := testservers.Etcd(t)
 	var sent counts
 	cli := connect(t, server.Addr, sent.install)

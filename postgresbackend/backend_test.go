@@ -17,6 +17,7 @@ import (
 )
 
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	addr := testservers.Postgres(t).Addr
 	pool := connect(t, addr)
 	defer func(other string) { url = other }(url)
@@ -47,6 +48,7 @@ func parameter(name, value string) func(*pgxpool.Config) {
 // A session whose commits aren't waited for has its locks flushed nevertheless; one in which steps
 // would go by an old snapshot is refused.
 func TestSessionParameters(t *testing.T) {
+	t.Parallel()
 	addr := testservers.Postgres(t).Addr
 	migrate(t, connect(t, addr))
 	for _, isolation := range []string{"repeatable read", "serializable"} {
@@ -81,6 +83,7 @@ func TestSessionParameters(t *testing.T) {
 // In a read-only session, as on a standby, what is held is found held, and what would write may be
 // done later, or elsewhere.
 func TestReadOnly(t *testing.T) {
+	t.Parallel()
 	addr := testservers.Postgres(t).Addr
 	pool := connect(t, addr)
 	migrate(t, pool)
@@ -98,6 +101,7 @@ func TestReadOnly(t *testing.T) {
 
 // Names that are too long are refused before anything is done.
 func TestLongNames(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := open(t, pool)
@@ -117,6 +121,7 @@ func TestLongNames(t *testing.T) {
 
 // A try that finds a lock held writes nothing: it has no transaction of its own.
 func TestTriesWriteNothing(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr, size(1))
 	migrate(t, pool)
 	s := open(t, pool)
@@ -142,6 +147,7 @@ func TestTriesWriteNothing(t *testing.T) {
 // A re-entry that finds its row busy for longer than an acquisition waits says nothing of a loss:
 // it is sent again.
 func TestReentryBesideASlowStep(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, s := t.Context(), open(t, pool)
@@ -190,6 +196,7 @@ func TestReentryBesideASlowStep(t *testing.T) {
 
 // A pool that is exhausted keeps acquisitions waiting, and neither renewals nor releases.
 func TestExhaustedPool(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr, size(1))
 	migrate(t, pool)
 	s := open(t, pool)
@@ -210,6 +217,7 @@ func TestExhaustedPool(t *testing.T) {
 
 // A server that is full of connections is asked again.
 func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
 	server := testservers.Postgres(t, "max_connections=5", "superuser_reserved_connections=0")
 	pool := connect(t, server.Addr, size(5))
 	migrate(t, pool)
@@ -250,6 +258,7 @@ func TestConnect(t *testing.T) {
 // A server that was restarted while nobody used the connections costs no step: what has no answer
 // is not sent on them.
 func TestIdleThroughARestart(t *testing.T) {
+	t.Parallel()
 	server := testservers.Postgres(t)
 	pool := connect(t, server.Addr)
 	migrate(t, pool)
@@ -269,6 +278,7 @@ func TestIdleThroughARestart(t *testing.T) {
 // Whoever has kept permits, and asks for some again while another has the others, is told when that
 // one's lease ends, however soon that is.
 func TestPermitsSayWhenTheNextAreOver(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := open(t, pool)
@@ -299,6 +309,7 @@ func TestPermitsSayWhenTheNextAreOver(t *testing.T) {
 // A Write that waits behind a Read which begins is told when that one's lease ends, however soon
 // that is.
 func TestWriteSaysWhenTheLastReadIsOver(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	ctx, s := t.Context(), install(t, pool, nil).Open() // in which steps wait for each other for long
 	defer s.Close()

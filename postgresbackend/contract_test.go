@@ -3,11 +3,6 @@ package postgresbackend_test
 import (
 	"context"
 	"errors"
-	"flag"
-	"os"
-	"os/exec"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -16,50 +11,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
 	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
-// contractParts are patterns for go test -run, which together match the whole suite. Cases wait for
-// leases, one after the other since each looks for goroutines that are left. Processes of their own
-// can wait side by side.
-var contractParts = []string{
-	"^TestContract$/^[^ls]", // model, histories
-	"^TestContract$/^steps$/^([^a]|a[^s])",
-	"^TestContract$/^steps$/^as_",
-	"^TestContract$/^locker$/^as_",
-	"^TestContract$/^locker$/^a(_|[^s_]|s[^_])",
-	"^TestContract$/^locker$/^[^a]",
-	"^TestContract$/^locker_", // without hand-over
-}
-
-const contractPart = "DISTSYNC_TEST_CONTRACT" // set in the environment of a process that runs a part
-
 func TestContract(t *testing.T) {
-	server := testservers.Postgres(t) // skips where there is none
-	if os.Getenv(contractPart) == "" && !strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
-		server.Kill()
-		runContractParts(t)
-		return
-	}
-	migrate(t, connect(t, server.Addr))
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store { return store(t, server.Addr) }})
-}
-
-func runContractParts(t *testing.T) {
-	var all sync.WaitGroup
-	for _, part := range contractParts {
-		all.Go(func() {
-			cmd := exec.Command(os.Args[0], "-test.run="+part, "-test.v")
-			cmd.Env = append(os.Environ(), contractPart+"=1")
-			out, err := cmd.CombinedOutput()
-			if err != nil || !strings.Contains(string(out), "--- PASS: TestContract/") {
-				t.Errorf("%s: %v\n%s", part, err, out)
-			}
-		})
-	}
-	all.Wait()
+	cases := depth.Of(wiretest.Essential, nil, nil)
+	wiretest.Suite(t, depth.Of(2, 6, 6), cases, func() contract.Harness {
+		server := testservers.Postgres(t)
+		migrate(t, connect(t, server.Addr))
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store { return store(t, server.Addr) }}
+	})
 }
 
 const (

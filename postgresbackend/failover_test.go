@@ -26,6 +26,7 @@ func either(t *testing.T, one, two *testservers.Server) *pgxpool.Pool {
 // keeps others out. If it is synchronous, what was acquired just before the primary died is there
 // for sure.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	for _, synchronous := range []bool{false, true} {
 		t.Run(fmt.Sprintf("synchronous %v", synchronous), func(t *testing.T) {
 			primary := testservers.Postgres(t)
@@ -83,6 +84,7 @@ func TestFailover(t *testing.T) {
 // A standby that doesn't confirm keeps steps waiting until their contexts end. Whether they were
 // carried out nobody knows.
 func TestStandbyIsMissing(t *testing.T) {
+	t.Parallel()
 	server := testservers.Postgres(t, "synchronous_standby_names=missing", "synchronous_commit=local")
 	migrate(t, connect(t, server.Addr))
 	s := open(t, connect(t, server.Addr, parameter("synchronous_commit", "on")))

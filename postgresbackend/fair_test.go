@@ -15,6 +15,7 @@ import (
 // Whoever couldn't be stood in line, since somebody kept the row of the lock from everybody, isn't
 // told that another has it: it would believe to have a place, and come back before all others.
 func TestNoPlaceIsNoAnswer(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := open(t, pool)

@@ -103,6 +103,7 @@ func install(t *testing.T, pool *pgxpool.Pool, f *flaw) *postgresbackend.Backend
 // have a snapshot, before the lock is renewed, lost or given back. The numbers of what was
 // committed, in the order in which it was written, never go back.
 func TestGuardIsExact(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr, size(30))
 	sound, flawed := install(t, pool, nil), install(t, pool, unlocked)
 	execute(t, pool, `CREATE TABLE written (id bigserial, token bigint)`)
@@ -219,6 +220,7 @@ func (r *guardRace) turn(ctx context.Context, b *postgresbackend.Backend, s back
 // another's acquisition, is told that it isn't guarded. With each of the flaws it is told that it
 // is.
 func TestGuardWithAnOldSnapshot(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr, size(30))
 	for _, f := range []*flaw{nil, unlocked, subtransaction, upgrade} {
 		schema := "sound"
@@ -333,6 +335,7 @@ var guardKinds = []struct{ kind, other backend.Kind }{
 // A hold that was given back, forced or lost while a transaction is guarded by it keeps others out
 // until that is over: also the reader who comes after a writer.
 func TestGuardKeepsOthersOut(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	b, s := postgresbackend.New(pool), open(t, pool)
@@ -405,6 +408,7 @@ func permitsOf(kind backend.Kind) int {
 // Renewals, re-entries and releases of a hold don't wait for transactions that are guarded by it,
 // nor do others' readers.
 func TestGuardLetsItsHolderGoOn(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	b, s := postgresbackend.New(pool), open(t, pool)
@@ -450,6 +454,7 @@ func TestGuardLetsItsHolderGoOn(t *testing.T) {
 // What a guard says of holds that aren't there, of what was kept, and in transactions that can't be
 // guarded.
 func TestGuardRefuses(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t, "max_prepared_transactions=5").Addr)
 	migrate(t, pool)
 	ctx, b, s := t.Context(), postgresbackend.New(pool), open(t, pool)
@@ -495,6 +500,7 @@ func TestGuardRefuses(t *testing.T) {
 // A savepoint that is rolled back takes the guard with it. That is how row locks are, and so the
 // documentation says it.
 func TestGuardInASavepoint(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	ctx, b, s := t.Context(), postgresbackend.New(pool), open(t, pool)
@@ -519,6 +525,7 @@ func TestGuardInASavepoint(t *testing.T) {
 
 // A transaction that is prepared is guarded until it is committed, through a crash of the server.
 func TestGuardOfAPreparedTransaction(t *testing.T) {
+	t.Parallel()
 	server := testservers.Postgres(t, "max_prepared_transactions=5")
 	pool := connect(t, server.Addr)
 	migrate(t, pool)

@@ -28,6 +28,7 @@ func listeners(t *testing.T, pool *pgxpool.Pool) int {
 // One connection listens for all names, once somebody waits; its notes are gone some time after
 // nobody does, and with the session.
 func TestListening(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := postgresbackend.New(pool).Open().(session)
@@ -59,6 +60,7 @@ func TestListening(t *testing.T) {
 // A release that finds nobody who waits sends no message, and one that does sends one when it was
 // committed.
 func TestMessages(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := open(t, pool)
@@ -92,6 +94,7 @@ func TestMessages(t *testing.T) {
 
 // A client that polls has no connection that listens.
 func TestPolling(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := open(t, pool, postgresbackend.Polling())
@@ -105,6 +108,7 @@ func TestPolling(t *testing.T) {
 // Behind PgBouncer in transaction mode all steps work, nobody can be told of releases, and the
 // client says so once.
 func TestBouncer(t *testing.T) {
+	t.Parallel()
 	server := testservers.Postgres(t)
 	pool := connect(t, server.Addr)
 	migrate(t, pool)

@@ -13,7 +13,10 @@ import (
 	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
-func TestMain(m *testing.M) { wiretest.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	wiretest.SideBySide(6)
+	wiretest.VerifyTestMain(m)
+}
 
 const (
 	alice = wiretest.Alice

@@ -57,6 +57,7 @@ func lockSome(t *testing.T, s backend.Session) {
 // What a connection carries out again and again is prepared on it, unless the pool is configured
 // otherwise, or a pooler is in between.
 func TestStatementsArePrepared(t *testing.T) {
+	t.Parallel()
 	server := testservers.Postgres(t)
 	migrate(t, connect(t, server.Addr))
 	mode := func(m pgx.QueryExecMode) func(*pgxpool.Config) {
@@ -89,6 +90,7 @@ func TestStatementsArePrepared(t *testing.T) {
 
 // Steps go on where somebody discards what was prepared, as a hook of the pool may.
 func TestPreparedStatementsAreDiscarded(t *testing.T) {
+	t.Parallel()
 	server := testservers.Postgres(t)
 	migrate(t, connect(t, server.Addr))
 	var discarded atomic.Int64
@@ -109,6 +111,7 @@ func TestPreparedStatementsAreDiscarded(t *testing.T) {
 
 // Renewals that go together don't wait for one whose row somebody keeps locked.
 func TestRenewalsPassOneThatIsLocked(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := open(t, pool)

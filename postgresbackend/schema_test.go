@@ -23,6 +23,7 @@ func as(role string) func(*pgxpool.Config) {
 
 // The text may be run again and again, by many at once, and leaves locks alone.
 func TestSchemaAgain(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -46,6 +47,7 @@ func TestSchemaAgain(t *testing.T) {
 
 // Where nothing was created, and where it may not be used, the errors say what to do.
 func TestSchemaIsMissing(t *testing.T) {
+	t.Parallel()
 	addr := testservers.Postgres(t).Addr
 	pool := connect(t, addr)
 	for _, step := range wiretest.Steps {
@@ -70,6 +72,7 @@ func TestSchemaIsMissing(t *testing.T) {
 
 // A role needs no right to the tables: it may execute the functions, and guard its transactions.
 func TestRole(t *testing.T) {
+	t.Parallel()
 	addr := testservers.Postgres(t).Addr
 	pool := connect(t, addr)
 	execute(t, pool, `CREATE ROLE locks NOLOGIN; CREATE ROLE app LOGIN; GRANT CREATE ON DATABASE postgres TO locks`, pgx.QueryExecModeSimpleProtocol)
@@ -111,6 +114,7 @@ func TestRole(t *testing.T) {
 // Tables that somebody else has planted, whose triggers would run with the rights of the functions'
 // owner, are refused.
 func TestSchemaOfAnother(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	execute(t, pool, `CREATE ROLE mallory; CREATE SCHEMA distsync; GRANT ALL ON SCHEMA distsync TO mallory;
 		SET ROLE mallory; CREATE TABLE distsync.distsync_v1_part (name text); RESET ROLE;
@@ -125,6 +129,7 @@ func TestSchemaOfAnother(t *testing.T) {
 
 // Names of schemas go into the text as they are.
 func TestSchemaName(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"", "Locks", "a b", "a'b", `a"b`, "1a", strings.Repeat("a", 64), "größe"} {
 		func() {
 			defer func() {
@@ -146,6 +151,7 @@ func TestSchemaName(t *testing.T) {
 // What has been over for a day is deleted, and nothing else: not what a note or a part belongs to,
 // and no row of others'.
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := open(t, pool)

@@ -93,7 +93,7 @@ func (l *load) end(servers []*testservers.Server) {
 // Eight clients count while one server after the other is stopped, flaps, and is killed and comes
 // back empty.
 func TestCountingThroughFaults(t *testing.T) {
-	if wiretest.Apart(t) {
+	if wiretest.Apart(t, 1) {
 		return
 	}
 	servers := redises(t)
@@ -124,7 +124,7 @@ func TestCountingThroughFaults(t *testing.T) {
 // one again, as in a restart of all that goes by the documentation:
 // what is held all the while isn't lost, and those who count go on.
 func TestHoldsOutliveARestartOfEachServer(t *testing.T) {
-	if wiretest.Apart(t) {
+	if wiretest.Apart(t, 1) {
 		return
 	}
 	servers := redises(t)

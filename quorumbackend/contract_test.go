@@ -18,6 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/contract"
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/membackend"
@@ -27,7 +28,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide()
+	wiretest.SideBySide(6)
 	wiretest.VerifyTestMain(m)
 }
 
@@ -55,16 +56,16 @@ func notForced(t *testing.T) {
 
 // With one of three stores down nearly all of the suite is run, too: that one which would be asked first.
 func TestContractWithAStoreInMemoryDown(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
-	}
-	contract.Run(t, contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
-		notForced(t)
-		only(t, "steps", "model", "locker/", "histories")
-		stores, b := illStores()
-		stores[0].fail(&backend.Error{Kind: backend.Retry, Err: errors.New("no connection")})
-		return contract.Store{Backend: func() backend.Backend { return b }, OwnersApart: true}
-	}})
+	cases := wiretest.Cases{"steps/", "model", "locker/", "histories/"}
+	cases = depth.Of(cases[:2], cases, cases)
+	wiretest.Suite(t, 1, cases, func() contract.Harness {
+		return contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
+			notForced(t)
+			stores, b := illStores()
+			stores[0].fail(&backend.Error{Kind: backend.Retry, Err: errors.New("no connection")})
+			return contract.Store{Backend: func() backend.Backend { return b }, OwnersApart: true}
+		}}
+	})
 }
 
 // With any of three stores hanging the suite asks for progress, and that nothing is lost.
@@ -163,47 +164,36 @@ func storeOf(t *testing.T, servers []*testservers.Server, open func() backend.Ba
 	}
 }
 
-// only skips all parts of the suite but these, and says nothing of the others: what a failed run prints is cut short, and should be what failed.
-func only(t *testing.T, parts ...string) {
-	t.Helper()
-	_, name, _ := strings.Cut(t.Name(), "/")
-	for _, part := range parts {
-		if strings.HasPrefix(name, part) {
-			return
-		}
-	}
-	t.SkipNow()
-}
-
 func TestContractOnRedis(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
-	}
-	servers := redises(t)
-	makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		only(t, "steps", "model")
-		return storeOf(t, servers, func() backend.Backend { return patientOver(t, makers) })
-	}})
+	wiretest.Suite(t, depth.Of(1, 2, 2), wiretest.StepsAndModel, func() contract.Harness {
+		servers := redises(t)
+		makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			return storeOf(t, servers, func() backend.Backend { return patientOver(t, makers) })
+		}}
+	})
 }
 
 // Of three makes. What they count in adds up: leases of whole seconds, from 2 s.
 func TestContractOnAMix(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
+	cases := wiretest.Cases{
+		"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/names",
+		"steps/concurrency/counts", "steps/concurrency/ex", "steps/limits", "steps/notifier/re",
+		"steps/notifier/force", "steps/notifier/names", "steps/batch", "steps/close", "steps/read/sh",
+		"steps/read/ex", "steps/write", "steps/as_write/acquire", "model",
 	}
-	servers := []*testservers.Server{testservers.Redis(t), testservers.Valkey(t)}
-	etcd := testservers.Etcd(t)
-	makers := []maker{onRedis(servers[0].Addr), onValkey(servers[1].Addr), onEtcd(etcd.Addr)}
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		only(t, "steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/names", "steps/concurrency/counts", "steps/concurrency/ex",
-			"steps/limits", "steps/notifier/re", "steps/notifier/force", "steps/notifier/names", "steps/batch", "steps/close", "steps/read/sh", "steps/read/ex",
-			"steps/write", "steps/as_write/acquire", "model")
-		store := storeOf(t, servers, func() backend.Backend { return patientOver(t, makers) })
-		emptyEtcd(t, etcd.Addr)
-		store.PutForeign, store.ForeignIntact, store.BreakSubscriptions, store.Wipe = nil, nil, nil, nil // there is more to that in etcd
-		return store
-	}})
+	wiretest.Suite(t, 2, cases, func() contract.Harness {
+		servers := []*testservers.Server{testservers.Redis(t), testservers.Valkey(t)}
+		etcd := testservers.Etcd(t)
+		makers := []maker{onRedis(servers[0].Addr), onValkey(servers[1].Addr), onEtcd(etcd.Addr)}
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			store := storeOf(t, servers, func() backend.Backend { return patientOver(t, makers) })
+			emptyEtcd(t, etcd.Addr)
+			// There is more to these in etcd.
+			store.PutForeign, store.ForeignIntact, store.BreakSubscriptions, store.Wipe = nil, nil, nil, nil
+			return store
+		}}
+	})
 }
 
 // emptyEtcd takes all locks out of an etcd.
@@ -225,26 +215,24 @@ func testWithOne(t *testing.T, parts []string, open func(*testing.T, []maker) ba
 }
 
 func testWith(t *testing.T, ill int, parts []string, open func(*testing.T, []maker) backend.Backend, harm func(t *testing.T, server *testservers.Server, p *faults.Proxy)) {
-	if wiretest.Apart(t) {
-		return
-	}
-	servers := redises(t)
-	p := wiretest.NewProxy(t, servers[ill].Addr, faults.RESP)
-	var makers []maker
-	for i, s := range servers {
-		if i == ill {
-			makers = append(makers, onRedis(p.Addr()))
-			continue
+	wiretest.Suite(t, 1, parts, func() contract.Harness {
+		servers := redises(t)
+		p := wiretest.NewProxy(t, servers[ill].Addr, faults.RESP)
+		var makers []maker
+		for i, s := range servers {
+			if i == ill {
+				makers = append(makers, onRedis(p.Addr()))
+				continue
+			}
+			makers = append(makers, onRedis(s.Addr))
 		}
-		makers = append(makers, onRedis(s.Addr))
-	}
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		only(t, parts...)
-		store := storeOf(t, servers, func() backend.Backend { return open(t, makers) })
-		t.Cleanup(func() { p.Unblock(faults.Both); p.Cut() })
-		harm(t, servers[ill], p)
-		return store
-	}})
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			store := storeOf(t, servers, func() backend.Backend { return open(t, makers) })
+			t.Cleanup(func() { p.Unblock(faults.Both); p.Cut() })
+			harm(t, servers[ill], p)
+			return store
+		}}
+	})
 }
 
 // mostSteps are those that don't hang on who is first of several at once, or on the note of a writer who waits: that is left at one store,
@@ -262,6 +250,7 @@ func TestContractWithAStoreDown(t *testing.T) {
 
 // Each session waits for it anew, so this is only for some.
 func TestContractWithAStoreThatHangs(t *testing.T) {
+	depth.Needs(t, depth.Change)
 	parts := []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/batch/mixed", "steps/notifier/release",
 		"steps/close/release", "steps/write/excl"}
 	testWithOne(t, parts, over, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.Block(faults.Both) })
@@ -269,6 +258,7 @@ func TestContractWithAStoreThatHangs(t *testing.T) {
 
 // A session that doesn't know yet how slow it is may be done before it has answered, and takes back late what came late: so no lock changes hands here.
 func TestContractWithASlowStore(t *testing.T) {
+	depth.Needs(t, depth.Change)
 	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew", "steps/force/held", "steps/look"}, over,
 		func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.SetDelay(15 * time.Millisecond) })
 }
@@ -281,6 +271,7 @@ func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
 }
 
 func TestContractWithALaterStoreThatComesAndGoes(t *testing.T) {
+	depth.Needs(t, depth.Change)
 	testWith(t, (quorumbackend.Home("lock", 3)+1)%3, mostSteps, over, comesAndGoes)
 }
 

@@ -12,39 +12,39 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
 	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func TestContractOnRedis(t *testing.T) {
-	if wiretest.Apart(t, wiretest.LockerParts...) {
-		return
-	}
-	server := testservers.Redis(t)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
-			return this.Server(t, server.Addr, wiretest.Options{})
-		})
-		store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, func(addr string) backend.Backend {
-			return this.Server(t, addr, wiretest.Options{})
-		})
-		return store
-	}})
+	cases := depth.Of(wiretest.Essential, nil, nil)
+	wiretest.Suite(t, depth.Of(2, 6, 6), cases, func() contract.Harness {
+		server := testservers.Redis(t)
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
+				return this.Server(t, server.Addr, wiretest.Options{})
+			})
+			store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, func(addr string) backend.Backend {
+				return this.Server(t, addr, wiretest.Options{})
+			})
+			return store
+		}}
+	})
 }
 
 // endsMidway matches the cases whose scripts may be under way as a lease ends.
 var endsMidway = regexp.MustCompile(`/inspect/over$|/model$|/(as_)?fair(/|$)`)
 
 func TestContractOnMiniredis(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
-	}
+	cases := depth.Of(wiretest.Essential, nil, nil)
 	_, missing := exec.LookPath("redis-server")
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		if missing == nil {
-			wiretest.StepsAndModel(t) // the others are run on that
-		}
+	if missing == nil {
+		depth.Needs(t, depth.Change)
+		cases = wiretest.StepsAndModel // the others are run on that
+	}
+	newStore := func(t *testing.T) contract.Store {
 		if strings.HasSuffix(t.Name(), "/list/bytes") {
 			t.Skip("it panics when SCAN is given a pattern that is no UTF-8")
 		}
@@ -70,57 +70,54 @@ func TestContractOnMiniredis(t *testing.T) {
 				return redisbackend.New(connect(t, addr))
 			}),
 		}
-	}})
+	}
+	wiretest.Suite(t, 3, cases, func() contract.Harness { return contract.Harness{NewStore: newStore} })
 }
 
 func TestContractOnCluster(t *testing.T) {
-	if wiretest.Apart(t, wiretest.LockerParts...) {
-		return
-	}
-	nodes := testservers.RedisCluster(t, 3)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		wiretest.LittleOfTheCore(t)
-		return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
-			return this.Cluster(t, nodes, wiretest.Options{})
-		})
-	}})
+	cases := depth.Of(wiretest.StepsAndModel, wiretest.StoresOwn, nil)
+	wiretest.Suite(t, depth.Of(2, 3, 4), cases, func() contract.Harness {
+		nodes := testservers.RedisCluster(t, 3)
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
+				return this.Cluster(t, nodes, wiretest.Options{})
+			})
+		}}
+	})
 }
 
 func TestContractOnClusterWithShardedPubSub(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
-	}
-	nodes := testservers.RedisCluster(t, 3)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		wiretest.StepsAndModel(t)
-		return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
-			return this.Cluster(t, nodes, wiretest.Options{Sharded: true})
-		})
-	}})
+	depth.Needs(t, depth.Change)
+	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
+		nodes := testservers.RedisCluster(t, 3)
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
+				return this.Cluster(t, nodes, wiretest.Options{Sharded: true})
+			})
+		}}
+	})
 }
 
 func TestContractOnSentinel(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
-	}
-	s := testservers.RedisSentinel(t, 1, wiretest.Never)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		wiretest.StepsAndModel(t)
-		return wiretest.Store(t, []*testservers.Server{s.Master}, func(t *testing.T) backend.Backend {
-			return this.Sentinel(t, s, wiretest.Options{})
-		})
-	}})
+	depth.Needs(t, depth.Change)
+	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
+		s := testservers.RedisSentinel(t, 1, wiretest.Never)
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			return wiretest.Store(t, []*testservers.Server{s.Master}, func(t *testing.T) backend.Backend {
+				return this.Sentinel(t, s, wiretest.Options{})
+			})
+		}}
+	})
 }
 
 func TestContractOnSentinelWithReplicas(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
-	}
-	s := testservers.RedisSentinel(t, 2, wiretest.Never)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		wiretest.StepsAndModel(t)
-		return wiretest.Store(t, []*testservers.Server{s.Master}, func(t *testing.T) backend.Backend {
-			return this.Sentinel(t, s, wiretest.Options{Replicas: 2, Timeout: wiretest.Ample})
-		})
-	}})
+	depth.Needs(t, depth.Change)
+	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
+		s := testservers.RedisSentinel(t, 2, wiretest.Never)
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			return wiretest.Store(t, []*testservers.Server{s.Master}, func(t *testing.T) backend.Backend {
+				return this.Sentinel(t, s, wiretest.Options{Replicas: 2, Timeout: wiretest.Ample})
+			})
+		}}
+	})
 }

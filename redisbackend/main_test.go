@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide()
+	wiretest.SideBySide(6)
 	wiretest.VerifyTestMain(m)
 }
 

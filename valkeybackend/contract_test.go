@@ -9,65 +9,62 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
 	"github.com/seed951563bd/distsync/contract/faults"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
 func TestContractOnValkey(t *testing.T) {
-	if wiretest.Apart(t, wiretest.LockerParts...) {
-		return
-	}
-	server := testservers.Valkey(t)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		wiretest.LittleOfTheCore(t)
-		store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
-			return valkeybackend.New(connected(t, connect(t, server.Addr)))
-		})
-		store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, func(addr string) backend.Backend {
-			return valkeybackend.New(connected(t, connect(t, addr)))
-		})
-		return store
-	}})
+	cases := depth.Of(wiretest.Essential, wiretest.StoresOwn, nil)
+	wiretest.Suite(t, depth.Of(2, 3, 4), cases, func() contract.Harness {
+		server := testservers.Valkey(t)
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
+				return valkeybackend.New(connected(t, connect(t, server.Addr)))
+			})
+			store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, func(addr string) backend.Backend {
+				return valkeybackend.New(connected(t, connect(t, addr)))
+			})
+			return store
+		}}
+	})
 }
 
 func TestContractOnRedis(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
-	}
-	server := testservers.Redis(t)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		wiretest.StepsAndModel(t)
-		return wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
-			return valkeybackend.New(connected(t, connect(t, server.Addr)))
-		})
-	}})
+	depth.Needs(t, depth.Change)
+	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
+		server := testservers.Redis(t)
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			return wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
+				return valkeybackend.New(connected(t, connect(t, server.Addr)))
+			})
+		}}
+	})
 }
 
 func TestContractOnClusterWithShardedPubSub(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
-	}
-	nodes := testservers.ValkeyCluster(t, 3)
-	contract.Run(t, contract.Harness{Lingering: wiretest.ValkeyLingers(), NewStore: func(t *testing.T) contract.Store {
-		wiretest.StepsAndModel(t)
-		return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
-			return valkeybackend.New(connected(t, connectCluster(t, nodes)), valkeybackend.WithShardedPubSub())
-		})
-	}})
+	depth.Needs(t, depth.Change)
+	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
+		nodes := testservers.ValkeyCluster(t, 3)
+		return contract.Harness{Lingering: wiretest.ValkeyLingers(), NewStore: func(t *testing.T) contract.Store {
+			return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
+				return valkeybackend.New(connected(t, connectCluster(t, nodes)), valkeybackend.WithShardedPubSub())
+			})
+		}}
+	})
 }
 
 func TestContractOnSentinelWithReplicas(t *testing.T) {
-	if wiretest.Apart(t) {
-		return
-	}
-	s := testservers.ValkeySentinel(t, 2, wiretest.Never)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		wiretest.StepsAndModel(t)
-		return wiretest.Store(t, []*testservers.Server{s.Master}, func(t *testing.T) backend.Backend {
-			return this.Sentinel(t, s, wiretest.Options{Replicas: 2, Timeout: wiretest.Ample})
-		})
-	}})
+	depth.Needs(t, depth.Change)
+	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
+		s := testservers.ValkeySentinel(t, 2, wiretest.Never)
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			return wiretest.Store(t, []*testservers.Server{s.Master}, func(t *testing.T) backend.Backend {
+				return this.Sentinel(t, s, wiretest.Options{Replicas: 2, Timeout: wiretest.Ample})
+			})
+		}}
+	})
 }
 
 // connected returns a client that has all its connections. It makes each when it first picks it, at

@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
@@ -27,9 +27,9 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide()
+	wiretest.SideBySide(6)
 	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "DISTSYNC_") && name != "DISTSYNC_REQUIRE_SERVERS" && name != deep.Variable {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "DISTSYNC_") && name != "DISTSYNC_REQUIRE_SERVERS" && name != depth.Variable {
 			os.Unsetenv(name)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
@@ -78,13 +78,15 @@ var places = []struct {
 	name     string
 	start    func(t *testing.T) *place
 	versions []string // of Redisson
+	needs    depth.Depth
 }{
-	{"redis", redisPlace, versions},
-	{"redis by valkey-go", redisByValkeyPlace, versions},
-	{"valkey by valkey-go", valkeyPlace, versions[:1]},
-	{"cluster", clusterPlace, versions},
-	{"cluster by valkey-go", clusterByValkeyPlace, versions[:1]},
-	{"cluster without sharded channels", unshardedPlace, versions[:1]}, // 3.23.5 can't be told
+	{"redis", redisPlace, versions, depth.Quick},
+	{"redis by valkey-go", redisByValkeyPlace, versions, depth.Change},
+	{"valkey by valkey-go", valkeyPlace, versions[:1], depth.Quick},
+	{"cluster", clusterPlace, versions, depth.Change},
+	{"cluster by valkey-go", clusterByValkeyPlace, versions[:1], depth.Change},
+	// 3.23.5 can't be told.
+	{"cluster without sharded channels", unshardedPlace, versions[:1], depth.Change},
 }
 
 func TestRedisson(t *testing.T) {
@@ -92,12 +94,17 @@ func TestRedisson(t *testing.T) {
 	t.Parallel()
 	for _, where := range places {
 		t.Run(where.name, func(t *testing.T) {
+			depth.Needs(t, where.needs)
 			t.Parallel()
 			p := where.start(t)
 			for i, version := range where.versions {
 				t.Run(version, func(t *testing.T) {
-					if i > 0 && where.name != "redis" {
-						deep.Only(t) // it speaks the same to each server
+					switch { // it speaks the same to each server
+					case i == 0:
+					case where.name == "redis":
+						depth.Needs(t, depth.Change)
+					default:
+						depth.Needs(t, depth.Night)
 					}
 					t.Parallel()
 					java := startPeer(t, version, p.config, longLease)
@@ -133,6 +140,9 @@ func TestWatchdogs(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) *place{"redis": redisPlace, "cluster": clusterPlace} {
 		t.Run(name, func(t *testing.T) {
+			if name != "redis" {
+				depth.Needs(t, depth.Change)
+			}
 			t.Parallel()
 			watchdogs(t, start(t))
 		})

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
 // The lease of these tests is the default of 30 s, and there are 20 replicas of 200 shards.
@@ -259,7 +259,7 @@ func TestCutOff(t *testing.T) {
 		f.live = append(f.live, r)
 		r.link.cut.Store(false)
 		f.settles("and back", lease)
-		for range deep.Of(8, 20) {
+		for range depth.Of(3, 8, 20) {
 			r = f.any()
 			r.link.cut.Store(true)
 			time.Sleep(15*time.Second + rand.N(lease))
@@ -281,7 +281,7 @@ func TestNobodyHearsTheBell(t *testing.T) {
 }
 
 func TestRandomChanges(t *testing.T) {
-	for range deep.Of(1, 5) {
+	for range depth.Of(1, 1, 5) {
 		synctest.Test(t, func(t *testing.T) {
 			f := twenty(t)
 			for began := time.Now(); time.Since(began) < 20*time.Minute; {
@@ -302,7 +302,7 @@ func TestRandomChanges(t *testing.T) {
 
 func TestLargeFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shards, replicas := deep.Of(300, 1000), deep.Of(20, 50)
+		shards, replicas := depth.Of(300, 300, 1000), depth.Of(20, 20, 50)
 		f := newFleet(t, Numbered(shards))
 		for range replicas {
 			f.start()

@@ -11,6 +11,8 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/internal/test/depth"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
 // TestMain lets the test binary be one of the processes that main starts.
@@ -19,11 +21,17 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
+	wiretest.SideBySide(6)
 	os.Exit(m.Run())
 }
 
+// In a project of its own, a store calls contract.Run with this harness. Here, with many stores, the
+// suite is divided among processes that wait side by side, and often only some of it is run.
 func TestContract(t *testing.T) {
-	contract.Run(t, contract.Harness{NewStore: newStore})
+	cases := depth.Of(wiretest.Essential, nil, nil)
+	wiretest.Suite(t, depth.Of(2, 4, 4), cases, func() contract.Harness {
+		return contract.Harness{NewStore: newStore}
+	})
 }
 
 func newStore(t *testing.T) contract.Store {

@@ -8,13 +8,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
 // Random sequences of our steps and of Redisson's leave on each server what a model of the line says, with the same answers
 // and messages; and whatever comes, who gets in is who came first of those who still wait.
 func TestFairModel(t *testing.T) {
-	deep.Checks(t, 2000)
+	depth.Checks(t, 30, 100, 2000)
 	lines(t, func(t *testing.T, s lineStore) {
 		rapid.Check(t, func(rt *rapid.T) {
 			s.clear()

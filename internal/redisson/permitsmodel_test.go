@@ -11,13 +11,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/seed951563bd/distsync/backend"
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
 // Random sequences of our steps and of Redisson's leave on each server what a model of the semaphore says, with the same answers
 // and messages; and whatever comes, who has permits can rely on that, and no more are out than who gets some has said.
 func TestPermitsModel(t *testing.T) {
-	deep.Checks(t, 2000)
+	depth.Checks(t, 30, 100, 2000)
 	semaphores(t, func(t *testing.T, s semaphore) {
 		rapid.Check(t, func(rt *rapid.T) {
 			s := s.fresh(t)

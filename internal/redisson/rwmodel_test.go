@@ -9,13 +9,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
 // Random sequences of our steps and of Redisson's leave on each server what a model of the lock says, with the
 // same answers and messages; and whatever comes, who holds it can rely on that.
 func TestRWModel(t *testing.T) {
-	deep.Checks(t, 2000)
+	depth.Checks(t, 30, 100, 2000)
 	everywhere(t, func(t *testing.T, s *store) {
 		rapid.Check(t, func(rt *rapid.T) {
 			s.do("flushall")

@@ -8,7 +8,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
 // A fault is a row of the table.
@@ -122,42 +122,52 @@ var variants = []variant{
 }
 
 func TestFaults(t *testing.T) {
-	for _, f := range table {
+	for row, f := range table {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			for _, s := range stores {
-				if f.isOn(s) {
-					t.Run(s.name, func(t *testing.T) {
-						if len(f.soon) > 0 && !slices.Contains(f.soon, s.name) {
-							deep.Only(t)
-						}
-						t.Parallel()
-						for _, v := range variants {
-							if len(f.runs(v)) == 0 {
-								continue
-							}
-							t.Run(v.name, func(t *testing.T) {
-								if v.options != nil && s.name != "redis" {
-									deep.Only(t) // the core does the same on each store
-								}
-								t.Parallel()
-								f.test(t, s, v)
-							})
-						}
-					})
+				if !f.isOn(s) {
+					continue
 				}
+				t.Run(s.name, func(t *testing.T) {
+					depth.Needs(t, f.depth(row, s))
+					t.Parallel()
+					for _, v := range variants {
+						if len(f.runs(v)) == 0 {
+							continue
+						}
+						t.Run(v.name, func(t *testing.T) {
+							switch { // the core does the same on each store
+							case v.options != nil && s.name == "redis":
+								depth.Needs(t, depth.Change)
+							case v.options != nil:
+								depth.Needs(t, depth.Night)
+							}
+							t.Parallel()
+							f.test(t, s, v)
+						})
+					}
+				})
 			}
 		})
 	}
 }
 
-func (f *fault) isOn(s *store) bool {
-	for _, name := range f.on {
-		if name == s.name {
-			return true
-		}
+func (f *fault) isOn(s *store) bool { return len(f.on) == 0 || slices.Contains(f.on, s.name) }
+
+// depth returns which runs have this row of the table on a store. The quickest has each on one store,
+// and each store in some rows.
+func (f *fault) depth(row int, s *store) depth.Depth {
+	if len(f.soon) > 0 && !slices.Contains(f.soon, s.name) {
+		return depth.Night
 	}
-	return len(f.on) == 0
+	soon := slices.DeleteFunc(slices.Clone(stores), func(s *store) bool {
+		return !f.isOn(s) || len(f.soon) > 0 && !slices.Contains(f.soon, s.name)
+	})
+	if soon[row%len(soon)] == s {
+		return depth.Quick
+	}
+	return depth.Change
 }
 
 func (f *fault) test(t *testing.T, s *store, v variant) {

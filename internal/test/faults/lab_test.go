@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/dlock"
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
@@ -406,7 +406,7 @@ func (l *lab) isEmpty() {
 // something is left that doesn't go away, the end finds it.
 func (l *lab) isUnlocked() {
 	l.Helper()
-	if l.store.unlocked == nil || deep.Run() {
+	if l.store.unlocked == nil || depth.Now() == depth.Night {
 		l.isEmpty()
 		return
 	}
@@ -427,7 +427,7 @@ func (l *lab) everywhere(what string, is func(*testing.T, string) bool) {
 func (l *lab) end() {
 	l.Helper()
 	l.isUnlocked()
-	if !deep.Run() {
+	if depth.Now() < depth.Night {
 		for _, c := range l.clients {
 			c.Close()
 		}

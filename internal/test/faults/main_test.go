@@ -1,7 +1,6 @@
 package faults_test
 
 import (
-	"flag"
 	"os"
 	"testing"
 
@@ -12,10 +11,6 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(childOrder); order != "" {
 		os.Exit(runChild(order))
 	}
-	flag.Parse()
-	// Tests here mostly wait for leases to run out, whatever the number of cores.
-	if err := flag.Set("test.parallel", "12"); err != nil {
-		panic(err)
-	}
+	wiretest.SideBySide(12)
 	wiretest.VerifyTestMain(m, wiretest.ValkeyLingers()...)
 }

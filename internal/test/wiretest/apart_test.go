@@ -1,8 +1,9 @@
 package wiretest
 
 import (
+	"fmt"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -52,43 +53,76 @@ func TestEventfulPanic(t *testing.T) {
 	}
 }
 
-// TestSuite is what TestDivided divides.
-func TestSuite(t *testing.T) {
-	for _, name := range []string{"steps", "locker", "locker without hand-over", "model"} {
-		t.Run(name, func(t *testing.T) {
-			if name == "locker" {
-				for _, name := range []string{"a lock", "another", "the rest"} {
-					t.Run(name, func(*testing.T) {})
+// Each case is in one share, and in no other; what is run again is in the same.
+func TestShares(t *testing.T) {
+	for n := 1; n <= 8; n++ {
+		sizes := make([]int, n)
+		for i := range 400 {
+			name := fmt.Sprintf("TestContract/locker/case_%d", i)
+			in := 0
+			for k := range n {
+				share := fmt.Sprintf("%d/%d", k+1, n)
+				if !isOf(share, name) {
+					continue
 				}
+				in++
+				sizes[k]++
+				if !isOf(share, name+"#01") {
+					t.Errorf("%s is in share %s, and when it is run again it isn't", name, share)
+				}
+			}
+			if in != 1 {
+				t.Errorf("%s is in %d shares of %d", name, in, n)
+			}
+		}
+		if slices.Min(sizes) < 400/n/2 {
+			t.Errorf("shares of 400 cases: %d", sizes)
+		}
+	}
+	if !isOf("", "TestContract/locker/case") {
+		t.Error("where nothing is divided, a case is left out")
+	}
+}
+
+// TestDivided runs parts in several processes, each once.
+func TestDivided(t *testing.T) {
+	log := os.Getenv("DISTSYNC_TEST_DIVIDED")
+	if log == "" {
+		log = filepath.Join(t.TempDir(), "log")
+		t.Setenv("DISTSYNC_TEST_DIVIDED", log)
+		runAll(t)
+		ran, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Fields(string(ran))
+		slices.Sort(lines)
+		if want := strings.Fields("0 1 2 3 4 5 6 7 8 9"); !slices.Equal(lines, want) {
+			t.Errorf("the processes have run %q, want %q", lines, want)
+		}
+		return
+	}
+	for i := range 10 {
+		name := fmt.Sprint(i)
+		t.Run(name, func(t *testing.T) {
+			if !Mine(t.Name()) {
+				t.SkipNow()
+			}
+			f, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+			if err == nil {
+				_, err = fmt.Fprintln(f, name)
+			}
+			if err != nil || f.Close() != nil {
+				t.Fatal(err)
 			}
 		})
 	}
 }
 
-// Each test is in one part, and in no other.
-func TestDivided(t *testing.T) {
-	parts := []string{"^locker$/^a", "^locker$"}
-	want := [][]string{
-		{"locker/a_lock", "locker/another"},
-		{"locker/the_rest"},
-		{"steps", "locker_without_hand-over", "model"},
-	}
-	for i, which := range divided("TestSuite", parts) {
-		out, err := exec.Command(os.Args[0], append(which, "-test.v")...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		var ran []string
-		for _, test := range result.FindAllSubmatch(out, -1) {
-			if _, name, sub := strings.Cut(string(test[2]), "/"); sub && name != "locker" {
-				ran = append(ran, name)
-			}
-		}
-		if !slices.Equal(ran, want[i]) {
-			t.Errorf("%q runs %q, want %q", which, ran, want[i])
-		}
-	}
-	if all := divided("TestSuite", nil); len(all) != 1 {
-		t.Errorf("without parts there are %q", all)
+// runAll runs this test in three processes, and waits for them.
+func runAll(t *testing.T) {
+	t.Helper()
+	for k := range 3 {
+		runApart(t, fmt.Sprintf("%d/3", k+1))
 	}
 }

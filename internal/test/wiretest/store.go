@@ -2,7 +2,6 @@ package wiretest
 
 import (
 	"context"
-	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -10,7 +9,6 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
 	"github.com/seed951563bd/distsync/contract/faults"
-	"github.com/seed951563bd/distsync/internal/test/deep"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
@@ -80,40 +78,4 @@ func (f *foreign) put(name string) {
 func (f *foreign) intact(name string) bool {
 	ctx := context.Background()
 	return f.client.Dump(ctx, name).Val() == f.dumps[name] && f.client.PTTL(ctx, name).Val() == -1
-}
-
-// LockerParts are parts of the contract suite that take equally long, for Apart, and each longer
-// than all others.
-var LockerParts = []string{"^locker$/^a", "^locker$"}
-
-// coresOwn are cases for Lockers that wait for seconds to see what dlock does by itself: a faulty
-// connection between it and the session makes the trouble, not the store.
-var coresOwn = map[string]bool{
-	"a watched re-entry into a fixed hold": true, "the store fails for a while": true, "a watched lock": true,
-	"ErrLost and ErrNotHeld": true, "a loss has a reason": true, "a fixed lease and the next waiter": true,
-	"renewals that hang": true, "a renewal fails for a while": true, "renewals that take their time": true,
-	"a store without batches": true, "a hung node delays nobody else's renewals": true, "renewals are never answered": true,
-	"Close while steps hang": true, "a late re-entry with a long lease": true,
-	"an attempt in doubt with a short lease": true, "Wait bounds the wait": true, "Do and loss": true,
-	"an unlock that goes on in the background": true, "renewals fail past the lease": true, "Close with holders": true,
-}
-
-// LittleOfTheCore skips, but in the deep run, those cases for Lockers that look longest at what
-// dlock does by itself. They are run on Redis and on etcd, and in virtual time.
-func LittleOfTheCore(t *testing.T) {
-	t.Helper()
-	parts := strings.Split(t.Name(), "/")
-	if len(parts) == 3 && parts[1] == "locker" && coresOwn[strings.ReplaceAll(parts[2], "_", " ")] {
-		deep.Only(t)
-	}
-}
-
-// StepsAndModel skips all but two parts of the contract suite: the others take minutes of real time,
-// and are run once on a single server and once on a cluster.
-func StepsAndModel(t *testing.T) {
-	t.Helper()
-	_, part, _ := strings.Cut(t.Name(), "/")
-	if part, _, _ = strings.Cut(part, "/"); part != "steps" && part != "model" {
-		t.Skip("run on other stores")
-	}
 }
