@@ -40,8 +40,10 @@
 // itself, where the store does that. Who has a lock, and which locks there are, is asked of a session that is
 // an [backend.Inspector] or a [backend.Lister].
 //
-// In real time leases go on while a machine does something else. A case that goes wrong while the machine stood still for a moment is
-// run again, twice at most, and the first time is only printed; but not those that look whether two have a lock at once, nor "model" and "histories".
+// In real time leases go on while a machine does something else. A case that goes wrong while the
+// machine stood still for a moment, or while many more wanted its processors than it has, is run again,
+// twice at most, and the first time is only printed; but not those that look whether two have a lock at
+// once, nor "model" and "histories".
 //
 // Tests run one after the other, since each checks at its end that no goroutine is left behind.
 package contract

@@ -20,10 +20,15 @@ var realTime = Harness{NewStore: func(*testing.T) Store {
 }}
 
 // standStill has the machine of a case stand still, as far as its pulse can tell.
-func (e *env) standStill() {
+func (e *env) standStill() { e.ill(func(p *pulse) { p.worst = time.Second }) }
+
+// fillUp has many wait for the processors of a machine, likewise.
+func (e *env) fillUp() { e.ill(func(p *pulse) { p.crowd = crowded }) }
+
+func (e *env) ill(f func(p *pulse)) {
 	if e.pulse != nil {
 		e.pulse.mu.Lock()
-		e.pulse.worst = time.Second
+		f(e.pulse)
 		e.pulse.mu.Unlock()
 	}
 }
@@ -39,35 +44,47 @@ func TestPulse(t *testing.T) {
 			t.Errorf("the next beat is due in %v; want %v", next, beat)
 		}
 		p.mu.Unlock()
-		if late := p.latest(); late > 0 {
+		if late, _ := p.latest(); late > 0 {
 			t.Errorf("a machine that is never late is %v late", late)
 		}
 		p.mu.Lock()
 		p.due = time.Now().Add(-time.Hour)
 		p.mu.Unlock()
-		if late := p.latest(); late != time.Hour {
+		if late, _ := p.latest(); late != time.Hour {
 			t.Errorf("a beat that has not come for an hour is %v late", late)
 		}
 		time.Sleep(2 * beat)
 		synctest.Wait()
-		if late := p.latest(); late < time.Hour {
+		if late, _ := p.latest(); late < time.Hour {
 			t.Errorf("after a beat that was an hour late the worst is %v", late)
 		}
 	})
 }
 
-// What went wrong while the machine stood still is excused if it goes well the next time.
+func TestRunning(t *testing.T) {
+	for text, want := range map[string]int{
+		"11.90 14.36 14.54 16/193 2924\n": 16, "0.00 0.01 0.05 1/120 7": 1,
+		"": 0, "11.90 14.36 14.54": 0, "11.90 14.36 14.54 many 2924": 0,
+	} {
+		if n := running(text); n != want {
+			t.Errorf("%q: %d run, want %d", text, n, want)
+		}
+	}
+}
+
+// What went wrong while the machine stood still, or had too much to do, is excused if it goes well
+// the next time.
 func TestExcuse(t *testing.T) {
 	for name, fail := range map[string]func(e *env){
-		"Error":  func(e *env) { e.Error("wrong") },
-		"Errorf": func(e *env) { e.Errorf("wrong") },
-		"Fatal":  func(e *env) { e.Fatal("wrong") },
-		"Fatalf": func(e *env) { e.Fatalf("wrong") },
+		"Error":   func(e *env) { e.standStill(); e.Error("wrong") },
+		"Errorf":  func(e *env) { e.standStill(); e.Errorf("wrong") },
+		"Fatal":   func(e *env) { e.standStill(); e.Fatal("wrong") },
+		"Fatalf":  func(e *env) { e.standStill(); e.Fatalf("wrong") },
+		"crowded": func(e *env) { e.fillUp(); e.Error("wrong") },
 	} {
 		runs := 0
 		runCases(t, realTime, []testCase{{name: name, run: func(e *env) {
 			if runs++; runs < mostRuns {
-				e.standStill()
 				fail(e)
 			}
 		}}})
