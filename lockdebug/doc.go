@@ -3,11 +3,19 @@
 //
 //	http.Handle("/debug/locks", lockdebug.Handler(client))
 //
-// Nothing registers itself, and nothing can be changed through it. But it shows the names of locks, and can have the store list its locks: let
-// only those reach it who may see that, as with net/http/pprof.
+// Nothing registers itself, and nothing can be changed through it. But it shows the names of locks,
+// and can have the store list its locks: let only those reach it who may see that, as with
+// net/http/pprof.
 //
 // The page comes first with what may need somebody: locks that were lost, holds that end soon or aren't renewed, and calls that have waited for longer
 // than [dlock.DefaultLease], so that whoever has what they wait for is alive. It has no scripts, and works on a phone and in the dark.
+//
+// Of calls that wait it says who has the lock. For that the store is asked, about 20 locks at most and
+// for half a second at most; of the others one asks by a click. All else that is shown this process
+// knows, unless one asks for more.
+//
+// The heads of columns are links that sort. With very many rows, look for a part of a name, a holder or
+// a caller: of those that match, 200 are shown, and it is said how many there are.
 //
 // With [HandlerOf] it shows sets of shards, too: what this process runs and waits for, and which
 // members it has seen last. No store is asked for that.
@@ -16,6 +24,11 @@
 //
 //	format=json     JSON instead of HTML; so does a header Accept that prefers application/json
 //	all=1           all rows of each table, not the first 200 (or 10, of those that come first)
+//	find=orders     only rows that have this text, in letters of whatever size; also in JSON
+//	sort=for        sorts the tables that have such a column by it, sort=-for the other way round: name,
+//	                holder, by, for, ends, why, lost, place, client; of shards also state, token,
+//	                address, seats, list; of the store also line. Not in JSON
+//	who=0           asks no store who has what is waited for
 //	refresh=5       loads the page again every 5 seconds, or how many it says, up to 3600
 //	store=1         asks the store of the first client (store=2: of the second) for its locks, for a second at most,
 //	prefix=orders:  for those whose names begin with that,
@@ -26,7 +39,8 @@
 //
 // # JSON
 //
-// It has all rows, but no more than 10,000 of the store. Times are in RFC 3339. Durations are numbers of seconds. Fields keep their names, and there may be more of them.
+// It has all rows, but no more than 10,000 of the store. Times are in RFC 3339. Durations are numbers of
+// seconds. Fields keep their names, and there may be more of them.
 //
 //	{
 //	  "time": "2026-11-22T03:04:05.678Z",
@@ -62,7 +76,11 @@
 //	    "since": "…", "waited": 2.5,
 //	    "until": "…",                        // missing if that isn't known
 //	    "long": false,                       // longer than dlock.DefaultLease
-//	    "place": 1, "permits": 4
+//	    "place": 1, "permits": 4,
+//	    "held_by": {                         // missing if the store wasn't asked, or hasn't answered
+//	      "holders": [],                     // the first 5, as below; none if nobody has the lock now
+//	      "more": 0                          // other holders
+//	    }
 //	  }],
 //	  "sets": [{                             // of HandlerOf
 //	    "name": "billing",

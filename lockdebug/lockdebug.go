@@ -89,19 +89,26 @@ func (h *handler) answer(ctx context.Context, q query) ([]byte, error) {
 		rep.Store = h.ask(ctx, q)
 	}
 	if q.json {
+		rep.keep(q.find)
+		h.tellHolders(ctx, q, rep.Waits)
 		body, err := json.MarshalIndent(rep, "", "  ")
 		return append(visible(body), '\n'), err
 	}
+	v := newView(rep, q)
+	h.tellHolders(ctx, q, v.Long.Shown, v.Waiting.Shown)
 	var b bytes.Buffer
-	err := page.Execute(&b, newView(rep, q))
+	err := page.Execute(&b, v)
 	return b.Bytes(), err
 }
 
 // A query is what a request asks for.
 type query struct {
 	json, all    bool
-	refresh      int // in seconds; 0: never
-	store        int // the store of which client is asked, from 1; 0: none
+	unasked      bool   // no store is asked who has what is waited for
+	find         string // in the rows that are shown
+	sort         string // a column, with - in front of it from the last to the first
+	refresh      int    // in seconds; 0: never
+	store        int    // the store of which client is asked, from 1; 0: none
 	prefix, name string
 }
 
@@ -109,7 +116,12 @@ const longestRefresh = 3600
 
 func (h *handler) parse(r *http.Request) (query, error) {
 	values := r.URL.Query()
-	q := query{prefix: values.Get("prefix"), name: values.Get("name")}
+	q := query{prefix: values.Get("prefix"), name: values.Get("name"), find: values.Get("find"),
+		sort: values.Get("sort")}
+	if q.sort != "" && !slices.Contains(sortable, strings.TrimPrefix(q.sort, "-")) {
+		return q, fmt.Errorf("sort is a column, as in sort=for, or sort=-for the other way round: %s",
+			strings.Join(sortable, ", "))
+	}
 	switch values.Get("format") {
 	case "":
 		q.json = prefersJSON(r.Header.Values("Accept"))
@@ -124,6 +136,13 @@ func (h *handler) parse(r *http.Request) (query, error) {
 		if q.all, err = strconv.ParseBool(s); err != nil {
 			return q, fmt.Errorf("all is 1 or nothing")
 		}
+	}
+	if s := values.Get("who"); s != "" {
+		asked, err := strconv.ParseBool(s)
+		if err != nil {
+			return q, fmt.Errorf("who is 0 or nothing")
+		}
+		q.unasked = !asked
 	}
 	if q.refresh, err = number(values, "refresh", longestRefresh); err != nil {
 		return q, err
@@ -170,6 +189,9 @@ func (q query) url() string {
 	}
 	set("format", "json", q.json)
 	set("all", "1", q.all)
+	set("who", "0", q.unasked)
+	set("find", q.find, q.find != "")
+	set("sort", q.sort, q.sort != "")
 	set("refresh", strconv.Itoa(q.refresh), q.refresh > 0)
 	set("store", strconv.Itoa(q.store), q.store > 0)
 	set("prefix", q.prefix, q.prefix != "")

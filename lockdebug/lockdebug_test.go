@@ -144,6 +144,10 @@ type answer struct {
 		Waited                 float64
 		Long                   bool
 		Place, Permits         int
+		HeldBy                 *struct {
+			Holders []holderOf
+			More    int
+		} `json:"held_by"`
 	}
 	Sets []struct {
 		Name    string
@@ -162,19 +166,21 @@ type answer struct {
 		Locks                []struct {
 			Name, Kind string
 			Bytes      []byte `json:"name_base64"`
-			Holders    []struct {
-				ID, Client, Kind string
-				Here             bool
-				Count            int
-				Remaining        *float64
-			}
-			More  int
-			Line  []string
-			Limit int
+			Holders    []holderOf
+			More       int
+			Line       []string
+			Limit      int
 		}
 		More  bool
 		Error string
 	}
+}
+
+type holderOf struct {
+	ID, Client, Kind string
+	Here             bool
+	Count            int
+	Remaining        *float64
 }
 
 type memberOf struct {
@@ -251,9 +257,16 @@ func TestPage(t *testing.T) {
 			}
 		}
 		for id, want := range map[string][]string{
-			"ending":  {`soon exclusive \| a:\d+ \| owner \d+ \| 32 s \| 7.6 s fixed`},
-			"long":    {`till fair \| owner \d+ \| 1 \| 32 s \| –`, `job exclusive \| owner \d+ \| 1 \| 32 s \| 59 min 28 s`},
-			"waiting": {`till fair \| owner \d+ \| 1 \| 32 s \| –`, `job exclusive \| owner \d+ \| 1 \| 32 s \| 59 min 28 s`, `job2 exclusive \| owner \d+ \| 1 \| 1.0 s \| –`},
+			"ending": {`soon exclusive \| a:\d+ \| owner \d+ \| 32 s \| 7.6 s fixed`},
+			"long": {
+				`till fair \| b:\d+ \| owner \d+ \| 1 \| 32 s \| –`,
+				`job exclusive \| a:\d+ here \| owner \d+ \| 1 \| 32 s \| 59 min 28 s`,
+			},
+			"waiting": {
+				`till fair \| b:\d+ \| owner \d+ \| 1 \| 32 s \| –`,
+				`job exclusive \| a:\d+ here \| owner \d+ \| 1 \| 32 s \| 59 min 28 s`,
+				`job2 exclusive \| a:\d+ here \| owner \d+ \| 1 \| 1.0 s \| –`,
+			},
 			"ranout":  {`lease exclusive \| lease \| a:\d+ \| 990 ms \| 31 s ago`},
 			"clients": {`a \| 10 \| 0 \| 0 \| 0 \| 0 \| 0 \| 0 \| 0 \| 0 \| 4 \| \d+ \| \d+`},
 			"held": {`account fenced · token 1 \| a:\d+ \| owner \d+ \| 32 s \| 2\d s renewed`, `job exclusive .*`, `prices read .*`, `slots permits × 3 \| a:\d+ \| permits \| .*`,
@@ -365,6 +378,9 @@ func TestJSON(t *testing.T) {
 			if w.Long != (w.Name != "job2") || w.Place != 1 || w.Client != "a" || (w.Until != nil) != (w.Name == "job") {
 				t.Errorf("%+v", w)
 			}
+			if by := w.HeldBy; by == nil || len(by.Holders) != 1 || by.Holders[0].Client == w.Client != (w.Name != "till") {
+				t.Errorf("%s is held by %+v", w.Name, by)
+			}
 			if w.Name == "job" && (w.Waited != 32 || !w.Until.Equal(w.Since.Add(time.Hour))) {
 				t.Errorf("%+v", w)
 			}
@@ -441,7 +457,8 @@ func TestTwoClients(t *testing.T) {
 		if len(held) != 2 || !strings.Contains(held[0], "<a>:") || !strings.Contains(held[1], "b:") {
 			t.Error(held)
 		}
-		if got := rows(page, "waiting"); len(got) != 1 || !strings.HasPrefix(got[0], "x exclusive | b | ") {
+		if got := rows(page, "waiting"); len(got) != 1 || !strings.HasPrefix(got[0], "x exclusive | b:") ||
+			!strings.Contains(got[0], " here | b | owner ") {
 			t.Error(got)
 		}
 		if !strings.Contains(page, `<option value="2" selected>b</option>`) || !strings.Contains(page, `<option value="1">&lt;a&gt;</option>`) {
@@ -529,13 +546,15 @@ func TestHeaders(t *testing.T) {
 
 func TestBadParameters(t *testing.T) {
 	h := lockdebug.Handler(newClient(t, membackend.New()))
-	for _, query := range []string{"format=xml", "format=<script>", "store=2", "store=-1", "store=x", "store=99999999999999999999", "refresh=-1", "refresh=3601", "refresh=1;url=http://x", "all=perhaps"} {
+	for _, query := range []string{"format=xml", "format=<script>", "store=2", "store=-1", "store=x", "store=99999999999999999999", "refresh=-1", "refresh=3601", "refresh=1;url=http://x", "all=perhaps",
+		"who=perhaps", "sort=size", "sort=--for", "sort=-"} {
 		w := request(h, "GET", "/?"+url.PathEscape(query))
 		if w.Code != http.StatusBadRequest || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" || strings.Contains(w.Body.String(), "script") {
 			t.Errorf("%s: %d, %s", query, w.Code, w.Body)
 		}
 	}
-	for _, query := range []string{"store=0", "store=&name=&prefix=", "all=0", "format=html", "refresh=0", "unknown=1", "name=x", "%zz"} {
+	for _, query := range []string{"store=0", "store=&name=&prefix=", "all=0", "format=html", "refresh=0", "unknown=1", "name=x", "%zz",
+		"who=0", "who=1", "sort=for", "sort=-for", "sort=", "find=x", "find=%1b%ff"} {
 		if w := request(h, "GET", "/?"+query); w.Code != http.StatusOK {
 			t.Errorf("%s: %d, %s", query, w.Code, w.Body)
 		}

@@ -49,41 +49,57 @@ type view struct {
 func newView(rep *report, q query) *view {
 	v := &view{report: rep, query: q}
 	ranOut := func(l loss) bool { return l.Reason == dlock.LossLease.String() }
-	v.Lost = pick(v, rep.Losses, mostFirst, func(l loss) bool { return !ranOut(l) })
-	v.EndsSoon = pick(v, rep.Holds, mostFirst, func(h hold) bool { return h.EndsSoon })
-	v.Long = pick(v, rep.Waits, mostFirst, func(w wait) bool { return w.Long })
-	v.Held = pick(v, rep.Holds, mostRows, func(hold) bool { return true })
-	v.Waiting = pick(v, rep.Waits, mostRows, func(wait) bool { return true })
-	v.RanOut = pick(v, rep.Losses, mostFirst, ranOut)
+	lost := func(l loss) bool { return !ranOut(l) }
+	endsSoon := func(h hold) bool { return h.EndsSoon }
+	long := func(w wait) bool { return w.Long }
+	v.Lost = pick(v, "lost", rep.Losses, mostFirst, lost, byLoss)
+	v.EndsSoon = pick(v, "ending", rep.Holds, mostFirst, endsSoon, byHold)
+	v.Long = pick(v, "long", rep.Waits, mostFirst, long, byWait)
+	v.Held = pick(v, "held", rep.Holds, mostRows, every, byHold)
+	v.Waiting = pick(v, "waiting", rep.Waits, mostRows, every, byWait)
+	v.RanOut = pick(v, "ranout", rep.Losses, mostFirst, ranOut, byLoss)
 	for _, s := range rep.Sets {
 		v.Sets = append(v.Sets, newSetView(v, s))
 	}
 	if rep.Store != nil {
-		v.Store = &storeView{rep.Store}
+		locks := rep.Store.Locks
+		sortBy(locks, q.sort, byLock)
+		v.Store = &storeView{rep.Store, rows[lock]{view: v, id: "store", Shown: locks}}
 	}
 	return v
 }
 
 // rows are those of a table that are shown.
-type rows[T any] struct {
+type rows[T row] struct {
 	*view
-	Shown []T
-	Total int
+	id      string // of the section
+	Shown   []T
+	Matched int // that have what is looked for
+	Total   int
 }
 
-// More is how many aren't shown.
-func (r rows[T]) More() int { return r.Total - len(r.Shown) }
+// More is how many match and aren't shown.
+func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
+
+// every is for tables that have all rows.
+func every[T any](T) bool { return true }
 
 // pick picks rows for a table.
-func pick[T any](v *view, all []T, most int, which func(T) bool) rows[T] {
-	r := rows[T]{view: v}
+func pick[T row](v *view, id string, all []T, most int, which func(T) bool, columns columns[T]) rows[T] {
+	r := rows[T]{view: v, id: id}
 	for _, row := range all {
 		if !which(row) {
 			continue
 		}
-		if r.Total++; r.Total <= most || v.all {
+		r.Total++
+		if matches(row, v.query.find) {
 			r.Shown = append(r.Shown, row)
 		}
+	}
+	r.Matched = len(r.Shown)
+	sortBy(r.Shown, v.sort, columns)
+	if !v.all {
+		r.Shown = r.Shown[:min(most, len(r.Shown))]
 	}
 	return r
 }
@@ -109,6 +125,10 @@ func (v *view) Several() bool { return len(v.Clients) > 1 }
 // Asked says whether the store of the client with that index is, or would be, asked.
 func (v *view) Asked(index int) bool { return max(v.store, 1) == index+1 }
 
+func (v *view) Find() string     { return typed(v.query.find) }
+func (v *view) Filtered() bool   { return v.query.find != "" }
+func (v *view) Sort() string     { return v.sort }
+func (v *view) Whole() bool      { return v.all }
 func (v *view) Name() string     { return typed(v.name) }
 func (v *view) Prefix() string   { return typed(v.prefix) }
 func (v *view) Refresh() int     { return v.refresh }
@@ -117,7 +137,7 @@ func (v *view) LongWait() string { return duration(dlock.DefaultLease) }
 // Groups are the headings of what is counted.
 func (v *view) Groups() []group { return counters{}.Groups() }
 
-// Again, Once, Often, All and AsJSON are links to this view, and to others of the same.
+// Again, Once, Often, All, Unfiltered and AsJSON are links to this view, and to others of the same.
 
 func (v *view) Again() string { return v.url() }
 
@@ -139,9 +159,16 @@ func (v *view) All() string {
 	return q.url()
 }
 
+// Unfiltered is a link to all rows, whatever is in them.
+func (v *view) Unfiltered() string {
+	q := v.query
+	q.find = ""
+	return q.url()
+}
+
 func (v *view) AsJSON() string {
 	q := v.query
-	q.json, q.all, q.refresh = true, false, 0
+	q.json, q.all, q.refresh, q.sort = true, false, 0, ""
 	return q.url()
 }
 
@@ -159,7 +186,10 @@ func (l loss) Ago() time.Duration { return l.ago }
 func (w wait) Left() time.Duration { return w.left }
 
 // A storeView shows what a store says.
-type storeView struct{ *store }
+type storeView struct {
+	*store
+	Rows rows[lock]
+}
 
 // Ask is a link to what the store says of one of its locks.
 func (s *storeView) Ask(name string) string { return askURL(s.number, name) }

@@ -107,7 +107,14 @@ type wait struct {
 	Long    bool      `json:"long"`
 	Place   int       `json:"place"`
 	Permits int       `json:"permits"`
+	HeldBy  *heldBy   `json:"held_by,omitempty"` // nil if that isn't known
 	left    time.Duration
+}
+
+// heldBy is who has a lock that is waited for.
+type heldBy struct {
+	Holders []holder `json:"holders"`
+	More    int      `json:"more"` // other holders
 }
 
 // seconds is a duration that JSON has as a number of seconds. A negative one doesn't end.
@@ -265,10 +272,19 @@ func (s *store) fail(err error) {
 }
 
 func (h *handler) newLock(info dlock.LockInfo) lock {
-	l := lock{named: newNamed(info.Name), Kind: info.Kind.String(), Holders: []holder{}, More: info.More, Line: append([]string{}, info.Line...), Limit: info.Limit}
-	for _, r := range info.Holders {
-		here := slices.ContainsFunc(h.clients, func(c *dlock.Client) bool { return c.ID() == r.Client })
-		l.Holders = append(l.Holders, holder{r.ID, r.Client, here, r.Kind.String(), r.Count, seconds(r.Remaining), r.Kept})
+	return lock{
+		named: newNamed(info.Name), Kind: info.Kind.String(), Holders: h.newHolders(info.Holders),
+		More: info.More, Line: append([]string{}, info.Line...), Limit: info.Limit,
 	}
-	return l
+}
+
+func (h *handler) newHolders(infos []dlock.Holder) []holder {
+	all := []holder{}
+	for _, r := range infos {
+		here := slices.ContainsFunc(h.clients, func(c *dlock.Client) bool { return c.ID() == r.Client })
+		all = append(all, holder{
+			r.ID, r.Client, here, r.Kind.String(), r.Count, seconds(r.Remaining), r.Kept,
+		})
+	}
+	return all
 }

@@ -85,7 +85,7 @@ type setView struct {
 func newSetView(v *view, s set) setView {
 	return setView{
 		set:     s,
-		Members: pick(v, s.Members, mostRows, func(member) bool { return true }),
-		Shards:  pick(v, s.Shards, mostRows, func(shard) bool { return true }),
+		Members: pick(v, "shards", s.Members, mostRows, every, byMember),
+		Shards:  pick(v, "shards", s.Shards, mostRows, every, byShard),
 	}
 }
