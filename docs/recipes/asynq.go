@@ -26,7 +26,7 @@ func enqueueWrongToo(ctx context.Context, election *dlock.Election,
 		if err := register(scheduler); err != nil {
 			return err
 		}
-		return scheduler.Run() // until there is a signal, whoever leads
+		return scheduler.Run() // until there is a signal
 	})
 }
 

@@ -50,7 +50,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case r.Context().Err() != nil: // the client has gone, and nobody reads what we say
 	case errors.Is(err, errShipped): // to try again is no use
 		http.Error(w, "this was done before", http.StatusConflict)
-	case errors.Is(err, dlock.ErrLost): // in the middle: whoever tries again should look first
+	case errors.Is(err, dlock.ErrLost): // in the middle: look before you try again
 		http.Error(w, "broken off", http.StatusInternalServerError)
 	case errors.Is(err, dlock.ErrHeld):
 		w.Header().Set("Retry-After", "1") // what such work takes, about

@@ -46,10 +46,10 @@ func (s *service) run(ctx context.Context, l net.Listener) (err error) {
 	case <-ctx.Done():
 	}
 	stop()                                           // nothing new is taken
-	defer time.AfterFunc(20*time.Second, cut).Stop() // who takes so long is told to give up, by his context
+	defer time.AfterFunc(20*time.Second, cut).Stop() // slow work is told to give up, by its context
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 25*time.Second)
 	defer cancel()
-	err = errors.Join(err, s.server.Shutdown(end)) // who has begun finishes, and gives his locks back
+	err = errors.Join(err, s.server.Shutdown(end)) // begun requests finish, and give their locks back
 	workers.Wait()
 	return errors.Join(err, s.locks.Close(), s.store.Close()) // nobody needs them now; in this order
 }
