@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// ErrConflict is wrapped in the error of a step that found, under the lock's name, something in
-// the store that is no lock, or one of another kind. Such an error is of kind [Refused], and the thing is left untouched.
+// ErrConflict is wrapped in the error of a step that found, under the lock's name, something that
+// is no lock, or a lock of another kind. Such an error is of kind [Refused], and nothing was
+// changed.
 var ErrConflict = errors.New("the name is in use for another kind of lock, or for something that is no lock")
 
 // ErrLost says that somebody who had a lock has it no more. It is in the error of a write that is
@@ -15,16 +16,17 @@ var ErrLost = errors.New("lost")
 
 // Errors about the number of permits. A step that returns one of them is of kind [Refused], and has changed nothing.
 var (
-	// ErrNoLimit says that a step asks for permits without saying how many there are, and that the store
-	// wasn't told either.
+	// ErrNoLimit says that a step asks for permits without saying how many there are, and that the
+	// store doesn't know either.
 	ErrNoLimit = errors.New("nobody has said how many permits there are")
 
-	// ErrTooMany says that a step asks for more permits than there are, so that it would wait for ever.
+	// ErrTooMany says that a step asks for more permits than there are, so that it would wait
+	// forever.
 	ErrTooMany = errors.New("more permits than there are")
 )
 
-// UnknownKind returns the error of a step that asks for a kind of lock which the store doesn't know: of
-// kind [Refused], wrapping [errors.ErrUnsupported].
+// UnknownKind returns the error of a step that asks for a kind of lock which the store doesn't
+// have. It is of kind [Refused], and wraps [errors.ErrUnsupported].
 func UnknownKind(store string, kind Kind) error {
 	return &Error{Kind: Refused, Err: fmt.Errorf("%s has no %s: %w", store, kind.locks(), errors.ErrUnsupported)}
 }
@@ -34,17 +36,17 @@ type ErrorKind uint8
 
 // The kinds of error. When in doubt a backend must choose Unknown: it is always safe.
 const (
-	// Unknown: the step may have been carried out, or may yet be. Timeouts, connections that
-	// broke after the request was written, errors raised in the middle of a script, and those of a
-	// commit, unless the store says that it has rolled back.
+	// Unknown: the step may have been carried out, or may yet be. Examples are timeouts,
+	// connections that broke after the request was written, errors in the middle of a script, and
+	// errors of a commit, unless the store says that it rolled back.
 	Unknown ErrorKind = iota
 
-	// Retry: the step was not carried out and never will be, but a later one may be: no
-	// connection, a store that is loading, or has no leader at the moment.
+	// Retry: the step was not carried out and never will be, but a later one may be. Examples are a
+	// failed connection, a store that is loading, and a store without a leader.
 	Retry
 
-	// Refused: the step was not carried out and never will be, nor would another: wrong password,
-	// no permission, a key of another type, a client that was closed.
+	// Refused: the step was not carried out and never will be, nor would another. Examples are a
+	// wrong password, a missing permission, a key of another type, and a closed client.
 	Refused
 )
 

@@ -3,14 +3,14 @@ package backend
 import "context"
 
 // Latcher is an optional interface of a [Session] whose store has count-down latches. A latch has a
-// name, which is no lock's, and a count; one without a count is open. There is no lease: a count
-// stays until it is zero.
+// name of its own and a count. Without a count it is open. It has no lease: a count stays until it
+// is zero.
 //
-// Those who wait for a latch subscribe with the kind [Latch] where the session is a [Notifier], and
-// are woken when it opens; the rest is as for a lock.
+// Waiters subscribe with the kind [Latch] if the session is a [Notifier], and are woken when the
+// latch opens. The rest is as for a lock.
 type Latcher interface {
-	// Latch does a step, which is atomic as those of a Session are. A name that holds something that
-	// is no latch, where the store can tell, is answered with [ErrConflict], and left as it is.
+	// Latch does a step, which is atomic like those of a Session. If the name holds something that
+	// is no latch, and the store can tell, the answer is [ErrConflict], and nothing changes.
 	Latch(ctx context.Context, req LatchRequest) (LatchResult, error)
 }
 
@@ -29,10 +29,10 @@ const (
 	// LookAtLatch changes nothing.
 	LookAtLatch LatchStep = iota
 
-	// SetLatch gives a latch without a count one, and changes nothing where there is one.
+	// SetLatch gives a count to a latch without one. It changes nothing if there is one.
 	SetLatch
 
-	// CountDown takes one from the count, and wakes those who wait if none is left. It changes nothing
+	// CountDown takes one from the count, and wakes the waiters if none is left. It changes nothing
 	// if the latch is open.
 	CountDown
 )

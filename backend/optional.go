@@ -8,24 +8,23 @@ import (
 // Notifier is an optional interface of a [Session] whose store can tell waiters that a lock has
 // become free. Without it waiters poll.
 type Notifier interface {
-	// Subscribe arranges for req.Wake to be called whenever the named lock is released or
-	// force-released in the store, by whatever session. It returns when the subscription is
-	// established: a release that happens after Subscribe has returned must lead to a call of Wake,
-	// unless the message is lost, or another has the lock again by then. A store may lose messages;
-	// waiters look again now and then. The context is for the call: what it has established goes on
-	// when ctx ends.
+	// Subscribe arranges for req.Wake to be called whenever any session releases or force-releases
+	// the named lock in the store. It returns when the subscription stands. A release after that
+	// must lead to a call of Wake, unless the message is lost, or another has the lock again by
+	// then. A store may lose messages; waiters look again now and then. The context is for the
+	// call: the subscription goes on when ctx ends.
 	//
-	// When the subscription breaks, the session restores it by itself, and calls Wake once when it
-	// stands again, since a release may have gone unnoticed in between. Wake may be called without
-	// a reason; each call costs an attempt.
+	// If the subscription breaks, the session restores it by itself, and then calls Wake once,
+	// since a release may have gone unnoticed. Needless calls of Wake are allowed; each costs an
+	// attempt.
 	//
-	// Wake doesn't block and may be called from any goroutine. After Subscription.Close has
-	// returned it may be called a last time.
+	// Wake doesn't block and may be called from any goroutine. It may be called a last time after
+	// Subscription.Close has returned.
 	//
 	// An error of kind [Refused] means that the store will never notify this client: it polls
 	// instead. After any other error Subscribe is called again later. There may be several
-	// subscriptions to one name at a time: a new one may be asked for while the last is being
-	// given up.
+	// subscriptions to one name at a time: a new one may be asked for while the last is being given
+	// up.
 	Subscribe(ctx context.Context, req SubscribeRequest) (Subscription, error)
 }
 
@@ -33,27 +32,28 @@ type Notifier interface {
 type SubscribeRequest struct {
 	Kind  Kind
 	Name  string
-	Owner string // empty: a subscription is for all who wait in one client
+	Owner string // empty: a subscription is for all waiters of one client
 	Wake  func(Wakeup)
 
-	// Watches says that whoever subscribes doesn't wait for the lock, but looks who has it: a store that lets
-	// those who are subscribed come one after the other doesn't count this one. Wake is then called also when a
-	// release with Keep has kept an Exclusive or a Fenced lock, and may be called when somebody has acquired it.
+	// Watches says that the subscriber doesn't wait for the lock, but watches who has it. A store
+	// that lets subscribers come one after the other doesn't count this one. Wake is then also
+	// called when a release with Keep has kept an Exclusive or Fenced lock, and may be called when
+	// the lock is acquired.
 	Watches bool
 
-	// Granted is told of a Fair lock that was given to somebody in line: see [Liner]. For other kinds it is
-	// nil. What is said of Wake goes for it, too. Wake is then for those who are to look again; a release
-	// that gives the lock to the first in line, or frees it while nobody is in line, need not call it. Either
-	// may lead to Subscription.Close before it returns.
+	// Granted is told of a Fair lock that was given to a waiter in line: see [Liner]. It is nil for
+	// other kinds. It is called like Wake. Wake then tells waiters to look again; it need not be
+	// called for a release that gives the lock to the first in line, or frees it while nobody is in
+	// line. Both may lead to Subscription.Close before they return.
 	Granted func(Grant)
 
-	// Changed, unless it is nil, is told when the subscription breaks, with why, and when it stands again,
-	// with nil: for people who look on. Nobody waits for it, and what it is told may come late. It is called
-	// as Wake is.
+	// Changed, unless it is nil, is told when the subscription breaks, and why, and with nil when
+	// it stands again. It is for people who look on: nobody waits for it, and it may come late. It
+	// is called like Wake.
 	Changed func(broken error)
 }
 
-// Wakeup is a kind of wake-up: whom it is meant for.
+// Wakeup is a kind of wake-up: which waiters it is for.
 type Wakeup uint8
 
 // Kinds of Wakeup.
@@ -69,55 +69,58 @@ type Subscription interface {
 	Close()
 }
 
-// Prompt is an optional interface of a [Session] whose steps never wait, neither for another process
-// nor for anything else: one that keeps locks in the memory of this process. Its steps are called
-// in the goroutine of whoever locks. Those of a session that is neither Prompt nor [Leavable] get a
-// goroutine each, so that a caller can leave a step that hangs.
+// Prompt is an optional interface of a [Session] whose steps never wait, such as one that keeps
+// locks in the memory of this process. Its steps are called in the caller's goroutine. Steps of a
+// session that is neither Prompt nor [Leavable] get a goroutine each, so that a caller can leave a
+// step that hangs.
 type Prompt interface {
 	// Prompt does nothing.
 	Prompt()
 }
 
-// Leavable is an optional interface of a [Session] whose steps return as soon as their context ends,
-// though what they have sent may still be under way: then with an error of kind [Unknown]. Its steps
-// are called in the goroutine of whoever locks. Those of other sessions get a goroutine each.
+// Leavable is an optional interface of a [Session] whose steps return as soon as their context
+// ends, with an error of kind [Unknown] if their request may still be under way. Its steps are
+// called in the caller's goroutine. Steps of other sessions get a goroutine each.
 type Leavable interface {
-	// Settle returns when nothing is under way any more of steps that have returned. It is called
-	// once, after Close, and perhaps waited for in vain.
+	// Settle returns when no request of a returned step is under way any more. It is called once,
+	// after Close. Its caller may give up waiting for it.
 	Settle()
 }
 
-// Alerter is an optional interface of a [Session] whose store learns by itself that somebody's lock was taken from him. Without it a
-// client hears of that when it next renews or, of a lock with a fixed lease, not before that ends.
+// Alerter is an optional interface of a [Session] whose store learns by itself that a lock was
+// taken from its holder. Without it a client hears of that at its next renewal or, with a fixed
+// lease, at the end of that.
 type Alerter interface {
-	// OnAlert arranges for alert to be called with the name of a lock of which a hold of this session may be
-	// lost. It is no more than a hint: the client looks at each of its holds of that name ([Session].Look),
-	// and tells whoever has one that the store doesn't know. So alert may be called without a reason, each
-	// call costs these looks, and one that is missing costs only time.
+	// OnAlert arranges for alert to be called with the name of a lock that this session may have
+	// lost. The call is only a hint: the client looks at each of its holds of that name
+	// ([Session].Look), and tells the holders that the store doesn't know. So a needless call costs
+	// these looks, and a missing one costs only time.
 	//
-	// OnAlert is called once, before any step. The function doesn't block, and may be called from any
-	// goroutine; after Close it does nothing.
+	// OnAlert is called once, before any step. The function doesn't block, and may be called from
+	// any goroutine; after Close it does nothing.
 	OnAlert(alert func(name string))
 }
 
-// BatchRenewer is an optional interface of a [Session] that can renew many holds for the price of
-// few. Without it every hold is renewed by a call of Renew, and these run concurrently.
+// BatchRenewer is an optional interface of a [Session] that can renew many holds in few requests.
+// Without it every hold is renewed by its own call of Renew; these calls run concurrently.
 type BatchRenewer interface {
 	// RenewBatch does what Renew does, for each request. It calls answer once for each, with the
-	// request's index, as soon as its answer is there, from any goroutine and concurrently, and
-	// returns after the last of these calls. Where a store consists of several servers, one that
-	// hangs must not delay the answers of the others. The requests may not be changed or kept.
+	// request's index, as soon as its answer is there, from any goroutine and concurrently. It
+	// returns after the last of these calls. If a store consists of several servers, one that hangs
+	// must not delay the answers of the others. The requests must not be changed or kept.
 	RenewBatch(ctx context.Context, reqs []RenewRequest, answer func(i int, res RenewResult, err error))
 }
 
-// Batcher is an optional interface of a [Session] that can acquire and release several locks for the price of few. Without it
-// each is acquired and released by a call of its own, and these run concurrently.
+// Batcher is an optional interface of a [Session] that can acquire and release several locks in few
+// requests. Without it each lock gets its own call, and these calls run concurrently.
 //
-// Both methods do what Acquire or Release does, for each request: each is a step of its own, which has its own result or error. The requests are
-// for different locks, and are carried out in their order where one server has them. answer is called once for each, with the
-// request's index, as soon as its answer is there, from any goroutine and concurrently; the method returns after the last of these calls. Where a store
-// consists of several servers, one that hangs must not delay the answers of the others. The requests may not be changed or kept. A session that is
-// [Leavable] leaves them as it does a step, and that can't be waited for, too.
+// Both methods do what Acquire or Release does, for each request: each is a step of its own, with
+// its own result or error. The requests are for different locks, and those of one server are
+// carried out in their order. Each method calls answer once for each request, with its index, as
+// soon as its answer is there, from any goroutine and concurrently. It returns after the last of
+// these calls. If a store consists of several servers, one that hangs must not delay the answers of
+// the others. The requests must not be changed or kept. A [Leavable] session leaves a batch as it
+// leaves a step.
 type Batcher interface {
 	AcquireBatch(ctx context.Context, reqs []AcquireRequest, answer func(i int, res AcquireResult, err error))
 	ReleaseBatch(ctx context.Context, reqs []ReleaseRequest, answer func(i int, res ReleaseResult, err error))
@@ -125,23 +128,24 @@ type Batcher interface {
 
 // Liner is an interface that a [Session] must implement if its store has [Fair] locks.
 //
-// Those who wait for such a lock stand in line in the store, all of them, with a place each, which
-// ends unless it is kept. Every step about the lock, but Look, first takes out the places that are
-// over and last, if the lock is free then, gives it to the first in line, whoever's step it is:
-// that owner holds it once, for a short time that the store chooses (about a second; nobody waits
-// for longer for one who is gone by then; but see [AcquireRequest].Waited), and its place is gone.
-// Its session is told by way of Granted, if it has subscribed, and whoever was given the lock is
-// inside, without asking. It then renews, or releases, or both.
+// All waiters for such a lock stand in line in the store, each with a place that ends unless it is
+// kept. Every step about the lock, except Look, first removes the places that are over. If the lock
+// is free at the end of the step, the store gives it to the first in line, whichever owner's step
+// it is. That owner then holds it once, for a short time that the store chooses: about a second, so
+// that a dead owner costs no more (but see [AcquireRequest].Waited). Its place is gone. If its
+// session has subscribed, Granted tells it, and the owner is inside without asking. It then renews,
+// or releases, or both.
 //
-// A store that can't take out very many places at once may leave those that aren't first until they
-// are. Until then their owners get nothing, unless their places are kept again.
+// A store that can't remove very many places at once may leave those that aren't first for later.
+// Their owners get nothing meanwhile, unless their places are kept again.
 //
-// So a step finds the lock free only if it has no line, or if what was held ran out since the last step; then the first step
-// that comes gives it to the first in line, and takes it itself only if its own owner is that.
+// So a step finds the lock free only if it has no line, or if the last hold ran out since the last
+// step. Then the next step gives the lock to the first in line, and takes it itself only if its own
+// owner is that.
 type Liner interface {
-	// KeepPlaces is a look at one lock by a client for all of its owners that wait for it: the places of
-	// those who are in line end with Place from now. Who is neither in line nor holds the lock has had a
-	// place that it lost, and comes back: before all others, in the order of the request.
+	// KeepPlaces looks at one lock for all owners of a client that wait for it: the places of those
+	// in line end with Place from now. An owner that is neither in line nor holds the lock has lost
+	// its place, and comes back: before all others, in the order of the request.
 	KeepPlaces(ctx context.Context, req PlacesRequest) (PlacesResult, error)
 }
 
@@ -149,33 +153,33 @@ type Liner interface {
 type PlacesRequest struct {
 	Kind   Kind
 	Name   string
-	Owners []string      // at least one, in the order in which they came
+	Owners []string      // at least one, in order of arrival
 	Place  time.Duration // positive: how long their places last
 }
 
 // PlacesResult is the answer to a [PlacesRequest].
 type PlacesResult struct {
 	Holder    string        // which of these owners has the lock, or empty
-	Remaining time.Duration // as in AcquireResult: how long the present hold lasts
+	Remaining time.Duration // how long the present hold lasts, as in AcquireResult
 }
 
-// Grant says that a lock was given to somebody who stood in line for it.
+// Grant says that a lock was given to an owner in line.
 type Grant struct {
 	Owner string
 
-	// Since is an instant by the clock of this process, monotonic, at which the owner surely didn't have the
-	// lock yet, and Lease is for how long it has it, counted from then: a store that knows only by its own
-	// clock when it gave the lock away has to translate that, and to allow for how far the clocks may differ
-	// by now. A Lease of zero says that the owner has to ask: the store doesn't know whether it has the lock,
-	// or can't say since when.
+	// Since is an instant of this process's monotonic clock at which the owner surely didn't have
+	// the lock yet. Lease is for how long it has the lock, counted from Since. A store that knows
+	// its own clock only must translate that, and allow for how far the clocks may differ by now. A
+	// Lease of zero says that the owner has to ask: the store doesn't know whether it has the lock,
+	// or since when.
 	Since time.Time
 	Lease time.Duration
 }
 
-// Explainer is an optional interface of a [Backend] that can say why it lacks a kind of lock, where there is more to say than that
-// it hasn't been written.
+// Explainer is an optional interface of a [Backend] that can say why it lacks a kind of lock, if
+// the reason is more than that it hasn't been written.
 type Explainer interface {
-	// WhyNot returns why the store doesn't have a kind that its [Limits] don't declare, in words that go
+	// WhyNot returns why the store lacks a kind that its [Limits] don't declare, in words that go
 	// after a colon, or nothing.
 	WhyNot(kind Kind) string
 }
