@@ -13,8 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// Store is a store for locks in the memory of this process, whose faults are called by name. Make one with [New]. It is safe for
-// concurrent use.
+// Store is a store for locks in the memory of this process, whose faults are called by name. Make
+// one with [New]. It is safe for concurrent use.
 type Store struct {
 	t    testing.TB
 	mem  *membackend.Backend
@@ -39,15 +39,18 @@ type memory interface {
 	backend.Latcher
 }
 
-// New returns an empty store for the test t. Clients are made with it as with any other: dlock.New(store).
+// New returns an empty store for the test t. Make clients as with any other store:
+// dlock.New(store).
 //
-// When the test and its cleanups that were registered later are over, all faults end, and t fails if somebody still has a lock then, or
-// waits for one: the error says who. Who waits only for a Locker that was locked, lost and not unlocked isn't seen: he asks no store. What is
-// being given back in the background has time for that: three seconds or, if a fault has kept it from that before, fifteen. What merely stays taken, after a dlock.AtLeast or a dlock.Client.Once, is nobody's fault. Nothing
-// is said of a test that has failed already. A test that leaves something on purpose, as a process does that crashes, calls [Store.Wipe] at its end.
+// When the test and its later cleanups are over, all faults end. Then t fails if a lock is still
+// held or waited for, and the error says by whom. Releases in the background have three seconds for
+// that, or fifteen if a fault has delayed them. A lock that merely stays taken, after dlock.AtLeast
+// or dlock.Client.Once, doesn't count. A waiter for a Locker that was locked, lost and not unlocked
+// isn't seen, since it asks no store. A test that has failed already gets no further error. A test
+// that leaves a lock on purpose, as a process that crashes does, calls [Store.Wipe] at its end.
 //
-// In a bubble of testing/synctest call New inside, with the bubble's t: then leases, waits and that patience are virtual. With the t of
-// the test around it the check would run outside of the bubble, and panic.
+// In a bubble of testing/synctest call New inside, with the bubble's t: then all times are virtual.
+// With the t of the outer test the check would run outside of the bubble, and panic.
 func New(t testing.TB) *Store {
 	mem := membackend.New()
 	s := &Store{
@@ -71,13 +74,15 @@ func (s *Store) Open() backend.Session {
 	return session
 }
 
-// Limits implements [backend.Backend]: there are none, and all kinds of lock.
+// Limits implements [backend.Backend]: the store has no limits, and all kinds of lock.
 func (s *Store) Limits() backend.Limits { return s.mem.Limits() }
 
-// Lose takes the lock of that name, of whatever kind, from everybody who has it: all who read, or all permits. Who waits gets it next. Those
-// who had it are told at once, and not only when they next renew: the context of a Do or Hold ends, with a dlock.Loss as its cause whose reason is
-// LossGone, or LossTaken if somebody has the lock by then. At once is not before Lose returns: wait for the context or, in a bubble, call
-// synctest.Wait. To be told costs a client a step, to which faults happen, too. It is an error of the test if nobody has the lock.
+// Lose takes the lock of that name, of any kind, from all its holders: all readers, or all permits.
+// A waiter gets it next. The holders are told at once, and not only at their next renewal: the
+// context of a Do or Hold ends, with a [dlock.Loss] as its cause. The reason is LossGone, or
+// LossTaken if another has the lock by then. Holders may be told after Lose has returned: wait for
+// the context or, in a bubble, call synctest.Wait. Telling them costs each client a step, and
+// faults apply to that, too. It is an error of the test if the lock is free.
 func (s *Store) Lose(name string) {
 	s.t.Helper()
 	i := s.inspect(name)
@@ -111,12 +116,13 @@ func (s *Store) alert(name string) {
 	}
 }
 
-// Wipe loses all locks, and what stays taken, as a Redis does that restarts without its data. As there nobody is told: who has a lock goes on
-// believing in it until his next renewal, a third of a lease later at most, or with a fixed lease until that ends. Who waits gets in meanwhile.
-// Fencing tokens go on growing.
+// Wipe loses all locks, also those that stay taken, as a Redis does that restarts without its data.
+// As there, no holder is told: each goes on believing until its next renewal, a third of a lease
+// later at most, or with a fixed lease until that ends. Waiters get in meanwhile. Fencing tokens go
+// on growing.
 func (s *Store) Wipe() { s.mem.Wipe() }
 
-// Held fails t unless somebody has the lock of that name now, of whatever kind.
+// Held fails t unless the lock of that name is held now, whatever its kind.
 func (s *Store) Held(t testing.TB, name string) {
 	t.Helper()
 	if i := s.inspect(name); len(holders(i)) == 0 {
@@ -124,7 +130,8 @@ func (s *Store) Held(t testing.TB, name string) {
 	}
 }
 
-// Free fails t unless anybody could have the lock of that name now: the error says who has it, or that it stays taken. Of a semaphore all permits must be back.
+// Free fails t unless the lock of that name can be had now: the error says who has it, or that it
+// stays taken. Of a semaphore all permits must be back.
 func (s *Store) Free(t testing.TB, name string) {
 	t.Helper()
 	if i := s.inspect(name); !i.Free() {

@@ -17,17 +17,18 @@ type fault struct {
 // errFailed is what steps fail with if a test doesn't say.
 var errFailed = errors.New("dlocktest: the store is down")
 
-// Fail makes the next n steps fail with err, without being carried out: those of all clients of the store, counted together. With n less than 0 all of them
-// fail until [Store.Recover].
+// Fail makes the next n steps fail with err, without being carried out. Steps of all clients of the
+// store are counted together. With n less than 0 all steps fail until [Store.Recover].
 //
-// A step is what a client asks the store once: to acquire, release, renew, force-release or look at a lock, to say who has it or
-// which locks there are, or to keep places in line. What a client does by itself counts, too: renewals, attempts that are repeated, and
-// locks that are given back in the background. To be woken when a lock is released is no step, and goes on.
+// A step is one request of a client: to acquire, release, renew, force-release or look at a lock,
+// to say who has it or which locks there are, or to keep places in line. Renewals, repeated
+// attempts and releases in the background count, too. Wake-ups are no steps, and go on.
 //
-// Fail and Hang add up: the steps after the next n are those of the next call.
+// Fail and Hang add up: a call affects the steps that follow those of the call before.
 //
-// An err that is, or wraps, a [backend.Error] is of its kind, any other of kind [backend.Retry]: the step was not carried out, and the next may be. With a nil err
-// they fail with one that says that the store is down.
+// An err that is, or wraps, a [backend.Error] is of its kind. Any other is of kind [backend.Retry]:
+// the step was not carried out, and the next may be. With a nil err the steps fail with an error
+// that says that the store is down.
 func (s *Store) Fail(n int, err error) {
 	if err == nil {
 		err = errFailed
@@ -38,8 +39,9 @@ func (s *Store) Fail(n int, err error) {
 	s.add(fault{n, err})
 }
 
-// Hang makes the next n steps hang, counted as those of [Store.Fail], and with n less than 0 all. They are not carried out before [Store.Recover], and
-// never if their context has ended by then, also because the client was closed. Of such a step a client can't know whether it was carried out.
+// Hang makes the next n steps hang, counted like those of [Store.Fail]; with n less than 0 all.
+// They are carried out at [Store.Recover], or never if their context has ended by then, also
+// because the client was closed. A client can't know whether such a step was carried out.
 func (s *Store) Hang(n int) { s.add(fault{n, nil}) }
 
 func (s *Store) add(f fault) {
@@ -54,7 +56,8 @@ func (s *Store) add(f fault) {
 	}
 }
 
-// Recover ends what Fail and Hang have begun: steps that hang are carried out now, and none that follows fails or hangs.
+// Recover ends the faults of Fail and Hang: steps that hang are carried out now, and later steps
+// work.
 func (s *Store) Recover() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,9 +68,10 @@ func (s *Store) Recover() {
 	}
 }
 
-// PauseRenewals makes renewals hang, and nothing else, until [Store.ResumeRenewals]: so each lock ends with its lease, its holder is told then, with reason
-// LossExpired, and the next gets in. That is what a holder that is cut off, and each that stands still, sees. Renewals that hang are not
-// among the steps that [Store.Fail] and [Store.Hang] count.
+// PauseRenewals makes renewals hang, and nothing else, until [Store.ResumeRenewals]. So each lock
+// ends with its lease. Its holder is told then, with reason LossExpired, and the next gets in. A
+// holder that is cut off sees the same. These renewals are not among the steps that [Store.Fail]
+// and [Store.Hang] count.
 func (s *Store) PauseRenewals() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +80,8 @@ func (s *Store) PauseRenewals() {
 	}
 }
 
-// ResumeRenewals ends what PauseRenewals has begun: those that hang, and whose clients have not given them up, are carried out now, late as they are.
+// ResumeRenewals ends the fault of PauseRenewals: renewals that hang are carried out now, unless
+// their clients have given them up.
 func (s *Store) ResumeRenewals() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

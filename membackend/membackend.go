@@ -65,12 +65,12 @@ func (b *Backend) Open() backend.Session {
 	return &session{b: b, subs: make(map[*subscription]struct{})}
 }
 
-// Limits implements [backend.Backend]: there are none, and all kinds of lock.
+// Limits implements [backend.Backend]: the store has no limits, and all kinds of lock.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
-// Wipe loses all locks, and all places in line, as a server does that restarts without its data. As with such a server nobody is told who
-// had a lock: his client finds out when it next renews. Those who wait look again at once, as they do when their connection stands
-// again. Fencing tokens go on growing, as those of a Redis do, where they are the time.
+// Wipe loses all locks, and all places in line, as a server does that restarts without its data. As
+// there, no holder is told: its client finds out at the next renewal. Waiters look again at once,
+// as after a reconnection. Fencing tokens go on growing, as those of a Redis do.
 func (b *Backend) Wipe() {
 	var n news
 	defer n.tell()

@@ -24,11 +24,13 @@ var (
 	_ certmagic.LockLeaseRenewer = (*Storage)(nil)
 )
 
-// A Storage is a certmagic.Storage whose locks are those of a [dlock.Client], by the name "certmagic:" and what certmagic calls them. All else is done by the storage that it wraps. It is safe
-// for concurrent use.
+// A Storage is a certmagic.Storage whose locks are those of a [dlock.Client]. They are called
+// "certmagic:" and certmagic's name. The storage that it wraps does everything else. It is safe for
+// concurrent use.
 //
-// A name is locked and unlocked by whatever goroutine. Once it is locked it stays shut for this Storage until it is unlocked, even when the lock has been lost meanwhile:
-// otherwise a late unlock would end what another goroutine has since locked.
+// Any goroutine may lock and unlock a name. A locked name stays shut for this Storage until it is
+// unlocked, even after its lock was lost: otherwise a late unlock would end another goroutine's
+// lock.
 type Storage struct {
 	certmagic.Storage
 	client *dlock.Client
@@ -52,11 +54,12 @@ func New(storage certmagic.Storage, client *dlock.Client) *Storage {
 	return &Storage{Storage: storage, client: client, locks: make(map[string]*lock)}
 }
 
-// String says which storage it is: certmagic logs it.
+// String says which storage it is; certmagic logs it.
 func (s *Storage) String() string { return fmt.Sprintf("%v, with locks of dlock", s.Storage) }
 
-// Lock implements [certmagic.Locker]. It waits as long as ctx allows; if ctx has ended before, it still takes a lock that is free, as certmagic's own storage does. The lock is renewed until
-// it is unlocked. Errors are those of [dlock.Locker.Acquire].
+// Lock implements [certmagic.Locker]. It waits as long as ctx allows. If ctx has ended before, it
+// still takes a free lock, as certmagic's own storage does. The lock is renewed until it is
+// unlocked. Errors are those of [dlock.Locker.Acquire].
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if ctx.Err() == nil {
 		return s.lock(ctx, name)
@@ -68,7 +71,8 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 	return err
 }
 
-// TryLock implements [certmagic.TryLocker]: one attempt. False without an error says that another has the lock.
+// TryLock implements [certmagic.TryLocker]: one attempt. False without an error means that another
+// has the lock.
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -141,9 +145,11 @@ func (l *lock) take(ctx context.Context, waits bool) error {
 	}
 }
 
-// Unlock implements [certmagic.Locker] and [certmagic.TryLocker]. It does so even if ctx has ended. Whatever it returns, the name isn't locked any more by this Storage: an error that wraps [dlock.ErrNotHeld] if it wasn't
-// before, another if the store hasn't confirmed it, in which case that goes on in the background. That the lock was lost is no error: it is free for others, which is
-// what certmagic asks for. The client has logged it.
+// Unlock implements [certmagic.Locker] and [certmagic.TryLocker]. It works even if ctx has ended.
+// Afterwards the name isn't locked by this Storage, whatever the error: one that wraps
+// [dlock.ErrNotHeld] if it wasn't locked before, or another if the store hasn't confirmed the
+// unlock, which then goes on in the background. A lost lock is no error, since it is free for
+// others, as certmagic asks; the client has logged it.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	l, hold := s.give(name)
 	if hold == nil {
@@ -171,8 +177,10 @@ func (s *Storage) give(name string) (*lock, *dlock.Hold) {
 	return l, hold
 }
 
-// RenewLockLease implements [certmagic.LockLeaseRenewer]. Locks are renewed all the time, and so it only says whether name is still locked, whatever the duration. If the lock was lost it is taken again, in one attempt:
-// certmagic calls this before it looks whether somebody else has obtained the certificate. The error wraps [dlock.ErrLost] if it can't be had, and certmagic tries again later.
+// RenewLockLease implements [certmagic.LockLeaseRenewer]. Locks are renewed all the time, so it
+// only says whether name is still locked, whatever the duration. If the lock was lost, it makes one
+// attempt to take it again: certmagic calls this before it looks whether another has obtained the
+// certificate. If that fails the error wraps [dlock.ErrLost], and certmagic tries again later.
 func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	s.mu.Lock()
 	l := s.locks[name]

@@ -13,8 +13,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// DefaultAtLeast is for how long the lock of a job stays taken, from its acquisition, however early the job ends, unless [WithAtLeast] says
-// otherwise. It is more than clocks differ by that are set over the network, and a job that runs every second, which is as often as cron can say, still does.
+// DefaultAtLeast is for how long the lock of a job stays taken from its acquisition, however early
+// the job ends, unless [WithAtLeast] says otherwise. Clocks that are set over the network differ by
+// less. A job may still run every second, which is as often as cron can say.
 const DefaultAtLeast = 900 * time.Millisecond
 
 // prefix is what the names of jobs' locks begin with, since other things in the store are called as the jobs are.
@@ -28,23 +29,28 @@ var (
 	errTooSoon  = errors.New("this replica ran it so short a time ago: its at-least time is longer than its period, or other jobs have its name")
 )
 
-// Func is a job that is told when its lock is lost: ctx ends then, with a cause that wraps [dlock.ErrLost]. Its error is logged. That is so where it is
-// given to the JobWrapper of [Wrapper] itself, not to another in between, such as [cron.Recover]: that belongs outside.
+// Func is a job that is told when its lock is lost: its ctx ends with a cause that wraps
+// [dlock.ErrLost]. Its error is logged. For that, give it directly to the JobWrapper of [Wrapper],
+// with wrappers such as [cron.Recover] outside.
 type Func func(ctx context.Context) error
 
-// Run implements [cron.Job] where no lock is held: with a context that never ends, and the error is dropped.
+// Run implements [cron.Job] without a lock: the context never ends, and the error is dropped.
 func (f Func) Run() { f(context.Background()) }
 
 // Option configures a [Wrapper].
 type Option func(*wrapper)
 
-// WithAtLeast sets for how long the lock of a job stays taken, from its acquisition, however early the job ends: longer than what the replicas' clocks
-// differ by, and shorter than the job's period. The default is [DefaultAtLeast]. With 0 the lock is free when the job ends, and a job that is quicker than the
-// clocks are apart runs on every replica. [Wrapper] panics if it is negative. A store that can't keep a lock taken has every run skipped, and logged as an error.
+// WithAtLeast sets for how long the lock of a job stays taken from its acquisition, however early
+// the job ends. It must be longer than the replicas' clocks differ, and shorter than the job's
+// period. The default is [DefaultAtLeast]. With 0 the lock is free when the job ends, and a job
+// that takes less time than the clocks differ runs on every replica. [Wrapper] panics if it is
+// negative. If the store can't keep a lock taken, every run is skipped and logged as an error.
 func WithAtLeast(d time.Duration) Option { return func(w *wrapper) { w.atLeast = d } }
 
-// WithLogger sets where is logged: runs that are skipped since another has the lock, which is as it should be, with Info; and with Error those that are skipped since the
-// lock can't be had (nobody knows whether another replica runs the job), unlocks that failed, locks that were lost, and errors of a [Func]. The default is [cron.DefaultLogger], which writes errors only. [Wrapper] panics if it is nil.
+// WithLogger sets the logger. Runs that are skipped since another replica has the lock are of level
+// Info. Runs that are skipped since the lock can't be had, failed unlocks, lost locks and errors of
+// a [Func] are of level Error. The default is [cron.DefaultLogger], which writes errors only.
+// [Wrapper] panics if it is nil.
 func WithLogger(log cron.Logger) Option { return func(w *wrapper) { w.log = log } }
 
 type wrapper struct {
@@ -56,9 +62,11 @@ type wrapper struct {
 	last atomic.Int64 // the end of the at-least time of the last run here that is over, in ns since 1970
 }
 
-// Wrapper returns a JobWrapper for the job of that name: of the replicas that share the client's store one runs it, and the others skip that run. Other jobs need
-// other names, or they exclude each other; so it doesn't belong in the [cron.WithChain] of several. Its lock is the one that the client has by the name "cron:" and
-// the job's. Each run is one attempt to lock, which takes 5 s at most. It panics if client, or an option, is nil, or the name is empty.
+// Wrapper returns a JobWrapper for the job of that name. Of the replicas that share the client's
+// store one runs it, and the others skip that run. Other jobs need other names, or they exclude
+// each other; so don't use it in a [cron.WithChain] of several jobs. The lock is called "cron:" and
+// the job's name. Each run makes one attempt to lock, which takes 5 s at most. Wrapper panics if
+// client, or an option, is nil, or the name is empty.
 func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper {
 	if client == nil || name == "" || slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
 		panic("cronlock: Wrapper: the client or an option is nil, or the name is empty")

@@ -10,13 +10,15 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// ErrNotLeader says that another replica leads, or nobody does at the moment.
+// ErrNotLeader says that this replica doesn't lead: another does, or none at the moment.
 var ErrNotLeader = errors.New("gocronlock: this replica doesn't lead")
 
-// An Elector is a [gocron.Elector], for [gocron.WithDistributedElector]: it has all jobs of the scheduler run on one replica, the leader. It campaigns while
-// [Elector.Run] runs. It is safe for concurrent use.
+// An Elector is a [gocron.Elector], for [gocron.WithDistributedElector]: all jobs of the scheduler
+// run on one replica, the leader. It campaigns while [Elector.Run] runs. It is safe for concurrent
+// use.
 //
-// gocron asks it when a job is to begin, and never again: a job that must stop when its replica leads no more is made with [Elector.Task].
+// gocron asks it when a job is to begin, and not later. Make a job with [Elector.Task] if it must
+// stop when its replica no longer leads.
 type Elector struct {
 	election *dlock.Election
 
@@ -25,7 +27,8 @@ type Elector struct {
 	tasks sync.WaitGroup  // of this term
 }
 
-// NewElector returns a candidate of a client for the leader of that name, see [dlock.Client.Election]. It panics if client is nil or the name is empty.
+// NewElector returns a candidate of a client for the leader of that name: see
+// [dlock.Client.Election]. It panics if client is nil or the name is empty.
 func NewElector(client *dlock.Client, name string) *Elector {
 	if client == nil || name == "" {
 		panic("gocronlock: NewElector: the client is nil or the name is empty")
@@ -33,9 +36,12 @@ func NewElector(client *dlock.Client, name string) *Elector {
 	return &Elector{election: client.Election(name)}
 }
 
-// Run campaigns until ctx ends, and has this replica lead whenever it is elected, again after it has lost that. Nothing of the scheduler's runs in any replica that doesn't call it. When ctx
-// ends it resigns, as soon as what [Elector.Task] made has returned; so shut the scheduler down before. Neither does it campaign again after a loss before that. It returns what
-// [dlock.Election.Run] does: once ctx has ended the error is that of ctx, and if it returns before, nothing will run here any more, so look at it: [dlock.ErrClosed], or what no waiting helps against.
+// Run campaigns until ctx ends, and again after a loss. The jobs of the scheduler run only in
+// replicas that call it. When ctx ends it resigns, once the functions of [Elector.Task] have
+// returned: so shut the scheduler down before. It waits for them after a loss, too, before it
+// campaigns again. It returns what [dlock.Election.Run] does. After ctx has ended, the error is
+// that of ctx. If Run returns before, no job will run here any more, so look at the error: it is
+// [dlock.ErrClosed], or one that no waiting helps against.
 func (e *Elector) Run(ctx context.Context) error { return e.election.Run(ctx, e.lead) }
 
 // lead returns when the term is over, and nothing runs any more that belongs to it.
@@ -51,7 +57,8 @@ func (e *Elector) lead(term context.Context) error {
 	return nil
 }
 
-// IsLeader implements [gocron.Elector]: it returns nil if this replica leads, by what its clock says, and [ErrNotLeader] if it doesn't. It asks nobody.
+// IsLeader implements [gocron.Elector]: it returns nil if this replica leads, by its own clock, and
+// [ErrNotLeader] otherwise. It asks nobody.
 func (e *Elector) IsLeader(context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -63,9 +70,11 @@ func (e *Elector) IsLeader(context.Context) error {
 
 func (e *Elector) leads() bool { return e.term != nil && e.term.Err() == nil }
 
-// Task returns a task whose function is told when this replica leads no more: ctx, which comes from the job's, ends then, with a cause that says why, and its Err looks at the clock. [dlock.Token] of it is the
-// number of the term. Where this replica resigned, and has not lost its lock, no other leads before the function has
-// returned. If it leads no more when the function is to begin, that isn't called, and the job's error is ErrNotLeader.
+// Task returns a task whose function is told when this replica no longer leads. Its ctx comes from
+// the job's, and ends then with a cause that says why; its Err looks at the clock. [dlock.Token] of
+// it is the number of the term. If this replica resigned, and has not lost its lock, no other leads
+// before the function has returned. If it leads no longer when the function is to begin, the
+// function isn't called, and the job's error is ErrNotLeader.
 func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(func(ctx context.Context) error {
 		term := e.begin()

@@ -16,8 +16,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// DefaultAtLeast is for how long the lock of a job stays taken, from its acquisition, however early the job ends, unless [WithAtLeast] says
-// otherwise. It is more than clocks differ by that are set over the network, and a job that runs every second, which is as often as cron can say, still does.
+// DefaultAtLeast is for how long the lock of a job stays taken from its acquisition, however early
+// the job ends, unless [WithAtLeast] says otherwise. Clocks that are set over the network differ by
+// less. A job may still run every second, which is as often as cron can say.
 const DefaultAtLeast = 900 * time.Millisecond
 
 // prefix is what the names of jobs' locks begin with, since other things in the store are called as the jobs are.
@@ -31,8 +32,10 @@ var (
 	errNoName   = errors.New("a job that is made of Task needs its name a second time, with gocron.WithName: jobs exclude each other without it")
 )
 
-// A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and [gocron.WithDistributedJobLocker]: of the replicas that share its client's store one
-// runs the job, and the others skip that run. The lock of a job is the one that its client has by the name "gocron:" and the job's. It is safe for concurrent use, by several schedulers, too.
+// A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and
+// [gocron.WithDistributedJobLocker]. Of the replicas that share its client's store one runs the
+// job, and the others skip that run. The lock of a job is called "gocron:" and the job's name. It
+// is safe for concurrent use, by several schedulers, too.
 type Locker struct {
 	client  *dlock.Client
 	atLeast time.Duration
@@ -46,13 +49,16 @@ type Locker struct {
 // Option configures a [Locker].
 type Option func(*Locker)
 
-// WithAtLeast sets for how long the lock of a job stays taken, from its acquisition, however early the job ends: longer than what the replicas' clocks
-// differ by, and shorter than the period of every job of this Locker. The default is [DefaultAtLeast]. With 0 the lock is free when the job ends, and a job that is
-// quicker than the clocks are apart runs on every replica. [NewLocker] panics if it is negative. A store that can't keep a lock taken has every run skipped, and logged.
+// WithAtLeast sets for how long the lock of a job stays taken from its acquisition, however early
+// the job ends. It must be longer than the replicas' clocks differ, and shorter than the period of
+// every job of this Locker. The default is [DefaultAtLeast]. With 0 the lock is free when the job
+// ends, and a job that takes less time than the clocks differ runs on every replica. [NewLocker]
+// panics if it is negative. If the store can't keep a lock taken, every run is skipped and logged.
 func WithAtLeast(d time.Duration) Option { return func(l *Locker) { l.atLeast = d } }
 
-// WithLogger sets where is logged what gocron doesn't tell: runs that were skipped for another reason than that somebody else has the lock, and
-// unlocks that failed, as warnings; other skipped runs at level debug. The default is [slog.Default]. [NewLocker] panics if it is nil.
+// WithLogger sets the logger for what gocron doesn't tell. Warnings are runs that were skipped
+// although no other replica has the lock, and unlocks that failed. Other skipped runs are of level
+// debug. The default is [slog.Default]. [NewLocker] panics if it is nil.
 func WithLogger(log *slog.Logger) Option { return func(l *Locker) { l.log = log } }
 
 // NewLocker returns a Locker with the locks of a client. It panics if client, or an option, is nil.
@@ -74,8 +80,10 @@ func NewLocker(client *dlock.Client, opts ...Option) *Locker {
 	return l
 }
 
-// Lock implements [gocron.Locker]. It makes one attempt, which takes 5 s at most: gocron would run the job late, and a second time, if it waited until the lock is free.
-// Errors are those of [dlock.Locker.Acquire]. A job whose context names a [dlock.Owner] (see gocron.WithContext) re-enters what that has: its runs don't exclude each other.
+// Lock implements [gocron.Locker]. It makes one attempt, which takes 5 s at most: if it waited
+// until the lock is free, gocron would run the job late, and a second time. Errors are those of
+// [dlock.Locker.Acquire]. If the job's context names a [dlock.Owner] (see gocron.WithContext), it
+// re-enters that owner's hold, and its runs don't exclude each other.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	r, err := l.lock(ctx, key)
 	if err != nil {
@@ -191,13 +199,14 @@ func (r *run) forget() {
 	}
 }
 
-// Task returns a task whose function is told when its lock is lost: ctx, which comes from the job's, ends then, with a cause that wraps
-// [dlock.ErrLost], and the job's error is that, too. The job must have the same name:
+// Task returns a task whose function is told when its lock is lost. Its ctx comes from the job's,
+// and ends then with a cause that wraps [dlock.ErrLost], which is also the job's error. The job
+// must have the same name:
 //
 //	scheduler.NewJob(definition, locker.Task("report", report), gocron.WithName("report"))
 //
-// It needn't be a job, or a scheduler, that was given this Locker: without it the task locks by itself. Then gocron counts a run that was skipped as
-// one that went well, and one whose lock couldn't be had as one that failed.
+// The job and the scheduler may be without this Locker: then the task locks by itself. In that case
+// gocron counts a skipped run as a success, and a run whose lock couldn't be had as a failure.
 func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(l.task(name, fn))
 }

@@ -16,10 +16,11 @@ var (
 	_ lock.SessionLocker = (*Locker)(nil)
 )
 
-// A Locker is a lock.Locker of goose, for goose.WithLocker, and a lock.SessionLocker, for goose.WithSessionLocker, which makes no difference: it doesn't use the database. One belongs to one database, and may be
-// used by several providers, in several goroutines.
+// A Locker is a lock.Locker of goose, for goose.WithLocker, and a lock.SessionLocker, for
+// goose.WithSessionLocker. Both do the same, since it doesn't use the database. A Locker belongs to
+// one database, and may be used by several providers, in several goroutines.
 //
-// Once it is locked it stays shut until it is unlocked, also if the lock has been lost meanwhile.
+// A locked Locker stays shut until it is unlocked, even after its lock was lost.
 type Locker struct {
 	client *dlock.Client
 	name   string
@@ -38,9 +39,10 @@ func New(client *dlock.Client, name string) *Locker {
 // Lock implements lock.Locker. It waits as long as ctx allows. Errors are those of [dlock.Locker.Acquire].
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error { return l.lock(ctx) }
 
-// Unlock implements lock.Locker. It does so even if ctx has ended. Whatever it returns, the Locker is free: an error that wraps [dlock.ErrLost] if the lock was
-// lost, so that migrations of another replica may have run at the same time; [dlock.ErrUnavailable] if the store hasn't confirmed it, in which case that goes on in the
-// background; [dlock.ErrNotHeld] if it wasn't locked.
+// Unlock implements lock.Locker. It works even if ctx has ended. Afterwards the Locker is free,
+// whatever the error: one that wraps [dlock.ErrLost] if the lock was lost, so that another replica
+// may have migrated at the same time; [dlock.ErrUnavailable] if the store hasn't confirmed the
+// unlock, which then goes on in the background; or [dlock.ErrNotHeld] if it wasn't locked.
 func (l *Locker) Unlock(ctx context.Context, _ *sql.DB) error { return l.unlock(ctx) }
 
 // SessionLock implements lock.SessionLocker, as Lock does.

@@ -13,7 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// DefaultWait is how long [Driver.Lock] waits at most, unless [WithWait] says otherwise: less than migrate does by default, which is 15 s.
+// DefaultWait is how long [Driver.Lock] waits at most, unless [WithWait] says otherwise. It is less
+// than migrate's own default of 15 s.
 const DefaultWait = 10 * time.Second
 
 // patience bounds the single attempt of [WithWait] 0.
@@ -21,8 +22,9 @@ const patience = 5 * time.Second
 
 var errClosed = errors.New("the driver is closed")
 
-// A Driver is a database.Driver whose lock is that of a [dlock.Client]. All else is done by the driver that it wraps, whose own lock isn't taken: while some replicas still use that, these
-// and those don't exclude each other.
+// A Driver is a database.Driver whose lock is that of a [dlock.Client]. The driver that it wraps
+// does everything else, and its own lock isn't taken: replicas that still use that lock aren't
+// excluded.
 type Driver struct {
 	database.Driver
 	client *dlock.Client
@@ -38,8 +40,10 @@ type Driver struct {
 // Option configures a [Driver].
 type Option func(*Driver)
 
-// WithWait sets how long [Driver.Lock] waits while another has the lock, or the store can't say: less than the LockTimeout of the Migrate that uses it, by some seconds. The default is
-// [DefaultWait]. With 0 it is one attempt, which takes 5 s at most. [New] panics if it is negative.
+// WithWait sets how long [Driver.Lock] waits while another has the lock or the store doesn't
+// answer. It should be some seconds less than the LockTimeout of the Migrate that uses it. The
+// default is [DefaultWait]. With 0 there is one attempt, which takes 5 s at most. [New] panics if
+// it is negative.
 func WithWait(d time.Duration) Option { return func(dr *Driver) { dr.wait = d } }
 
 // New returns a driver with the lock that a client has by that name. It panics if the driver, the client or an option is nil, or the name is empty.
@@ -58,7 +62,8 @@ func New(driver database.Driver, client *dlock.Client, name string, opts ...Opti
 	return d
 }
 
-// Open implements database.Driver: it returns another Driver, with the same lock, around what the wrapped one opens.
+// Open implements database.Driver: it returns another Driver, with the same lock, around the driver
+// that the wrapped one opens.
 func (d *Driver) Open(url string) (database.Driver, error) {
 	opened, err := d.Driver.Open(url)
 	if err != nil {
@@ -67,8 +72,10 @@ func (d *Driver) Open(url string) (database.Driver, error) {
 	return New(opened, d.client, d.name, WithWait(d.wait)), nil
 }
 
-// Lock implements database.Driver. The error wraps [database.ErrLocked] if another had the lock all the time, or this Driver has it already: it stays shut until it is unlocked, even when the
-// lock has been lost meanwhile. It wraps [dlock.ErrUnavailable], and not ErrLocked, if the store couldn't say.
+// Lock implements database.Driver. The error wraps [database.ErrLocked] if another had the lock all
+// the time, or if this Driver has it already. A locked Driver stays shut until it is unlocked, even
+// after its lock was lost. If the store couldn't say, the error wraps [dlock.ErrUnavailable]
+// instead.
 func (d *Driver) Lock() error {
 	if !d.locked.CompareAndSwap(false, true) {
 		return fmt.Errorf("migratelock: lock %q: %w by this driver", d.name, database.ErrLocked)
@@ -95,9 +102,11 @@ func (d *Driver) Lock() error {
 	return nil
 }
 
-// Unlock implements database.Driver. It takes 5 s at most. Whatever it returns, the Driver is free: [database.ErrNotLocked] if it wasn't locked; an error that wraps [dlock.ErrLost] if the
-// lock was lost, so that migrations of another replica may have run at the same time; or [dlock.ErrUnavailable] if the store hasn't confirmed it, in which case that goes on in the
-// background. A Migrate that has got an error here refuses to lock again.
+// Unlock implements database.Driver. It takes 5 s at most. Afterwards the Driver is free, whatever
+// the error: [database.ErrNotLocked] if it wasn't locked; one that wraps [dlock.ErrLost] if the
+// lock was lost, so that another replica may have migrated at the same time; or
+// [dlock.ErrUnavailable] if the store hasn't confirmed the unlock, which then goes on in the
+// background. A Migrate that got an error here refuses to lock again.
 func (d *Driver) Unlock() error {
 	hold := d.hold.Swap(nil)
 	if hold == nil {
@@ -108,7 +117,8 @@ func (d *Driver) Unlock() error {
 	return err
 }
 
-// Close implements database.Driver. It gives back a lock that a Migrate has left, whose LockTimeout was over before, and ends a Lock that still waits.
+// Close implements database.Driver. It gives back a lock that a Migrate left after its LockTimeout,
+// and ends a Lock that still waits.
 func (d *Driver) Close() error {
 	d.end(errClosed)
 	err := d.Unlock()
