@@ -83,9 +83,9 @@ type Client struct {
 // An instant is a time on the client's monotonic clock.
 type instant = time.Duration
 
-// New returns a client of the store b. Close it when it is no longer needed. It does no I/O. It
-// panics if b is nil or an option is invalid, as [time.NewTicker] does: an empty client id, a lease
-// under 1 ms, or one that is shorter than the store allows.
+// New returns a client of the store b. Close it when it is no longer needed. New does no I/O. It
+// panics if b is nil or an option is invalid: an empty client id, or a lease that is under 1 ms or
+// shorter than the store allows.
 func New(b backend.Backend, opts ...Option) *Client {
 	if b == nil {
 		panic("dlock: New: the backend is nil")
@@ -145,11 +145,11 @@ func nameOf(b backend.Backend) string {
 	return fmt.Sprintf("%T", b)
 }
 
-// ID returns the client's id, by which the store knows its holders: what [WithClientID] said, or
+// ID returns the client's id, by which the store knows its holders: that of [WithClientID], or
 // "HOST/PID/RANDOM".
 func (c *Client) ID() string { return c.id }
 
-// Lease returns the lease of locks that are taken without one of their own: see [WithLease].
+// Lease returns the lease of locks that don't set their own: see [WithLease].
 func (c *Client) Lease() time.Duration { return c.lease }
 
 // Closed returns a channel that is closed when the client is: see [Client.Close].
@@ -160,36 +160,40 @@ func (c *Client) Closed() <-chan struct{} { return c.ctx.Done() }
 // stores may refuse some. It is checked when the Locker is used.
 func (c *Client) Locker(name string) *Locker { return newLocker(c, backend.Exclusive, name) }
 
-// FencedLocker returns a Locker for the lock of that name whose acquisitions are numbered: [Hold.Token], and
-// [Token] of the context of a hold, say which it is. A resource that remembers the largest number it has seen, and
-// refuses smaller ones, is safe from a holder that was paused for longer than its lease and doesn't know it. A re-entry has the number
-// of the hold that it re-enters; locks that are not taken with Acquire or Do have one, too, but nowhere to say it.
+// FencedLocker returns a Locker for the lock of that name whose acquisitions are numbered.
+// [Hold.Token], and [Token] of a hold's context, return the number. A resource that remembers the
+// largest number, and refuses smaller ones, is safe from a holder that was paused past its lease. A
+// re-entry has the number of its hold. LockContext and the other calls draw a number, too, but
+// don't return it.
 //
-// It is the same lock as that of [Client.Locker] by the same name, and each excludes the other, but acquisitions by way of
-// that one don't count. It isn't handed on inside the client. A party that holds the lock as one of the two and asks for it as the other gets
-// [ErrConflict]. A store that has no fenced locks answers every call with an error that wraps [errors.ErrUnsupported].
+// It is the same lock as that of [Client.Locker] by the same name, so each excludes the other, but
+// acquisitions of the other have no number. It isn't handed over inside the client. An owner that
+// holds the lock as one of the two and asks for it as the other gets [ErrConflict]. If the store
+// has no fenced locks, every error wraps [errors.ErrUnsupported].
 func (c *Client) FencedLocker(name string) *Locker { return newLocker(c, backend.Fenced, name) }
 
-// FairLocker returns a Locker for the lock of that name that goes to those who wait for it in the order of their arrival, over all
-// processes. Each waiting call has a place in the store, which is kept for as long as it waits, and the lock is given to the
-// first of them by the store itself, in the step that frees it: nobody gets in before one who came earlier and still waits.
-// [Locker.TryLock] without a wait fails where others wait. A call that gives up leaves its place at once; that of a process that died
-// ends after 3 s.
+// FairLocker returns a Locker for the lock of that name that goes to its waiters in order of
+// arrival, over all processes. Each waiting call has a place in the store. The store itself gives
+// the lock to the first, in the step that frees it. [Locker.TryLock] without a wait fails while
+// others wait. A call that gives up leaves its place at once; the place of a dead process ends
+// after 3 s.
 //
-// It is the same lock as that of [Client.Locker] by the same name, and each excludes the other, but who waits for that one
-// doesn't stand in line, and needn't be told by a release of this one: don't mix them. It isn't handed on inside the client. A party
-// that holds the lock as one of the two and asks for it as the other gets [ErrConflict]. A store that has no fair locks answers every call with an error
-// that wraps [errors.ErrUnsupported].
+// It is the same lock as that of [Client.Locker] by the same name, so each excludes the other. But
+// waiters for a plain lock don't stand in line, and may not be told of this one's release: don't
+// mix them. It isn't handed over inside the client. An owner that holds the lock as one of the two
+// and asks for it as the other gets [ErrConflict]. If the store has no fair locks, every error
+// wraps [errors.ErrUnsupported].
 func (c *Client) FairLocker(name string) *Locker { return newLocker(c, backend.Fair, name) }
 
-// Close ends the client: whoever waits gets [ErrClosed], in a [Locker.Lock] as a panic, since that has
-// no other way to say it (end such goroutines first, or use LockContext). [Locker.Lost] channels are closed,
-// contexts of [Locker.Do] end with that cause, and nothing is renewed any more. What is held is not
-// released, since its holder may still be in its critical section; it ends with its lease, or when
-// its holder unlocks it, which still works, and it is logged. The store's client stays open, and may
-// be closed after this. An error is the session's. Close returns once the goroutines of this client
-// have ended; one that is stuck in the store's client ends with that client's own timeout, and isn't
-// waited for longer than a second. Further calls do nothing.
+// Close ends the client. Waiting calls return [ErrClosed]; a waiting [Locker.Lock] panics with it,
+// since it can't return an error. (End such goroutines first, or use LockContext.) [Locker.Lost]
+// channels are closed, contexts of [Locker.Do] end with that cause, and renewals stop.
+//
+// Close releases nothing, since a holder may still be in its critical section. Each lock ends with
+// its lease, or when its holder unlocks it, which still works. Close logs what is held. The store's
+// client stays open, and may be closed afterwards. Close returns once the goroutines of this client
+// have ended. It waits for a second at most for one that is stuck in the store's client. The error
+// is the session's. Further calls do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Hold is a lock that is held, from [Locker.Acquire] to [Hold.Release]: what [Locker.Do] is for code that
-// can't be one function. It is safe for concurrent use. What is said here of one lock goes for all of those that
-// [MultiLocker.Acquire] has got, which says the rest.
+// Hold is a lock that is held, from [Locker.Acquire] to [Hold.Release]. Use it where [Locker.Do]
+// doesn't fit, since the code can't be one function. It is safe for concurrent use. All of this is
+// also true of the Hold of several locks: see [MultiLocker.Acquire].
 //
-// A Hold that is dropped without a Release, along with its context, is logged once it is found, and goes on
-// being renewed.
+// A Hold that is dropped without a Release, along with its context, is logged when that is found,
+// and goes on being renewed.
 type Hold struct {
 	stay
 	inside atomic.Pointer[holdContext] // once it is asked for: most never are
@@ -30,12 +30,12 @@ type stay struct {
 	whole  bool // and is given back with it
 }
 
-// Acquire waits for the lock as [Locker.LockContext] does, and returns what it has got. In whose name it does
-// so says ctx: an owner's or, if it comes from another hold of this lock, that one's, which it re-enters.
-// Otherwise the Hold is a party of its own: two that are acquired with one Locker exclude each other, and neither
-// has to do with the Locker's plain calls. With Wait(0) it gives up with [ErrNotAcquired] if another has the lock.
-// The errors are those of LockContext. The context of the Hold ends with ctx: what only the wait should end
-// with belongs into a Wait.
+// Acquire waits for the lock as [Locker.LockContext] does, and returns a Hold. If ctx names an
+// owner, or comes from another hold of this lock, Acquire re-enters that. Otherwise the Hold is an
+// owner of its own: two Holds of one Locker exclude each other, and are separate from the Locker's
+// plain calls. With Wait(0) it gives up with [ErrNotAcquired] if another has the lock. The errors
+// are those of LockContext. The context of the Hold ends with ctx, so bound only the wait with
+// [Wait].
 func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {
@@ -51,14 +51,20 @@ func newHandle(got stay) *Hold {
 	return h
 }
 
-// Context returns a context for what is done while the lock is held, with the values of the one that was given to
-// Acquire. It ends when the lock is lost, with an [*Error] as its cause that wraps a [*Loss] and so [ErrLost], at the latest when
-// the lease has run out on this machine's clock. After a pause of the process the first call of its
-// Err reports it; its Done channel, and contexts derived from it, follow a moment later. It also
-// ends with cause [ErrClosed] when the client is closed, with the context given to Acquire, and when the Hold is
-// released. It carries the hold: Do, Acquire and LockContext of the same lock re-enter with it, in any goroutine,
-// also within a hold of another lock. Once the hold is over they return [ErrLost], or [ErrNotHeld] if it was given
-// back. For other locks the context says what the one given to Acquire says.
+// Context returns a context for the work under the lock. It has the values of the context that
+// Acquire was given. It ends
+//
+//   - when the lock is lost, at the latest when the lease has run out on this machine's clock; the
+//     cause is an [*Error] that wraps a [*Loss], and so [ErrLost];
+//   - when the client is closed, with cause [ErrClosed];
+//   - with the context that Acquire was given;
+//   - when the Hold is released.
+//
+// After a pause of the process the first call of its Err reports a loss; its Done channel, and
+// derived contexts, follow a moment later. The context carries the hold: Do, Acquire and
+// LockContext of the same lock re-enter it, in any goroutine, also within a hold of another lock.
+// Once the hold is over they return [ErrLost], or [ErrNotHeld] if it was given back. For other
+// locks the context is as the one that Acquire was given.
 func (h *Hold) Context() context.Context {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -81,10 +87,10 @@ func (h *Hold) Context() context.Context {
 	return d
 }
 
-// Release gives the lock back, and ends the context. It does so even if ctx has ended, and tries for at most 5 s or
-// what is left of the lease, and no longer than ctx allows; if the store hasn't answered by then the
-// error says so, and the release continues in the background. It returns [ErrLost] if the lock was
-// lost, and [ErrNotHeld] if it was given back before.
+// Release gives the lock back, and ends the context. It works even if ctx has ended. It tries for 5
+// s or the rest of the lease at most, and no longer than ctx allows. If the store hasn't answered
+// by then, the error says so, and the release continues in the background. It returns [ErrLost] if
+// the lock was lost, and [ErrNotHeld] if it was given back before.
 func (h *Hold) Release(ctx context.Context) error {
 	s := h.mustBeHeld()
 	mustBeContext(ctx)
@@ -109,8 +115,10 @@ func (h *Hold) alreadyGiven() error {
 	return h.locker.wrap("release", ErrNotHeld)
 }
 
-// Lost returns a channel that is closed when the lock is lost or the client is closed, and never by a Release. Where the store has said that it has the hold no
-// more, [Hold.Err] says so at once, and the channel, like that of the context, once the store has been asked who has the lock: after a tenth of a second at the latest.
+// Lost returns a channel that is closed when the lock is lost or the client is closed. A Release
+// never closes it. If the store says that it doesn't have the hold, [Hold.Err] returns that at
+// once. The channel, like that of the context, is closed after the store was asked who has the
+// lock: within a tenth of a second.
 func (h *Hold) Lost() <-chan struct{} {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -119,8 +127,9 @@ func (h *Hold) Lost() <-chan struct{} {
 	return s.locker.client.lostChannel(s.hold)
 }
 
-// Err returns nil while the lock is held, and then how that ended: an [*Error] that wraps a [*Loss], and so [ErrLost]; [ErrClosed]; or [ErrNotHeld]
-// once the last of its releases has begun. It looks at the clock, as the Err of the context does.
+// Err returns nil while the lock is held. Then it returns how that ended: an [*Error] that wraps a
+// [*Loss], and so [ErrLost]; [ErrClosed]; or [ErrNotHeld] once its last release has begun. It looks
+// at the clock, like the Err of the context.
 func (h *Hold) Err() error {
 	s, given := h.mustBeHeld(), h.given.Load()
 	if all := s.several(); all != nil {
@@ -146,12 +155,11 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 	}
 }
 
-// Until returns until when the lock is surely held if it isn't renewed any more, by this process's
-// clock, monotonic: a hundredth of the lease before the store lets it end. It moves with each
-// renewal. A fair lock that the store has given to the first in line has a second or a few at
-// first, however long its lease is: the first renewal, when a third of that is over at the latest,
-// is for the whole lease. Whoever must have stopped by then, whatever happens, looks at it again
-// and again: a lock that is lost may be another's before.
+// Until returns until when the lock is surely held without further renewal, by this process's
+// monotonic clock: a hundredth of the lease before the store lets it end. Each renewal moves it. A
+// fair lock that the store gave to the first in line has a second or a few at first, whatever its
+// lease. Its first renewal, within a third of that, is for the whole lease. Code that must stop by
+// then looks at it again and again: a lock that is lost may be another's before.
 func (h *Hold) Until() time.Time {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -160,8 +168,9 @@ func (h *Hold) Until() time.Time {
 	return s.locker.client.epoch.Add(s.hold.claim.until())
 }
 
-// HolderID returns what the store knows this hold by: the client's id, a colon and a number. No two acquisitions have the same; a hold that was
-// handed on, or is shared with other readers of this client, has that of whoever asked the store.
+// HolderID returns what the store knows this hold by: the client's id, a colon and a number. No two
+// acquisitions have the same. A hold that was handed over, or that readers of this client share,
+// has the id of the one that asked the store.
 func (h *Hold) HolderID() string {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -170,8 +179,9 @@ func (h *Hold) HolderID() string {
 	return s.hold.claim.owner
 }
 
-// Token returns the lock's fencing token, if it is one of a [Client.FencedLocker]: a number, never 0, that is
-// larger than any given out for this lock before. It stays what it is when the lock is lost: that is what it is for.
+// Token returns the lock's fencing token, if the lock is one of a [Client.FencedLocker]. It is
+// never 0, and larger than any before for this lock. It stays the same after a loss, so that a
+// resource can refuse it.
 func (h *Hold) Token() (token uint64, ok bool) {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -206,8 +216,8 @@ func (h *Hold) mustBeHeld() *stay {
 	return &h.stay
 }
 
-// Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token], which says whose it is where
-// several locks are held.
+// Token returns the fencing token of the innermost hold in ctx that has one: see [Hold.Token]. For
+// several locks, see [MultiLocker.Acquire].
 func Token(ctx context.Context) (token uint64, ok bool) {
 	mustBeContext(ctx)
 	for id := identityOf(ctx); id != nil; id = id.outer {
@@ -221,18 +231,19 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 	return 0, false
 }
 
-// Do acquires the lock as [Locker.Acquire] does, calls fn with the context of the hold, see [Hold.Context], and
-// releases it, also when fn panics or ends its goroutine.
+// Do acquires the lock as [Locker.Acquire] does, calls fn with the context of the hold (see
+// [Hold.Context]), and releases it, also when fn panics or ends its goroutine.
 //
-// Do returns fn's error, joined with an [*Error] whose Op is "unlock" if the lock was lost
-// meanwhile, even if fn returned nil (it wraps [ErrLost]: test for that first, since fn's error may
-// be that of its context), or if the release failed. Whether ctx has ended by then makes no
-// difference: the release takes at most 5 s, or what is left of the lease. If the lock was not
-// acquired the error is an *Error whose Op is "do". If fn panics, what the release says is logged.
-// What fn has re-entered with its context, and not given back when it returns, keeps the lock,
-// since a goroutine that fn has started may be inside still: that is logged, unless it is an
-// owner's, and given back with that context. Where it matters whether fn ran, see [Locker.TryDo],
-// or note it in fn: what fn returns may be such an error of another lock.
+// If the lock was not acquired, the error is an [*Error] whose Op is "do". Otherwise it is fn's
+// error, joined with an *Error whose Op is "unlock" if the lock was lost meanwhile or the release
+// failed, even if fn returned nil. A loss wraps [ErrLost]: test for that first, since fn's error
+// may be that of its context. The release takes 5 s or the rest of the lease at most, whether or
+// not ctx has ended. If fn panics, the error of the release is logged.
+//
+// If fn re-enters the lock with its context and doesn't give that back, the lock stays held, since
+// a goroutine that fn started may be inside. That is logged, unless an owner did it; give it back
+// with that context. To know whether fn ran, see [Locker.TryDo], or note it in fn: fn's error may
+// be such an error of another lock.
 func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
 	l.mustBeMade()
 	if fn == nil {
@@ -245,9 +256,10 @@ func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ..
 	return got.run(fn)
 }
 
-// TryDo is [Locker.Do] for what is skipped where another has the lock: it acquires as [Locker.TryLock] does, at once or
-// within [Wait], and says whether fn ran. False with a nil error means exactly one thing: another holds the
-// lock. If fn ran, the error is what Do returns then, fn's own among it; otherwise an [*Error] whose Op is "trydo".
+// TryDo is [Locker.Do] for work that is skipped while another has the lock. It acquires as
+// [Locker.TryLock] does, at once or within [Wait], and says whether fn ran. False with a nil error
+// means exactly one thing: another holds the lock. If fn ran, the error is as that of Do; otherwise
+// it is an [*Error] whose Op is "trydo".
 func (l *Locker) TryDo(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
 	l.mustBeMade()
 	if fn == nil {

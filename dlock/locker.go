@@ -11,24 +11,24 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Locker is a distributed lock with the manners of a [sync.Mutex]. It implements [sync.Locker].
+// Locker is a distributed lock that behaves like a [sync.Mutex]. It implements [sync.Locker].
 //
-// Calls that name no owner are plain calls: one hold at a time, from a lock to its unlock, whoever
-// makes either. A second Lock waits, in the same goroutine too, and any goroutine may unlock. Once
-// locked, a Locker stays shut until it is unlocked, even when the hold has been lost meanwhile:
-// otherwise a late unlock would release a hold that another goroutine has since taken. Another
-// Locker for the same name, from the same client or not, is a separate contender and isn't kept
-// waiting by that.
+// Calls that name no owner are plain calls: one hold at a time, from a lock to its unlock, by any
+// goroutine. A second Lock waits, in the same goroutine too. Once locked, a Locker stays shut until
+// it is unlocked, even after its hold was lost: otherwise a late unlock would release another
+// goroutine's hold. Another Locker for the same name, from any client, competes for the lock and
+// isn't shut by that.
 //
 // Making a Locker is cheap and does no I/O: in a handler make one per request.
 //
-// Calls whose context names an owner (see [WithOwner]), or comes from a [Hold] of the same
-// lock, that of a [Locker.Do] among them, are made in that party's name, and re-enter what it holds. Unlock with the context that you
-// locked with. With the context of a Hold that is over neither works: [ErrLost] or [ErrNotHeld].
+// A call whose context names an owner (see [WithOwner]), or comes from a [Hold] of the same lock,
+// such as that of a [Locker.Do], acts for that owner or hold, and re-enters it. Unlock with the
+// context that you locked with. With the context of a Hold that is over, both fail: [ErrLost] or
+// [ErrNotHeld].
 //
-// A Locker that is dropped while its plain calls have the lock is logged once that is found, and the lock goes on being
-// renewed. A Locker is safe for concurrent use. It must not be copied, and its methods panic if it is nil or wasn't
-// made by a [Client], or if their context is nil.
+// A Locker that is dropped while its plain calls have the lock is logged when that is found, and
+// the lock goes on being renewed. A Locker is safe for concurrent use. It must not be copied. Its
+// methods panic if it is nil or wasn't made by a [Client], or if their context is nil.
 type Locker struct {
 	client *Client
 	name   string
@@ -73,8 +73,8 @@ func (l *Locker) mustBeMade() {
 // Name returns the lock's name.
 func (l *Locker) Name() string { l.mustBeMade(); return l.name }
 
-// For returns a Locker for the same lock whose plain calls are made in the name of o: it can be
-// locked again while o holds it, and is free after as many unlocks. It panics if o is zero.
+// For returns a Locker for the same lock whose plain calls act for o. It can be locked again while
+// o holds it, and is free after as many unlocks. It panics if o is zero.
 func (l *Locker) For(o Owner) *Locker {
 	l.mustBeMade()
 	o.mustBeSomebody("For")
@@ -83,14 +83,18 @@ func (l *Locker) For(o Owner) *Locker {
 	return bound
 }
 
-// With returns a Locker for the same lock whose acquiring calls have these options as defaults. What l has as defaults comes before them, and a call's own options come after: of two
-// that say the same the last counts. The plain calls are made in the name of whoever makes those of l, if that is an owner; otherwise they are a variable of
-// their own, as with another Locker of that name (see [Client.Locker]). So with [Locker.For] it makes no difference which comes first.
+// With returns a Locker for the same lock whose acquiring calls have these options as defaults.
+// They come after the defaults of l, and before a call's own options; the last one counts. If the
+// plain calls of l act for an owner, so do those of the new Locker. Otherwise they are separate, as
+// with another Locker of that name (see [Client.Locker]). So the order of With and [Locker.For]
+// makes no difference.
 //
-// Lock has them, too: a [FixedLease] or a [RenewedLease] is what With is for where code wants a [sync.Locker]. But it waits for as long as that takes, whatever [Wait] says, since it couldn't
-// say that it hasn't got the lock. TryLock with Wait as a default waits for so long; Wait(0) has it not wait.
+// Lock has these defaults, too: use With where code wants a [sync.Locker] and the lock a
+// [FixedLease] or a [RenewedLease]. Lock ignores [Wait], since it couldn't report that it has no
+// lock. TryLock with Wait as a default waits that long; Wait(0) has it not wait.
 //
-// An option that can't be used (nil, a lease that is too short) is an error of the calls, and of Lock a panic, and not of With.
+// An invalid option (nil, a lease that is too short) makes the calls fail, and Lock panic. With
+// itself doesn't fail.
 func (l *Locker) With(opts ...AcquireOption) *Locker {
 	l.mustBeMade()
 	with := newLocker(l.client, l.kind, l.name)
@@ -99,10 +103,11 @@ func (l *Locker) With(opts ...AcquireOption) *Locker {
 }
 
 // Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store
-// can't be reached or returns errors, also such as somebody must put right first (a wrong password),
-// it keeps trying and logs that now and then. It panics where waiting can't help, with an [*Error]: one that wraps [ErrClosed] if the client is or gets closed,
-// [ErrConflict] if the lock's name holds something that is not such a lock, [ErrUpgrade], [errors.ErrUnsupported] if
-// the store doesn't know the kind of lock, or one that says that the name is empty, or what is wrong with an option of [Locker.With].
+// can't be reached or returns errors, it keeps trying and logs that now and then, also with an
+// error such as a wrong password. It panics where waiting can't help, with an [*Error]. That wraps
+// [ErrClosed] if the client is closed, [ErrConflict] if the name holds something else,
+// [ErrUpgrade], or [errors.ErrUnsupported] if the store lacks the kind of lock. Or it says that the
+// name is empty, or which option of [Locker.With] is invalid.
 func (l *Locker) Lock() {
 	l.mustBeMade()
 	ctx := context.Background()
@@ -132,8 +137,8 @@ func isHopeless(err error) bool {
 }
 
 // Unlock releases the lock. It panics, with an [*Error] that wraps [ErrNotHeld], if the caller
-// never had it. If it was lost, or the store can't be reached within 5 s, that is logged; in the
-// latter case the release continues in the background.
+// never had it. If the lock was lost, Unlock logs that. If the store can't be reached within 5 s,
+// it logs that, and the release continues in the background.
 func (l *Locker) Unlock() {
 	l.mustBeMade()
 	err := l.unlock(context.Background())
@@ -157,12 +162,18 @@ func (l *Locker) mayHaveLost() bool {
 // LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
 // until it is unlocked, unless [FixedLease] is given. The default is to wait as long as ctx does.
 //
-// Its errors are that of ctx, and its cause if it has another; [ErrNotAcquired] after the wait;
-// [ErrLost] if the hold that the call re-enters is lost, that of its context or of its owner, or if the wait ends on a Locker whose last hold was lost and nobody has unlocked it; [ErrNotHeld]
-// with the context of a Do that has given its hold back; [ErrClosed]; [ErrConflict]. One that ended a
-// wait also wraps [ErrHeld] if another had the lock, or [ErrUnavailable], and what the store said, if
-// the store couldn't say. What the store refuses for good is ErrUnavailable at once. A call that
-// nothing bounds logs, now and then, that the store is unavailable.
+// Its errors are
+//
+//   - that of ctx, and its cause if that is another;
+//   - [ErrNotAcquired] after the wait;
+//   - [ErrLost] if the hold that the call re-enters is lost, or if the wait ends on a Locker whose
+//     last hold was lost and not unlocked;
+//   - [ErrNotHeld] with the context of a Do whose hold was given back;
+//   - [ErrClosed] and [ErrConflict].
+//
+// An error that ended a wait also wraps [ErrHeld] if another had the lock, or [ErrUnavailable] and
+// the store's error. A store that refuses for good is ErrUnavailable at once. A call without any
+// bound logs, now and then, that the store is unavailable.
 func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{}, opts)
@@ -170,12 +181,12 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 }
 
 // TryLock takes the lock if that is possible now, or within [Wait]. False with a nil error means
-// exactly one thing: another holds it (or, of an [RWLocker], has waited to write for longer than a
-// reader: the caller, or one of this client who is before it). The lock is renewed until it is
-// unlocked, unless [FixedLease] is given. Errors are those of [Locker.LockContext], and [ErrLost] if the
-// last hold of this Locker was lost, and nobody has unlocked it yet. A single attempt takes as long
-// as ctx allows, and as the store's client waits for an answer, but for no longer than the lease,
-// which counts as 1 s at least here and as 30 s at most.
+// exactly one thing: another holds it. (With an [RWLocker] it may also mean that a writer has
+// waited for longer than a reader, the caller or one of this client before it.) The lock is renewed
+// until it is unlocked, unless [FixedLease] is given. Errors are those of [Locker.LockContext], and
+// [ErrLost] if the last hold of this Locker was lost and not unlocked. A single attempt takes as
+// long as ctx and the store's client allow, but no longer than the lease, which counts here as 1 s
+// at least and 30 s at most.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{bounded: true}, opts)
@@ -185,26 +196,25 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 	return err == nil, l.wrap("trylock", err)
 }
 
-// UnlockContext releases the lock, or one hold of an owner that has several. It does so even if ctx
-// has ended before the call. It tries for at most 5 s or what is left of the lease, and no longer
-// than ctx allows; if the store hasn't answered by then the error says so, the caller no longer has
-// the lock, and the release continues in the background.
+// UnlockContext releases the lock, or one hold of an owner that has several. It works even if ctx
+// has ended before the call. It tries for 5 s or the rest of the lease at most, and no longer than
+// ctx allows. If the store hasn't answered by then, the error says so, the caller no longer has the
+// lock, and the release continues in the background.
 //
 // It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold was over
-// before. The client remembers at most 1,024 losses of owners, for ten of its leases each; after
-// that the error is ErrNotHeld. A Locker remembers those of its plain calls for as long as it is
-// there.
+// before. The client remembers at most 1,024 losses of owners, each for ten leases; after that the
+// error is ErrNotHeld. A Locker always remembers the losses of its plain calls.
 func (l *Locker) UnlockContext(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("unlock", l.unlock(ctx))
 }
 
-// ForceUnlock frees the lock in the store, whoever holds it, and says whether anybody did. It is
+// ForceUnlock frees the lock in the store, whoever holds it, and says whether it was held. It is
 // for operators: the holder may still be in its critical section. A holder of this client is told
-// at once, one of another client when it next renews, and one with a fixed [FixedLease] when that ends;
-// until then nothing keeps it apart from the next. It sends one request; after an error of the
-// store it is unknown whether that was carried out. What is under that name in the store and is no
-// lock is left alone: [ErrConflict].
+// at once, one of another client at its next renewal, and one with a [FixedLease] at the end of
+// that. Until then two may act at once. ForceUnlock sends one request. After an error of the store
+// it is unknown whether that was carried out. If the name holds something that is no lock, the
+// error is [ErrConflict], and nothing changes.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	released, err := l.force(ctx)
@@ -295,16 +305,16 @@ func (c *Client) struck(l *Locker, kind backend.Kind, mine []*claim) {
 // forcedLocked ends a claim that this client has struck.
 func (c *Client) forcedLocked(cl *claim) { c.loseClaimLocked(cl, why{reason: LossForced}) }
 
-// IsLocked asks the store whether anybody holds the lock: one round trip. Like those of the other
-// questions its errors are that of ctx, [ErrClosed], [ErrConflict], and what the store says.
+// IsLocked asks the store whether the lock is held, in one round trip. Its errors are that of ctx,
+// [ErrClosed], [ErrConflict] and the store's, as for the other questions.
 func (l *Locker) IsLocked(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	res, err := l.look(ctx)
 	return res.Held, l.wrap("islocked", err)
 }
 
-// TTL asks the store how long the lock lasts if nobody renews it: 0 if it is free, negative if it
-// never ends or the store doesn't know.
+// TTL asks the store how long the lock lasts without renewal: 0 if it is free, negative if it never
+// ends or the store doesn't know.
 func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
 	l.mustBeMade()
 	res, err := l.look(ctx)
@@ -312,15 +322,15 @@ func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
 }
 
 // IsHeld says whether the caller holds the lock, both by this client's own clock and in the store.
-// With an error it is false.
+// With an error the answer is false.
 func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	n, err := l.count(ctx)
 	return n > 0, l.wrap("isheld", err)
 }
 
-// HoldCount returns how often the caller must unlock the lock to release it fully: 0 if it isn't
-// held, either by this client's own clock or in the store.
+// HoldCount returns how many unlocks of the caller release the lock fully. It is 0 if the caller
+// doesn't hold it, by this client's own clock or in the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 	l.mustBeMade()
 	n, err := l.count(ctx)
@@ -328,9 +338,8 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 }
 
 // Lost returns a channel that is closed when the caller's present hold is lost or the client is
-// closed. It is closed already if the caller doesn't hold the lock, and never closed by an unlock.
-// Plain calls that read through one Locker at the same time can't be told apart: where a read of
-// one of them is lost, others may be told, too.
+// closed. It is closed already if the caller doesn't hold the lock. An unlock never closes it.
+// Plain reads through one Locker can't be told apart: if one is lost, the others may be told, too.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	if h := l.present(l.caller(ctx)); h != nil {

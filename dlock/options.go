@@ -8,18 +8,19 @@ import (
 	"time"
 )
 
-// DefaultLease is the lease of locks that are taken without [FixedLease] and [RenewedLease], unless [WithLease] says
-// otherwise. They are renewed each time a third of it has passed.
+// DefaultLease is the lease of locks that don't set their own, unless [WithLease] says otherwise.
+// They are renewed each third of it.
 const DefaultLease = 30 * time.Second
 
 // Option configures a [Client].
 type Option func(*Client) error
 
-// WithLease sets the lease of locks that are taken without [FixedLease] and [RenewedLease], of elections and of [Client.Once]: how long such a lock
-// outlives a holder that crashes, and how long a holder that is cut off from the store may believe in it. They
-// are renewed each time a third of it has passed, so it should be many round trips and well above
-// the pauses of a process: seconds. The default is [DefaultLease], the minimum 1 ms or what the
-// store allows; fractions of a millisecond are dropped.
+// WithLease sets the lease of elections, of [Client.Once], and of locks without [FixedLease] and
+// [RenewedLease]. The lease is how long such a lock outlives a holder that crashes, and how long a
+// holder that is cut off from the store may believe in it. It is renewed each third of its length,
+// so it should be many round trips and well above the pauses of a process: seconds. The default is
+// [DefaultLease]. The minimum is 1 ms, or what the store allows. Fractions of a millisecond are
+// dropped.
 func WithLease(d time.Duration) Option {
 	return func(c *Client) error {
 		if err := checkLease(d); err != nil {
@@ -30,21 +31,21 @@ func WithLease(d time.Duration) Option {
 	}
 }
 
-// DefaultHandover is how long a lock may be handed on inside a process, unless [WithHandover] says
-// otherwise.
+// DefaultHandover is for how long a lock may be handed over inside a process, unless [WithHandover]
+// says otherwise.
 const DefaultHandover = 10 * time.Millisecond
 
-// WithHandover bounds for how long a lock may be handed from goroutine to goroutine of this client
-// without asking the store. When a lock is unlocked that was taken from the store less than d ago,
-// and that is renewed, it passes to the goroutine of this client that has waited longest, which is
-// a thousand times faster than a round trip. After d it is released in the store, so that other
-// processes get their turn: they may wait for up to d longer. The default is [DefaultHandover]; less
-// than 0 and more than ten years make [New] panic.
+// WithHandover bounds for how long goroutines of this client may hand a lock over without asking
+// the store. If a lock was taken from the store less than d ago, and is renewed, an unlock passes
+// it to the goroutine of this client that has waited longest. That is a thousand times faster than
+// a round trip. After d it is released in the store, so that other processes get their turn: they
+// may wait for up to d longer. The default is [DefaultHandover]. [New] panics if d is negative or
+// above ten years.
 //
-// A lock that is handed on rests on what the store last said. After a [Locker.ForceUnlock] by
-// another client, or if the store loses its data, a goroutine may still enter until d has passed,
-// though another client has the lock by then, and an unlock that hands the lock on doesn't notice.
-// With 0 nothing is handed on, and every acquisition has the store's word.
+// A hand-over rests on the store's last answer. After a [Locker.ForceUnlock] by another client, or
+// if the store loses its data, a goroutine may still enter until d has passed, though another
+// client has the lock by then. An unlock that hands the lock over doesn't notice. With 0 nothing is
+// handed over, and every acquisition asks the store.
 func WithHandover(d time.Duration) Option {
 	return func(c *Client) error {
 		switch {
@@ -59,9 +60,9 @@ func WithHandover(d time.Duration) Option {
 }
 
 // WithClientID sets the client's id, the first half of what the store knows a holder by. The
-// default says where the client runs, and differs for each: the host's name, the process id and 80 random bits, with slashes in
-// between. Any text that isn't empty will do. Two clients may have one id, by mistake or not: they
-// exclude each other all the same.
+// default is unique and says where the client runs: the host's name, the process id and 80 random
+// bits, with slashes in between. Any text that isn't empty will do. Clients with the same id still
+// exclude each other.
 func WithClientID(id string) Option {
 	return func(c *Client) error {
 		if id == "" {
@@ -72,10 +73,10 @@ func WithClientID(id string) Option {
 	}
 }
 
-// WithLogger sets where the client logs what no call can return: renewals that fail, locks that are
-// lost, stores that can't be reached while a call waits without a deadline. The default is
-// [slog.Default]. Records are written by a goroutine of their own, in order, so that a slow logger
-// keeps nothing waiting; of those that it can't keep up with it gets the number.
+// WithLogger sets the logger for what no call can return: renewals that fail, locks that are lost,
+// stores that can't be reached while a call waits without a deadline. The default is
+// [slog.Default]. One goroutine writes the records, in order, so a slow logger delays nothing. If
+// it can't keep up, records are dropped, and their number is logged.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *Client) error {
 		if l == nil {
@@ -86,11 +87,11 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithGoroutineOwners makes the calling goroutine the owner of plain calls (those that no [Owner]
-// is named for), as the calling thread is in Java: a goroutine re-enters what it holds, and must
-// itself unlock it. It is for code that was written that way; Go itself gives goroutines no
-// identity, and [WithOwner] says more clearly what is meant. Each plain call reads a stack trace then,
-// which takes 2 us and more. The default is that they are the Locker's: see [Locker].
+// WithGoroutineOwners makes the calling goroutine the owner of plain calls (those that name no
+// [Owner]), as the calling thread is in Java. A goroutine then re-enters what it holds, and must
+// unlock it itself. It is for code that was written that way; [WithOwner] is clearer, since
+// goroutines have no identity in Go. Each plain call then reads a stack trace, which takes 2 us and
+// more. The default is that plain calls belong to the Locker: see [Locker].
 func WithGoroutineOwners() Option {
 	return func(c *Client) error {
 		c.goroutineOwners = true
@@ -99,8 +100,8 @@ func WithGoroutineOwners() Option {
 }
 
 // WithCallers has the client note the file and line of each call that acquires or waits, for
-// [Client.Holds], [Client.Waits] and the debug page: where the lock that nobody gives back was taken.
-// It costs each such call about a microsecond. The default is not to.
+// [Client.Holds], [Client.Waits] and the debug page. So they show where a lock was taken. It costs
+// each such call about a microsecond. The default is not to.
 func WithCallers() Option {
 	return func(c *Client) error {
 		c.callers = new(callers)
@@ -128,16 +129,16 @@ type acquireOptions struct {
 	site site // of the call
 }
 
-// FixedLease sets a fixed lease: the lock ends by itself after it, and is not renewed. Less than
-// 1 ms, and more than ten years, is an error of the call; fractions of a millisecond are dropped. If
-// the caller's owner holds the lock already and it is being renewed, d is ignored; if it has a fixed
-// lease, that becomes the longer of d and what is left. A re-entry without FixedLease into a
-// hold that has one is renewed until it is unlocked; then the hold ends by itself after what is left
-// of its lease. The default is none: a lock is renewed.
+// FixedLease sets a fixed lease: the lock isn't renewed, and ends by itself. Less than 1 ms, or
+// more than ten years, is an error of the call. Fractions of a millisecond are dropped. If the
+// caller's owner holds the lock already and that hold is renewed, d is ignored. If that hold has a
+// fixed lease, it becomes the longer of d and its rest. A re-entry without FixedLease into a hold
+// that has one is renewed until its unlock; then the hold ends after the rest of its lease. The
+// default is a renewed lease.
 //
-// A Locker whose plain calls had the lock waits for its unlock also when the lease has ended, since
-// nobody knows that it won't come; for the reading side of an [RWLocker] see [RWLocker.Reader]. For
-// a lock that nobody is to unlock use [Locker.Acquire], an [Owner], or a Locker for that one call.
+// A Locker whose plain calls had the lock waits for its unlock even after the lease has ended,
+// since the unlock may still come. See [RWLocker.Reader] for plain reads. For a lock that nobody is
+// to unlock use [Locker.Acquire], an [Owner], or a Locker for that one call.
 func FixedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
 }
@@ -148,40 +149,55 @@ func FixedLease(d time.Duration) AcquireOption {
 // stays for one minor version.
 func Lease(d time.Duration) AcquireOption { return FixedLease(d) }
 
-// RenewedLease sets the lease of one acquisition that is renewed until the lock is unlocked, each time a third of d has passed: what [WithLease], whose lease is the default, does
-// for a whole client. A short one lets others in soon after the holder has died; with a long one the lock outlives an outage of the store, and is the later found to have been taken away.
-// It should be many round trips and well above the pauses of a process: see WithLease. Less than 1 ms and more than ten years are errors of the call; fractions of
-// a millisecond are dropped, and less than the store allows (2 s on etcd) is what it allows.
+// RenewedLease sets the lease of one acquisition, which is renewed each third of d until the
+// unlock. It is for one call what [WithLease] is for a client. A short lease lets others in soon
+// after the holder has died. A long one outlives an outage of the store, and tells later of a loss.
+// It should be many round trips and well above the pauses of a process. Less than 1 ms, or more
+// than ten years, is an error of the call. Fractions of a millisecond are dropped. If the store
+// allows no lease so short (2 s on etcd), it is as short as allowed.
 //
-// A hold has one lease, that of whoever acquired it: if the caller's owner holds the lock already and it is being renewed, d is ignored. If it has a fixed lease it
-// is renewed from then on with the longer of d and what is left, until this call's unlock; then the hold ends by itself after what is left of that. Inside a client
-// a lock is handed on to, and shared by, those only that want the same lease; others ask the store. Who reads is renewed as often as the client's lease has it, at least.
+// A hold has one lease, that of the call that acquired it. If the caller's owner holds the lock
+// already and that hold is renewed, d is ignored. If that hold has a fixed lease, it is renewed
+// with the longer of d and its rest until this call's unlock; then it ends after that rest. A lock
+// is handed over to, and shared with, only calls of this client that want the same lease; others
+// ask the store. Reads are renewed at least as often as the client's lease says. The default is the
+// client's lease.
 //
-// Of several of [FixedLease] and RenewedLease the last counts.
+// If [FixedLease] and RenewedLease are both given, the last one counts.
 func RenewedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, false }
 }
 
-// Wait bounds how long an acquiring call waits for the lock, counted from the call; 0 is a single
-// attempt, which isn't bounded itself: where the store hangs it takes as long as the context or the
-// store's client allow, so that in a handler a short wait may be better; and a negative wait is an error of the call. When it is over [Locker.TryLock] answers
-// false, the others [ErrNotAcquired]. The default is 0 for TryLock and no bound for the others. [Locker.Lock] can't say that a wait is over, and has none.
+// Wait bounds how long an acquiring call waits for the lock, counted from the call. When it is
+// over, [Locker.TryLock] returns false, and the others return [ErrNotAcquired]. The default is 0
+// for TryLock, and no bound for the others. [Locker.Lock] ignores it.
+//
+// With 0 there is a single attempt, which isn't bounded itself: if the store hangs, it takes as
+// long as the context or the store's client allow. So in a handler a short wait may be better. A
+// negative wait is an error of the call.
 func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }
 
-// AtLeast has the lock stay taken until d after it was acquired, however early it is unlocked, and also if its holder dies: for a job that
-// every replica starts, and that is over so soon that one whose clock is late would find the lock free and run it again ([Client.Once] is made for that). Until
-// d is over every request for the lock, and every renewal, asks the store for no less than what is left of d. The last unlock then sets what is left,
-// which the store counts, and wakes nobody; who waits finds the lock free when that is over, in this client at once, elsewhere at the latest after a third of the lease, 10 s
-// at most. Until then another's [Locker.TryLock] is false, [Locker.TTL] says how long it goes on, and [Locker.ForceUnlock] ends it. An unlock after d
-// is an ordinary one, and so is giving back what a call got that returns an error.
+// AtLeast has the lock stay taken until d after it was acquired, however early it is unlocked, and
+// also if its holder dies. It is for quick jobs that every replica starts: otherwise a replica
+// whose clock is late would find the lock free and run the job again. [Client.Once] is made for
+// that. Until d is over, requests and renewals ask the store for the rest of d at least. The last
+// unlock sets that rest, counted by the store, and wakes nobody. Waiters of this client find the
+// lock free at once when it is over, others within a third of the lease, or 10 s. Until then
+// [Locker.TryLock] of others is false, [Locker.TTL] says how long it lasts, and
+// [Locker.ForceUnlock] ends it. An unlock after d is an ordinary one. So is that of a call which
+// returns an error.
 //
-// Such a hold isn't handed on inside the client. With [FixedLease] the lease is the longer of both. Whoever re-enters with AtLeast has the lock stay taken
-// for the longest of what was asked for. A fair lock that was given to who stood in line has its d from its first renewal on, which follows at once, and so have those of a [MultiLocker].
+// Such a hold isn't handed over inside the client. With [FixedLease] the lease is the longer of
+// both. Of several re-entries with AtLeast the longest counts. A fair lock that was given to a
+// waiter in line has its d from its first renewal on, which follows at once; so have the locks of a
+// [MultiLocker].
 //
-// The default is none: a lock is free as soon as it is unlocked. Parts of a millisecond count as one. A d that isn't positive, or is longer than ten years, is an error of the call. So is AtLeast on the reading side of an [RWLocker], and with a store that can't keep what is
-// released: it wraps [errors.ErrUnsupported], and nothing is acquired.
+// The default is that a lock is free as soon as it is unlocked. Parts of a millisecond count as
+// one. A d that isn't positive, or is above ten years, is an error of the call. So is AtLeast on
+// the reading side of an [RWLocker], and with a store that can't keep a lock taken: the error wraps
+// [errors.ErrUnsupported], and nothing is acquired.
 //
 // On etcd, which counts leases in seconds, the client that unlocked the lock ends d in time. If
 // that client is closed before, or its process dies, or d is longer than ten minutes, the lock may
@@ -191,14 +207,14 @@ func AtLeast(d time.Duration) AcquireOption {
 }
 
 // HolderNote has the store know this hold by an id with a note, for everybody who looks: see
-// [Holder.Note]. It is for the reading side of an [RWLocker], whose holders are then a list of who
-// is there and what each says of itself. Such a hold is always asked of the store, and other
-// readers of this client don't share it. A re-entry, and a read under a write of the same party,
-// keep the id that is there.
+// [Holder.Note]. It is for the reading side of an [RWLocker]: its holders are then a list of
+// members with their notes. Such a hold is always asked of the store, and isn't shared with other
+// readers of this client. A re-entry, and a read under a write of the same owner, keep the existing
+// id.
 //
-// A note has 1 to 512 bytes, of letters, digits and -._~%&=+, which is what
-// [net/url.Values.Encode] returns; anything else is an error of the call, and so is a note for
-// another side or kind, which wraps [errors.ErrUnsupported]. The default is no note.
+// A note has 1 to 512 bytes, of letters, digits and -._~%&=+, which is what [net/url.Values.Encode]
+// returns. Anything else is an error of the call. So is a note for another side or kind, with an
+// error that wraps [errors.ErrUnsupported]. The default is no note.
 func HolderNote(note string) AcquireOption {
 	return func(o *acquireOptions) { o.note, o.noted = note, true }
 }

@@ -79,7 +79,7 @@ func (s *Store) Limits() backend.Limits { return s.mem.Limits() }
 
 // Lose takes the lock of that name, of any kind, from all its holders: all readers, or all permits.
 // A waiter gets it next. The holders are told at once, and not only at their next renewal: the
-// context of a Do or Hold ends, with a [dlock.Loss] as its cause. The reason is LossGone, or
+// context of a Do or Hold ends, with a dlock.Loss as its cause. The reason is LossGone, or
 // LossTaken if another has the lock by then. Holders may be told after Lose has returned: wait for
 // the context or, in a bubble, call synctest.Wait. Telling them costs each client a step, and
 // faults apply to that, too. It is an error of the test if the lock is free.
