@@ -26,7 +26,7 @@ func histories() int {
 	if *simulations > 0 {
 		return *simulations
 	}
-	return depth.Of(2, 8, 100)
+	return depth.Of(4, 8, 100)
 }
 
 // A moody store is one in memory that answers late, or not at all, and carries out requests without an answer

@@ -3,7 +3,6 @@ package etcdbackend_test
 import (
 	"context"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,9 +22,8 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	// Steps wait for leases of two seconds at least.
-	quick := append(slices.Clone(wiretest.Essential), "-steps/as_")
-	wiretest.Suite(t, depth.Of(8, 12, 12), depth.Of(quick, nil, nil), func() contract.Harness {
+	cases := depth.Of(wiretest.Essential, nil, nil)
+	wiretest.Suite(t, depth.Of(8, 12, 12), cases, func() contract.Harness {
 		server := testservers.Etcd(t)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store { return store(t, server.Addr) }}
 	})

@@ -19,8 +19,7 @@ import (
 )
 
 func TestContractOnRedis(t *testing.T) {
-	cases := depth.Of(wiretest.Essential, nil, nil)
-	wiretest.Suite(t, depth.Of(2, 6, 6), cases, func() contract.Harness {
+	wiretest.Suite(t, depth.Of(4, 6, 6), nil, func() contract.Harness {
 		server := testservers.Redis(t)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
 			store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
@@ -75,8 +74,8 @@ func TestContractOnMiniredis(t *testing.T) {
 }
 
 func TestContractOnCluster(t *testing.T) {
-	cases := depth.Of(wiretest.StepsAndModel, wiretest.StoresOwn, nil)
-	wiretest.Suite(t, depth.Of(2, 3, 4), cases, func() contract.Harness {
+	cases := depth.Of(wiretest.Essential, nil, nil)
+	wiretest.Suite(t, depth.Of(2, 4, 4), cases, func() contract.Harness {
 		nodes := testservers.RedisCluster(t, 3)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
 			return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {

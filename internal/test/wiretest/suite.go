@@ -47,22 +47,16 @@ func Suite(t *testing.T, processes int, cases Cases, start func() contract.Harne
 	}
 }
 
-// Which cases a store needs that is looked at less closely than another. All of them are run on
-// Redis, on etcd, and in virtual time on stores in memory.
+// Which cases a store needs that is looked at less closely than another. The quickest run has all of
+// them on Redis, and in virtual time on stores in memory.
 var (
 	// StepsAndModel are the parts for a store that is run by the code of another.
 	StepsAndModel = Cases{"steps/", "model"}
 
-	// StoresOwn are the cases that a store can fail which passes all steps: those for Lockers that
-	// look longest at what dlock does by itself are left out.
-	StoresOwn = append(Cases{
-		"histories/", "locker_without", "locker/as_",
-		"locker/a_release_between", "locker/a_connection", "locker/a_fair", "locker/a_line",
-	}, append(StepsAndModel, Essential...)...)
-
-	// Essential are some of each part: those in which most depends on a store.
+	// Essential are some of each part: those in which most depends on a store. The steps of plain
+	// locks aren't run again for each other kind.
 	Essential = Cases{
-		"steps/", "model", "histories/",
+		"steps/", "-steps/as_", "model", "histories/",
 		"locker/two_clients_exclude", "locker/a_counter_guarded", "locker/a_dead_holder",
 		"locker/a_release_between", "locker/the_subscriptions_break", "locker/waiters_cancelled",
 		"locker/all_data_is_lost", "locker/an_acquisition_without_an_answer",
