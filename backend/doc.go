@@ -66,8 +66,7 @@
 //
 // "Anybody reads" includes the owner that wants to write: nobody gets from reading to writing. A reader whose lease
 // has run out may be found reading while others do, if the store has one end for all beside their own; but the last
-// of them who leaves must not leave it behind, and it must keep nobody out who would get in otherwise. All
-// waiters are woken with [WakeAll], since they may all be readers; else [WakeOne] will do.
+// of them who leaves must not leave it behind, and it must keep nobody out who would get in otherwise.
 //
 // A [Fair] lock is an Exclusive one with a line of those who wait, each with a place that ends unless it is kept. It has the
 // table above, but for what follows, and a session that has it is a [Liner]. "First" is whoever is at the head of the line; at the end of
@@ -144,7 +143,7 @@
 // # What a store can do beside
 //
 // What else a session can do it says by implementing an optional interface: [Notifier] if the store can
-// tell of releases, [Alerter] if it notices that a lock was taken from its holder, [BatchRenewer] if it renews many holds for the price of few, [Batcher] if it acquires and releases several so, [Leavable] if its
+// tell of releases, [BatchRenewer] if it renews many holds for the price of few, [Batcher] if it acquires and releases several so, [Leavable] if its
 // steps return when their context ends whatever the store does, [Prompt] if none of them ever waits. Each
 // says what is done without it. [Liner] isn't optional for a store that has Fair locks. A [Latcher] has
 // count-down latches. For people who look from outside a session may be an

@@ -30,10 +30,15 @@ type Notifier interface {
 
 // SubscribeRequest asks to be woken when a lock is released.
 type SubscribeRequest struct {
-	Kind  Kind
-	Name  string
-	Owner string // empty: a subscription is for all waiters of one client
-	Wake  func(Wakeup)
+	Kind Kind
+	Name string
+
+	// Deprecated: Owner is always empty, since a subscription is for all waiters of one client. A
+	// store has nothing to do with it.
+	Owner string
+
+	// Wake is called with 0. Nobody looks at its parameter.
+	Wake func(Wakeup)
 
 	// Watches says that the subscriber doesn't wait for the lock, but watches who has it. A store
 	// that lets subscribers come one after the other doesn't count this one. Wake is then also
@@ -53,13 +58,16 @@ type SubscribeRequest struct {
 	Changed func(broken error)
 }
 
-// Wakeup is a kind of wake-up: which waiters it is for.
+// Wakeup is the type of what [SubscribeRequest].Wake is called with, which is 0 and means nothing.
 type Wakeup uint8
 
-// Kinds of Wakeup.
+// What a Wakeup has meant once. Nobody looks at it: a client knows by itself how many of those who
+// wait in it may get in.
+//
+// Deprecated: call Wake with 0.
 const (
-	WakeOne Wakeup = iota // one waiter of this client may get in
-	WakeAll               // every waiter of this client may
+	WakeOne Wakeup = iota
+	WakeAll
 )
 
 // Subscription is a standing subscription.
@@ -87,17 +95,13 @@ type Leavable interface {
 	Settle()
 }
 
-// Alerter is an optional interface of a [Session] whose store learns by itself that a lock was
-// taken from its holder. Without it a client hears of that at its next renewal or, with a fixed
-// lease, at the end of that.
+// Alerter was an optional interface of a [Session] whose store learns by itself that a lock was taken
+// from its holder.
+//
+// Deprecated: no client calls OnAlert any more. The holder of a lock that was taken away finds out
+// at its next renewal or, with a fixed lease, at the end of that. Leave it out.
 type Alerter interface {
-	// OnAlert arranges for alert to be called with the name of a lock that this session may have
-	// lost. The call is only a hint: the client looks at each of its holds of that name
-	// ([Session].Look), and tells the holders that the store doesn't know. So a needless call costs
-	// these looks, and a missing one costs only time.
-	//
-	// OnAlert is called once, before any step. The function doesn't block, and may be called from
-	// any goroutine; after Close it does nothing.
+	// OnAlert isn't called.
 	OnAlert(alert func(name string))
 }
 

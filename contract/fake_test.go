@@ -158,7 +158,7 @@ func (st *fakeStore) breakSubscriptions() {
 			sub.in, _ = sub.s.in.Subscribe(context.Background(), sub.req)
 			st.mu.Unlock()
 			if st.fault != "break is restored silently" {
-				sub.req.Wake(backend.WakeOne)
+				sub.req.Wake(0)
 			}
 		})
 	}
@@ -559,7 +559,7 @@ func (s *fake) releaseBadly(ctx context.Context, req backend.ReleaseRequest) (re
 	case "release wakes too early":
 		for _, sub := range subs {
 			if sub.name == req.Name {
-				sub.wake(backend.WakeOne)
+				sub.wake(0)
 			}
 		}
 		time.Sleep(time.Millisecond)

@@ -354,6 +354,10 @@ func (s *kindsFake) Release(ctx context.Context, req backend.ReleaseRequest) (re
 		if waits {
 			defer s.mute()()
 		}
+	case "end of a write doesn't wake":
+		if req.Kind == backend.Write && !waits {
+			defer s.mute()()
+		}
 	case "last reader doesn't wake":
 		if req.Kind == backend.Read {
 			defer s.mute()()
@@ -473,9 +477,6 @@ func (s *kindsFake) Subscribe(ctx context.Context, req backend.SubscribeRequest)
 			_, muted = s.st.muted[req.Kind]
 			muted = muted || s.st.silent
 		})
-		if s.st.fault == "write wakes one" {
-			w = backend.WakeOne
-		}
 		if !muted {
 			wake(w)
 		}
@@ -524,8 +525,7 @@ var kindFaults = []storeFault{
 	{"many notes keep a writer out", "note/many", false},
 	{"notes outlive the acquisition", "note/acquired", true},
 	{"barred reads are told half of it", "note/of several", true},
-	{"write wakes one", "notifier/write", false},
-	{"write wakes one", "notifier/note", false},
+	{"end of a write doesn't wake", "notifier/write", false},
 	{"note is given up silently", "notifier/note", false},
 	{"last reader doesn't wake", "notifier/last reader", false},
 	{"names are free for other kinds", "kinds/of one name", true},

@@ -247,26 +247,19 @@ func (e *env) parallel(n int, f func(i int) error) {
 // bell counts wake-ups and can be waited for.
 type bell struct {
 	rung  chan struct{}
-	all   chan struct{} // rung with WakeAll
 	mu    sync.Mutex
 	count int
 }
 
-func newBell() *bell { return &bell{rung: make(chan struct{}, 1), all: make(chan struct{}, 1)} }
+func newBell() *bell { return &bell{rung: make(chan struct{}, 1)} }
 
-func (b *bell) ring(w backend.Wakeup) {
+func (b *bell) ring(backend.Wakeup) {
 	b.mu.Lock()
 	b.count++
 	b.mu.Unlock()
-	chans := []chan struct{}{b.rung}
-	if w == backend.WakeAll {
-		chans = append(chans, b.all)
-	}
-	for _, c := range chans {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+	select {
+	case b.rung <- struct{}{}:
+	default:
 	}
 }
 
@@ -279,11 +272,9 @@ func (b *bell) calls() int {
 
 // reset forgets a ringing that nobody has waited for.
 func (b *bell) reset() {
-	for _, c := range []chan struct{}{b.rung, b.all} {
-		select {
-		case <-c:
-		default:
-		}
+	select {
+	case <-b.rung:
+	default:
 	}
 }
 
@@ -312,14 +303,6 @@ func (b *bell) waits(e *env, after string) {
 	e.Helper()
 	if err := b.wait(); err != nil {
 		e.Fatalf("after %s: %v", after, err)
-	}
-}
-
-// waitsForAll waits until everybody is woken, and not one of several.
-func (b *bell) waitsForAll(e *env, after string) {
-	e.Helper()
-	if !rings(b.all) {
-		e.Fatalf("after %s: nobody called Wake with WakeAll", after)
 	}
 }
 

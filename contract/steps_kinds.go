@@ -913,7 +913,7 @@ var noteCases = []testCase{
 
 // rwNotifierCases tell who is woken by what becomes of a read-write lock.
 var rwNotifierCases = []testCase{
-	{"notifier/write", "The last release of a Write calls Wake with WakeAll, also where its owner goes on reading; and so does a forced one",
+	{"notifier/write", "The last release of a Write calls Wake, also where its owner goes on reading; and so does a forced one",
 		func(e *env) {
 			e.needNotifier()
 			a, w, lease := e.reader("a"), e.writer("w"), e.longLease()
@@ -935,7 +935,7 @@ var rwNotifierCases = []testCase{
 				rung.reset()
 				asWriter.reset()
 				step()
-				rung.waitsForAll(e, what)
+				rung.waits(e, what)
 				asWriter.waits(e, what)
 				a.as(backend.Read).forces("lock", what == "a downgrade")
 			}
@@ -963,7 +963,7 @@ var rwNotifierCases = []testCase{
 				w.releases("lock", lease, backend.Freed)
 			}
 		}},
-	{"notifier/note", "A note that is given up calls Wake with WakeAll",
+	{"notifier/note", "A note that is given up calls Wake",
 		func(e *env) {
 			e.needNotifier()
 			a, c, w, lease := e.reader("a"), e.reader("c"), e.writer("w"), e.longLease()
@@ -974,7 +974,7 @@ var rwNotifierCases = []testCase{
 				w.queues("lock", time.Hour, lease)
 				rung.reset()
 				w.releases("lock", lease, backend.NotHeld)
-				rung.waitsForAll(e, "a note that was given up")
+				rung.waits(e, "a note that was given up")
 				c.admitted("lock", 0)
 				c.releases("lock", lease, backend.Freed)
 			}

@@ -511,7 +511,6 @@ type attempt struct {
 	lease  time.Duration
 	sent   instant
 	forced uint64 // how many locks this client had forced before
-	alerts uint64 // how often it had been alerted before
 	late   bool   // it was given the lock too late
 	place  time.Duration
 }
@@ -523,7 +522,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 	if a.h == nil {
 		a.h = c.claimForLocked(a)
 	}
-	at := attempt{a.h, c.stored(a.o.asked()), c.now(), c.forced.Load(), c.alerts.Load(), a.late, linePlace}
+	at := attempt{a.h, c.stored(a.o.asked()), c.now(), c.forced.Load(), a.late, linePlace}
 	if a.in != nil && a.in.placed {
 		at.place = a.in.placeLasts()
 	}
@@ -539,11 +538,6 @@ func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res 
 	remaining, err := c.answered(a, at, res, err)
 	if err == nil && c.forced.Load() != at.forced {
 		c.confirm(ctx, at.h.claim, c.forcedLocked)
-	}
-	if err == nil && c.alerts.Load() != at.alerts {
-		c.mu.Lock()
-		defer c.unlock()
-		c.lookLocked(at.h.claim) // it may have been lost before anybody had it
 	}
 	return remaining, err
 }

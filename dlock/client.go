@@ -51,7 +51,6 @@ type Client struct {
 	patientSteps atomic.Pointer[patience]
 	patient      atomic.Pointer[patience]
 	forced       atomic.Uint64 // how many locks this client has forced
-	alerts       atomic.Uint64 // how often the store has said that one may be lost
 
 	// The mutex is never held across I/O or a wait, nor while anything of a caller's is called, its
 	// contexts among it. Functions that need it end in Locked.
@@ -131,9 +130,6 @@ func New(b backend.Backend, opts ...Option) *Client {
 	_, c.lines = c.session.(backend.Liner)
 	c.inspector, _ = c.session.(backend.Inspector)
 	c.latcher, _ = c.session.(backend.Latcher)
-	if a, ok := c.session.(backend.Alerter); ok {
-		a.OnAlert(c.alerted)
-	}
 	return c
 }
 

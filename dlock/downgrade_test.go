@@ -58,7 +58,7 @@ func TestAnswersAboutAWriteThatIsNoMore(t *testing.T) {
 					return do()
 				}
 			},
-			func(c *Client) { c.alerted("x") },
+			func(c *Client) { lookAt(c, "x") },
 			DefaultHandover,
 		},
 	} {

@@ -14,6 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
+var errNoPermission = &backend.Error{Kind: backend.Refused, Err: errors.New("NOPERM")}
+
 // A function returns how its lock was lost, as it should. The error of Do says that once, and is
 // what both have said.
 func TestALossIsSaidOnce(t *testing.T) {

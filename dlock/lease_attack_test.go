@@ -142,8 +142,9 @@ func beliefs(t *testing.T, s truth, view backend.Inspector, clients []*Client) {
 	}
 }
 
-// Whoever believes in a lock has it in the store for at least as long, whatever leases he and others asked for, in whatever order
-// holds are re-entered, given back, handed on, shared and lent, and whatever requests get lost or come late on the way; and alerts without a reason cost nobody a lock.
+// A holder that believes in a lock has it in the store for at least as long. That holds whatever
+// leases were asked for, and in whatever order holds are re-entered, given back, handed on, shared
+// and lent. It holds whatever requests get lost or come late, and no look costs anybody a lock.
 func TestRandomHistoriesOfLeases(t *testing.T) {
 	for _, limits := range []backend.Limits{{}, {MinLease: 2 * time.Second, LeaseStep: time.Second}} {
 		for seed := range histories() {
@@ -185,7 +186,7 @@ func randomLeases(t *testing.T, seed uint64, limits backend.Limits) {
 				return
 			}
 			if r.IntN(5) == 0 {
-				clients[r.IntN(len(clients))].alerted([]string{"x", "x1", "q", "rw", "s"}[r.IntN(5)])
+				lookAt(clients[r.IntN(len(clients))], []string{"x", "x1", "q", "rw", "s"}[r.IntN(5)])
 			}
 		}
 	})

@@ -181,19 +181,6 @@ func (c *Client) goneLocked(cl *claim) {
 	})
 }
 
-// alerted is told by the store that what is held under a name may be lost. It asks, and changes nothing: what has a fixed lease isn't
-// renewed, and nobody need be told of what isn't so.
-func (c *Client) alerted(name string) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.alerts.Add(1)
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
-		for _, cl := range c.claimsLocked(c.objectLocked(kind, name), kind) {
-			c.lookLocked(cl)
-		}
-	}
-}
-
 // lookLocked has the store asked whether it still has a claim.
 func (c *Client) lookLocked(cl *claim) {
 	c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.goneLocked) })

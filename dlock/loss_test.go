@@ -426,9 +426,9 @@ func TestWhatIsSomethingElseByNowIsLost(t *testing.T) {
 			}
 			return l.UnlockContext(ctx)
 		},
-		"an alert": func(t *testing.T, ctx context.Context, l *Locker) error {
+		"a look": func(t *testing.T, ctx context.Context, l *Locker) error {
 			began := time.Now()
-			l.client.alerted("x")
+			lookAt(l.client, "x")
 			<-l.Lost(ctx)
 			if told := time.Since(began); told > 0 {
 				t.Errorf("told after %v", told)
@@ -475,15 +475,53 @@ func TestWhatIsSomethingElseByNowIsLost(t *testing.T) {
 
 // A store that refuses to say whether it has a lock is asked once.
 func TestALookThatIsRefusedIsNotRepeated(t *testing.T) {
-	withAlerts(t, func(t *testing.T, store *alerting, c, other *Client) {
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		store := &scripted{Backend: membackend.New()}
+		store.look = func(func() (backend.LookResult, error)) (backend.LookResult, error) {
+			looks++
+			return backend.LookResult{}, errNoPermission
+		}
+		c := New(store, quiet())
+		defer c.Close()
 		h, err := c.Locker("x").Acquire(t.Context())
 		must(t, err)
-		store.refuses.Store(true)
-		store.alert("x")
+		lookAt(c, "x")
 		time.Sleep(time.Minute)
-		if n := store.looks.Load(); n != 1 || h.Err() != nil {
-			t.Errorf("%d looks, and the lock: %v", n, h.Err())
+		if looks != 1 || h.Err() != nil {
+			t.Errorf("%d looks, and the lock: %v", looks, h.Err())
 		}
 		must(t, h.Release(t.Context()))
 	})
+}
+
+// A lock that is given back while the client looks at it isn't lost.
+func TestALockThatIsGivenBackDuringALookIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &scripted{Backend: membackend.New()}
+		c := New(store, quiet())
+		defer c.Close()
+		h, err := c.Locker("x").Acquire(t.Context())
+		must(t, err)
+		store.look = func(do func() (backend.LookResult, error)) (backend.LookResult, error) {
+			must(t, h.Release(t.Context()))
+			return do()
+		}
+		lookAt(c, "x")
+		synctest.Wait()
+		if len(c.Losses()) > 0 || len(c.troubles) > 0 {
+			t.Errorf("lost: %v, troubles: %v", c.Losses(), c.troubles)
+		}
+	})
+}
+
+// lookAt has a client ask the store whether it still has what it believes to have of a lock.
+func lookAt(c *Client, name string) {
+	c.mu.Lock()
+	defer c.unlock()
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
+		for _, cl := range c.claimsLocked(c.objectLocked(kind, name), kind) {
+			c.lookLocked(cl)
+		}
+	}
 }

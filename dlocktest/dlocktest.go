@@ -78,11 +78,11 @@ func (s *Store) Open() backend.Session {
 func (s *Store) Limits() backend.Limits { return s.mem.Limits() }
 
 // Lose takes the lock of that name, of any kind, from all its holders: all readers, or all permits.
-// A waiter gets it next. The holders are told at once, and not only at their next renewal: the
-// context of a Do or Hold ends, with a dlock.Loss as its cause. The reason is LossGone, or
-// LossTaken if another has the lock by then. Holders may be told after Lose has returned: wait for
-// the context or, in a bubble, call synctest.Wait. Telling them costs each client a step, and
-// faults apply to that, too. It is an error of the test if the lock is free.
+// A waiter gets it next. As with any store nobody is told: a holder finds out at its next renewal,
+// which is a third of its lease later at most, or with a fixed lease at the end of that. Then the
+// context of a Do or Hold ends, with a dlock.Loss as its cause. The reason is LossGone, or LossTaken
+// if another has the lock by then. So wait for the context, in a bubble or with a client whose lease
+// is short. It is an error of the test if the lock is free.
 func (s *Store) Lose(name string) {
 	s.t.Helper()
 	i := s.inspect(name)
@@ -96,23 +96,6 @@ func (s *Store) Lose(name string) {
 	}
 	if _, err := s.view.ForceRelease(context.Background(), backend.ForceReleaseRequest{Kind: kind, Name: name}); err != nil {
 		s.t.Errorf("dlocktest: Lose(%q): %v", name, err)
-		return
-	}
-	s.alert(name)
-}
-
-// alert has all clients look at what they have of a lock.
-func (s *Store) alert(name string) {
-	s.mu.Lock()
-	var alerts []func(string)
-	for session := range s.sessions {
-		if session.alert != nil {
-			alerts = append(alerts, session.alert)
-		}
-	}
-	s.mu.Unlock()
-	for _, alert := range alerts {
-		alert(name)
 	}
 }
 

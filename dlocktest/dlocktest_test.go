@@ -65,17 +65,21 @@ var kinds = map[string]func(c *dlock.Client, ctx context.Context) (*dlock.Hold, 
 	},
 }
 
-// Whoever has a lock of any kind loses it, and is told without waiting for a renewal; who waits has it next.
+// The holder of a lock of any kind loses it, and is told when it next renews, and no sooner. A
+// waiter has it next.
 func TestLose(t *testing.T) {
 	for name, acquire := range kinds {
+		if name == "fixed lease" {
+			continue // see TestLoseAFixedLease
+		}
 		next := acquire
 		if name == "read" {
 			next = kinds["write"] // who reads needn't wait
 		}
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				store := dlocktest.New(t)
-				const long = time.Hour // no busy machine takes so long
+				const long = time.Hour
 				a, b := clientOf(t, store, "a", dlock.WithLease(long)), clientOf(t, store, "b", dlock.WithLease(long))
 				held, err := acquire(a, t.Context())
 				must(t, err)
@@ -88,15 +92,15 @@ func TestLose(t *testing.T) {
 					}
 					got <- h
 				}()
-				for len(b.Waits()) == 0 {
-					time.Sleep(time.Millisecond)
-				}
+				synctest.Wait()
 				began := time.Now()
 				store.Lose("x")
-				<-held.Context().Done()
 				h := <-got
-				if took := time.Since(began); took > long/4 { // a renewal comes later
-					t.Errorf("it took %v", took)
+				if took := time.Since(began); took > 0 {
+					t.Errorf("the next has it after %v", took)
+				}
+				if <-held.Context().Done(); time.Since(began) < long/4 || time.Since(began) > long/3 {
+					t.Errorf("the holder is told after %v", time.Since(began))
 				}
 				l, ok := errors.AsType[*dlock.Loss](context.Cause(held.Context()))
 				if !ok || l.Reason != dlock.LossGone && l.Reason != dlock.LossTaken {
@@ -132,9 +136,8 @@ func TestLoseWhatSeveralHave(t *testing.T) {
 					all = append(all, h)
 				}
 				store.Lose("x")
-				synctest.Wait()
 				for i, h := range all {
-					if !errors.Is(h.Err(), dlock.ErrLost) {
+					if <-h.Lost(); !errors.Is(h.Err(), dlock.ErrLost) {
 						t.Errorf("%d: %v", i, h.Err())
 					}
 				}
@@ -175,17 +178,18 @@ func TestLoseWhatNobodyHas(t *testing.T) {
 	})
 }
 
-// A holder is told by Lose while renewals hang, too.
-func TestLoseWhileRenewalsArePaused(t *testing.T) {
+// A holder with a fixed lease isn't told before that ends.
+func TestLoseAFixedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
-		h := acquire(t, clientOf(t, store, "a").Locker("x"))
-		store.PauseRenewals()
-		time.Sleep(dlock.DefaultLease / 2) // one hangs
+		h := acquire(t, clientOf(t, store, "a").Locker("x"), dlock.FixedLease(time.Hour))
+		began := time.Now()
 		store.Lose("x")
-		synctest.Wait()
-		if l, ok := errors.AsType[*dlock.Loss](h.Err()); !ok || l.Reason != dlock.LossGone {
-			t.Errorf("lost: %v", h.Err())
+		if <-h.Lost(); time.Since(began) < 59*time.Minute {
+			t.Errorf("told after %v", time.Since(began))
+		}
+		if err := h.Release(t.Context()); !errors.Is(err, dlock.ErrLost) {
+			t.Errorf("Release: %v", err)
 		}
 	})
 }

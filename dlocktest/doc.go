@@ -28,7 +28,8 @@
 //
 //	store.Fail(-1, nil) // all steps, until Recover
 //
-// That a job stops when its lock is lost: [Store.Lose] takes a lock away, and whoever has it is told at once.
+// That a job stops when its lock is lost: [Store.Lose] takes a lock away. Its holder finds
+// out when it next renews, as with any store.
 //
 //	store.Lose("import")
 //

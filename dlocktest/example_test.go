@@ -90,7 +90,7 @@ func ExampleStore_Lose() {
 	t := new(printer)
 	defer t.end()
 	store := dlocktest.New(t)
-	client := dlock.New(store)
+	client := dlock.New(store, dlock.WithLease(300*time.Millisecond)) // or 30 s, in a bubble of testing/synctest
 	defer client.Close()
 
 	works, done := make(chan bool), make(chan error)

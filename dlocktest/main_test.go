@@ -98,7 +98,6 @@ func TestOptionalInterfaces(t *testing.T) {
 		"Liner":     is[backend.Liner](s),
 		"Inspector": is[backend.Inspector](s),
 		"Lister":    is[backend.Lister](s),
-		"Alerter":   is[backend.Alerter](s),
 		"Leavable":  is[backend.Leavable](s),
 	} {
 		if !has {

@@ -12,14 +12,11 @@ type session struct {
 	memory
 	store *Store
 
-	// Guarded by store.mu.
-	alert  func(name string)
-	client string // its id, once it has asked for a lock
+	client string // its id, once it has asked for a lock; guarded by store.mu
 }
 
 var (
 	_ backend.Leavable = (*session)(nil)
-	_ backend.Alerter  = (*session)(nil)
 )
 
 // through carries out a step, unless a fault keeps it from that.
@@ -78,13 +75,6 @@ func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.
 
 // Settle implements [backend.Leavable]: a step that is left is over.
 func (s *session) Settle() {}
-
-// OnAlert implements [backend.Alerter].
-func (s *session) OnAlert(alert func(name string)) {
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	s.alert = alert
-}
 
 // Close implements [backend.Session].
 func (s *session) Close() error {

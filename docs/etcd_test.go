@@ -72,7 +72,7 @@ var etcdScenes = map[string]scene{
 	},
 	"a lock that won't go": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Exclusive, "orders:42", web+":17")
-		return p.hears(t, backend.Exclusive, "orders:42", backend.WakeOne)
+		return p.hears(t, backend.Exclusive, "orders:42")
 	},
 	"keys are deleted": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Exclusive, "orders:42", web+":17")
@@ -81,9 +81,9 @@ var etcdScenes = map[string]scene{
 		p.permits(t, "mailer", web+":22", 10)
 		return all(
 			p.waits(t, fair("till:3"), p.beside(t, "till:3", "\x01line/")),
-			p.hears(t, backend.Exclusive, "orders:42", backend.WakeOne),
-			p.hears(t, backend.Write, "prices", backend.WakeOne),
-			p.hears(t, backend.Permits, "mailer", backend.WakeOne),
+			p.hears(t, backend.Exclusive, "orders:42"),
+			p.hears(t, backend.Write, "prices"),
+			p.hears(t, backend.Permits, "mailer"),
 		)
 	},
 	"a full store": func(t *testing.T, p *place) func() {

@@ -157,7 +157,7 @@ var redisScenes = map[string]scene{
 	},
 	"a lock that won't go": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Exclusive, "lock:orders:42", web+":17")
-		return p.hears(t, backend.Exclusive, "lock:orders:42", backend.WakeOne)
+		return p.hears(t, backend.Exclusive, "lock:orders:42")
 	},
 	"a lock without an end": func(t *testing.T, p *place) func() {
 		client := admin(t, p.addr)
@@ -181,21 +181,21 @@ var redisScenes = map[string]scene{
 		p.permits(t, "slots:mailer", web+":22", 10)
 		return all(
 			p.waits(t, fair("lock:till:3"), p.stands(t, "lock:till:3")),
-			p.hears(t, backend.Exclusive, "lock:orders:42", backend.WakeOne),
-			p.hears(t, backend.Read, "lock:prices", backend.WakeAll),
-			p.hears(t, backend.Permits, "slots:mailer", backend.WakeOne),
+			p.hears(t, backend.Exclusive, "lock:orders:42"),
+			p.hears(t, backend.Read, "lock:prices"),
+			p.hears(t, backend.Permits, "slots:mailer"),
 		)
 	},
 	"in a cluster": func(t *testing.T, p *place) func() {
 		*p = p.cluster()
 		p.empty(t)
 		p.hold(t, backend.Exclusive, "lock:orders:42", web+":17")
-		return p.hears(t, backend.Exclusive, "lock:orders:42", backend.WakeOne)
+		return p.hears(t, backend.Exclusive, "lock:orders:42")
 	},
 	"a holder of permits": func(t *testing.T, p *place) func() {
 		p.permits(t, "slots:mailer", web+":22", 2)
 		p.permits(t, "slots:mailer", job+":8", 8)
-		return p.hears(t, backend.Permits, "slots:mailer", backend.WakeOne)
+		return p.hears(t, backend.Permits, "slots:mailer")
 	},
 	"a line that stands still": func(t *testing.T, p *place) func() {
 		client, ctx := admin(t, p.addr), t.Context()

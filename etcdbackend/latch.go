@@ -104,7 +104,7 @@ func (s *session) subscribeLatch(ctx context.Context, req backend.SubscribeReque
 	}
 	sub := &subscription{
 		watcher: s.watcher, name: req.Name, key: s.store.latchKey(req.Name), watches: true,
-		wake: req.Wake, changed: req.Changed, answer: make(chan error, 1),
+		wake: func() { req.Wake(0) }, changed: req.Changed, answer: make(chan error, 1),
 	}
 	if err := s.watcher.add(sub); err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ type lineup struct {
 	name    string
 	key     []byte
 	keys    []byte // what places begin with
-	wake    func(backend.Wakeup)
+	wake    func()
 	granted func(backend.Grant)
 	load    func() // has a look made
 
@@ -37,9 +37,9 @@ func (s *session) subscribeFair(ctx context.Context, req backend.SubscribeReques
 	sub := &subscription{
 		watcher: s.watcher, name: req.Name, key: key, end: after(append(s.store.key(req.Name), 1)), line: l, answer: make(chan error, 1),
 		changed: req.Changed,
-		wake: func(w backend.Wakeup) {
+		wake: func() {
 			s.others.remove(req.Name)
-			req.Wake(w)
+			req.Wake(0)
 		},
 	}
 	l.wake = sub.wake
@@ -56,14 +56,14 @@ func (s *session) lookAtLineup(ctx context.Context, sub *subscription) {
 		at, err := s.lookAtTurn(ctx, &attempt{id: holdID{name: sub.name}, fair: true})
 		w := s.watcher
 		w.mu.Lock()
-		var tell func(backend.Wakeup)
+		var tell func()
 		if err == nil && !sub.closed {
 			tell = sub.line.begun(at)
 		}
 		over := sub.closed || sub.line.loaded || ctx.Err() != nil
 		w.mu.Unlock()
 		if tell != nil {
-			tell(backend.WakeOne)
+			tell()
 		}
 		if over {
 			return
@@ -94,7 +94,7 @@ func (l *lineup) begin(rev int64) {
 }
 
 // begun notes a look. It returns what is to be told.
-func (l *lineup) begun(at turn) func(backend.Wakeup) {
+func (l *lineup) begun(at turn) func() {
 	if l.loaded || at.rev < l.since {
 		return nil // there has been another, or it is older than the watch
 	}
@@ -111,7 +111,7 @@ func (l *lineup) begun(at turn) func(backend.Wakeup) {
 }
 
 // changed notes what has happened. It returns what is to be told.
-func (l *lineup) changed(events []*mvccpb.Event) func(backend.Wakeup) {
+func (l *lineup) changed(events []*mvccpb.Event) func() {
 	if l.loaded {
 		return l.happened(events, nil)
 	}
@@ -123,7 +123,7 @@ func (l *lineup) changed(events []*mvccpb.Event) func(backend.Wakeup) {
 
 const mostMissed = 10_000
 
-func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func(backend.Wakeup) {
+func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func() {
 	freed := false
 	for i, e := range events {
 		if e.Kv.ModRevision <= l.rev {
@@ -141,7 +141,7 @@ func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func(b
 	}
 	switch {
 	case len(grants) > 0:
-		return func(backend.Wakeup) {
+		return func() {
 			for _, g := range grants {
 				l.granted(g)
 			}

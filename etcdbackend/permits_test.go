@@ -277,7 +277,7 @@ func TestPermitsOfTheDead(t *testing.T) {
 	b.fails(backend.Permits, s2, of(2, 4))
 	b.gets(backend.Permits, of(1, 4))
 	testservers.Until(t, "who waits is told that they have come back", func() bool {
-		return listener.Heard(backend.WakeOne) && party{t, b.s, carol}.try(backend.Permits, of(3, 4)).Acquired
+		return listener.Heard() && party{t, b.s, carol}.try(backend.Permits, of(3, 4)).Acquired
 	})
 	a.keeps(3, false)
 	a.returns(3, backend.NotHeld)

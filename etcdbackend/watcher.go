@@ -59,7 +59,7 @@ type subscription struct {
 	permits *permits // of a semaphore
 	line    *lineup  // of a fair lock
 	watches bool     // nobody waits
-	wake    func(backend.Wakeup)
+	wake    func()
 	changed func(broken error) // nil if nobody looks on
 
 	// Guarded by the watcher's mutex.
@@ -118,12 +118,12 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 		return s.subscribeFair(ctx, req)
 	}
 	sub := &subscription{watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), changed: req.Changed, answer: make(chan error, 1)}
-	sub.wake = func(w backend.Wakeup) {
+	sub.wake = func() {
 		s.others.remove(req.Name)
-		req.Wake(w)
+		req.Wake(0)
 	}
 	if req.Watches {
-		sub.watches, sub.wake = true, req.Wake
+		sub.watches, sub.wake = true, func() { req.Wake(0) }
 	}
 	switch req.Kind {
 	case backend.Permits:
@@ -231,7 +231,7 @@ func (w *watcher) run() {
 	for w.needed() {
 		served, err := w.serve()
 		for _, tell := range w.lost(err, served) {
-			tell(backend.WakeAll)
+			tell()
 		}
 	}
 }
@@ -353,9 +353,9 @@ func (w *watcher) receive(stream pb.Watch_WatchClient, served *bool) error {
 		if err != nil {
 			return err
 		}
-		wake, wakeup, err := w.received(res, served)
+		wake, err := w.received(res, served)
 		if wake != nil {
-			wake(wakeup)
+			wake()
 		}
 		if err != nil {
 			return err
@@ -364,7 +364,7 @@ func (w *watcher) receive(stream pb.Watch_WatchClient, served *bool) error {
 }
 
 // received notes a message, and returns whom to wake. An error says that the stream is of no use.
-func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backend.Wakeup), wakeup backend.Wakeup, err error) {
+func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.heard = true
@@ -379,7 +379,7 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 	case sub == nil: // closed meanwhile; or a sign of life
 	case res.Canceled:
 		wake, err = w.canceled(sub, res)
-		return wake, backend.WakeAll, err
+		return wake, err
 	case res.Created:
 		*served = true
 		if sub.line != nil {
@@ -387,25 +387,25 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(backe
 		}
 		if sub.stands {
 			w.line.unknown(sub.name)
-			return sub.tells(nil, sub.wake), backend.WakeAll, nil // it has missed what happened meanwhile
+			return sub.tells(nil, sub.wake), nil // it has missed what happened meanwhile
 		}
 		sub.stands = true
 		sub.answer <- nil
 	case sub.line != nil:
-		return sub.line.changed(res.Events), backend.WakeOne, nil
+		return sub.line.changed(res.Events), nil
 	case sub.watches:
-		return sub.wake, backend.WakeOne, nil
+		return sub.wake, nil
 	default:
-		wake, wakeup = w.changed(sub, res.Events)
-		return wake, wakeup, nil
+		return w.changed(sub, res.Events), nil
 	}
-	return nil, 0, nil
+	return nil, nil
 }
 
 // changed notes what has become of a lock, and returns whom to wake now. w.mu is held.
-func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backend.Wakeup), backend.Wakeup) {
-	var one, all, taken int64 // the revisions of the last event that means one, or all, and in which somebody took the lock
-	means := backend.WakeOne  // whom the first of these means
+func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
+	// These are the revisions of the last event of each sort: the lock may be had, but those who are
+	// ahead come first; it may be had at once; somebody has taken it.
+	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
 		switch {
@@ -418,10 +418,10 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backe
 			}
 			sub.stopWaiting()
 			if gone {
-				one, means = rev, sub.ended()
+				inTurn = rev
 			}
-			if gone && means == backend.WakeAll && sub.shared.toRead() {
-				all = rev
+			if gone && sub.shared != nil && sub.shared.toRead() {
+				atOnce = rev
 			}
 		case sub.permits != nil && bytes.HasPrefix(e.Kv.Key, sub.permits.keys):
 			if staysOut(events[i:]) {
@@ -431,51 +431,43 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) (func(backe
 				w.line.moved(sub.name, rev)
 			}
 			if sub.permits.changed(e); sub.permits.due {
-				one = rev
+				inTurn = rev
 			} else {
-				one = 0
+				inTurn = 0
 				sub.stopWaiting()
 			}
 		case gone && sub.shared != nil && bytes.HasPrefix(e.Kv.Key, sub.shared.notes):
-			all = rev
+			atOnce = rev
 		case gone && sub.shared != nil && bytes.HasPrefix(e.Kv.Key, sub.shared.reads):
-			one = rev
+			inTurn = rev
 		}
 	}
 	switch {
-	case all > taken:
-		return sub.wake, backend.WakeAll
-	case one <= taken:
-		return nil, 0
+	case atOnce > taken:
+		return sub.wake
+	case inTurn <= taken:
+		return nil
 	}
 	sub.stopWaiting()
-	wait := w.line.courtesy(sub.name, one)
+	wait := w.line.courtesy(sub.name, inTurn)
 	if wait == 0 {
 		sub.permits.told()
-		return sub.wake, means
+		return sub.wake
 	}
 	sub.later = time.AfterFunc(wait, func() {
 		w.mu.Lock()
 		sub.permits.told()
 		w.mu.Unlock()
 		if w.ctx.Err() == nil {
-			sub.wake(means)
+			sub.wake()
 		}
 	})
-	return nil, 0
+	return nil
 }
 
 // created says whether an event is that a key has come.
 func created(e *mvccpb.Event) bool {
 	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
-}
-
-// ended returns whom the end of the hold on a lock's own key means.
-func (sub *subscription) ended() backend.Wakeup {
-	if sub.shared != nil {
-		return backend.WakeAll
-	}
-	return backend.WakeOne
 }
 
 // stopWaiting lets those who are ahead in the line go first no more. The watcher's mutex is held.
@@ -486,7 +478,7 @@ func (sub *subscription) stopWaiting() {
 }
 
 // canceled notes that the server has ended a watch. w.mu is held.
-func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(backend.Wakeup), err error) {
+func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(), err error) {
 	delete(w.watches, sub.watch)
 	sub.watch = 0
 	refused := withKind(reason(res), false)
@@ -511,15 +503,15 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 
 // tells returns what tells whoever looks on that a subscription has broken, or stands again, and then wakes, if wake isn't nil. It is
 // nil if there is nothing to be done. The watcher's mutex is held.
-func (sub *subscription) tells(broken error, wake func(backend.Wakeup)) func(backend.Wakeup) {
+func (sub *subscription) tells(broken error, wake func()) func() {
 	if sub.changed == nil || sub.broken == (broken != nil) {
 		return wake
 	}
 	sub.broken = broken != nil
-	return func(w backend.Wakeup) {
+	return func() {
 		sub.changed(broken)
 		if wake != nil {
-			wake(w)
+			wake()
 		}
 	}
 }
@@ -540,7 +532,7 @@ func reason(res *pb.WatchResponse) error {
 
 // lost notes that a stream, and with it all the server knew, is gone. Those who are subscribed stay so,
 // and will be when there is another; those who wait are told, so that they need not. It returns what tells those who look on.
-func (w *watcher) lost(err error, served bool) (tell []func(backend.Wakeup)) {
+func (w *watcher) lost(err error, served bool) (tell []func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil {

@@ -11,7 +11,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 
-	"github.com/seed951563bd/distsync/backend"
 )
 
 // A watched is an etcd that serves streams of watches. The test is the server.
@@ -70,9 +69,9 @@ func TestCompactedWatchBeginsAnew(t *testing.T) {
 		ln := newLine(&store{}, nil)
 		w := newWatcher(etcd, ln, time.Hour, func() {})
 		defer w.close()
-		woken := make(chan backend.Wakeup, 10)
+		woken := make(chan bool, 10)
 		sub := &subscription{watcher: w, name: "n", key: []byte("n"), answer: make(chan error, 1)}
-		sub.wake = func(w backend.Wakeup) { woken <- w }
+		sub.wake = func() { woken <- true }
 		told := make(chan error, 10)
 		sub.changed = func(broken error) { told <- broken }
 		if err := w.add(sub); err != nil {

@@ -33,7 +33,6 @@ func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (res back
 	case req.Step == backend.CountDown && l.counts[req.Name] == 1:
 		delete(l.counts, req.Name)
 		n.woken = slices.Collect(maps.Keys(l.subs[req.Name]))
-		n.wakeup = backend.WakeAll
 	}
 	res.Count = l.counts[req.Name]
 	return res, nil

@@ -77,7 +77,6 @@ func (b *Backend) Wipe() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.objects)
-	n.wakeup = backend.WakeAll
 	for name := range b.subs {
 		n.woken = append(n.woken, b.waiters(name)...)
 	}
@@ -290,7 +289,7 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res 
 	}
 	b.finish(req.Name, &o, due, now, &n)
 	if wakes {
-		n.wake(b.waiters(req.Name), req.Kind)
+		n.woken = b.waiters(req.Name)
 	}
 	return res, nil
 }
@@ -347,7 +346,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res 
 	}
 	granted := b.finish(req.Name, &o, due, now, &n)
 	if res.Outcome == backend.Kept {
-		n.wake(b.watching(req.Name), req.Kind)
+		n.woken = b.watching(req.Name)
 	}
 	if granted || !wakes {
 		return res, nil
@@ -356,7 +355,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res 
 	if req.AskWaiting && res.Outcome == backend.Freed {
 		res.Counted, res.Waiting = true, s.waiting(waiters)
 	}
-	n.wake(waiters, req.Kind)
+	n.woken = waiters
 	return res, nil
 }
 
@@ -389,7 +388,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res back
 	}
 	b.finish(req.Name, &o, due, now, &n)
 	if wakes {
-		n.wake(b.waiters(req.Name), req.Kind)
+		n.woken = b.waiters(req.Name)
 	}
 	return res, nil
 }
@@ -418,7 +417,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	}
 	res.Released = o.force(req.Kind)
 	if granted := b.finish(req.Name, &o, time.Time{}, now, &n); res.Released && !granted {
-		n.wake(b.waiters(req.Name), req.Kind)
+		n.woken = b.waiters(req.Name)
 	}
 	return res, nil
 }
@@ -529,17 +528,7 @@ func (sub *subscription) drop() {
 // news is what a step has to tell, when it no longer has the mutex. The zero value is none.
 type news struct {
 	woken  []*subscription
-	wakeup backend.Wakeup
 	grants []func()
-}
-
-// wake is for those who wait, after a step of a kind. When somebody doesn't write any more, all may get in:
-// they may be readers.
-func (n *news) wake(subs []*subscription, k backend.Kind) {
-	n.woken, n.wakeup = subs, backend.WakeOne
-	if k == backend.Write {
-		n.wakeup = backend.WakeAll
-	}
 }
 
 // grant is for whoever has been given the lock now, if its session wants to know.
@@ -555,7 +544,7 @@ func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
 // tell tells it. The caller doesn't have b.mu.
 func (n *news) tell() {
 	for _, sub := range n.woken {
-		sub.wake(n.wakeup)
+		sub.wake(0)
 	}
 	for _, granted := range n.grants {
 		granted()

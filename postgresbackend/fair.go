@@ -58,9 +58,9 @@ func (s *session) fair(ctx context.Context, pool *pgxpool.Pool, req fairRequest)
 			case a.grantedTo != nil:
 				s.notify(ctx, conn, *a.grantedTo, grantMessage(*a.token, *a.grantedOwner, req.name))
 			case a.stir != nil:
-				s.notify(ctx, conn, *a.stir, tellOne+req.name)
+				s.notify(ctx, conn, *a.stir, tellFreed+req.name)
 			default:
-				s.telling(req.name, tellOne)(ctx, conn)
+				s.telling(req.name, tellFreed)(ctx, conn)
 			}
 		},
 	}

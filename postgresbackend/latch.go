@@ -24,7 +24,7 @@ func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (res back
 		args:  []any{name, do, req.Count},
 		dest:  []any{&res.Count, &res.Set, &opens},
 		some:  func() bool { return opens },
-		after: s.telling(news, tellAll),
+		after: s.telling(news, tellFreed),
 	})
 	if err != nil {
 		return backend.LatchResult{}, err

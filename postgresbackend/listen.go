@@ -379,14 +379,12 @@ func (s *session) heard(message string) {
 		return
 	}
 	switch kind, rest := message[:1], message[1:]; kind {
-	case tellOne:
-		s.each(rest, func(sub *subscription) { sub.req.Wake(backend.WakeOne) })
-	case tellAll:
-		s.each(rest, func(sub *subscription) { sub.req.Wake(backend.WakeAll) })
+	case tellFreed:
+		s.each(rest, func(sub *subscription) { sub.req.Wake(0) })
 	case tellKept:
 		s.each(rest, func(sub *subscription) {
 			if sub.req.Watches {
-				sub.req.Wake(backend.WakeOne)
+				sub.req.Wake(0)
 			}
 		})
 	case "g":
@@ -487,7 +485,7 @@ func (s *session) listenOnce(first bool) (stood bool, err error) {
 			if sub.req.Changed != nil {
 				sub.req.Changed(nil)
 			}
-			sub.req.Wake(backend.WakeAll) // something may have been said that nobody heard
+			sub.req.Wake(0) // something may have been said that nobody heard
 		})
 	}
 	for {

@@ -19,7 +19,7 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res back
 		c.sql = `SELECT status, tell FROM ` + s.b.q + `distsync_v1_renew_part($1, $2, $3, $4, $5)`
 		c.args = []any{role, name, owner, count(req), ms(req.Lease)}
 		c.dest = append(c.dest, &tell)
-		c.some, c.after = func() bool { return tell }, s.telling(name, tellOne)
+		c.some, c.after = func() bool { return tell }, s.telling(name, tellFreed)
 	} else {
 		c.sql = `SELECT status FROM ` + s.b.q + `distsync_v1_renew($1, $2, $3, $4)`
 		c.args = []any{lock, name, owner, ms(req.Lease)}

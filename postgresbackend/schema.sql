@@ -908,7 +908,7 @@ BEGIN
 	IF p_how = 'r' AND EXISTS (SELECT FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 1 AND p.expires > clock_timestamp()) THEN
 		RETURN;
 	END IF;
-	PERFORM pg_notify('distsync_v1_' || p.owner, CASE p_how WHEN 'o' THEN 'o' ELSE 'a' END || p_name)
+	PERFORM pg_notify('distsync_v1_' || p.owner, 'o' || p_name)
 		FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 5 AND p.expires > clock_timestamp();
 END $f$;
 

@@ -68,7 +68,7 @@ func (s *session) acquireAlone(ctx context.Context, req backend.AcquireRequest) 
 		c.args = []any{name, owner, int32(req.Permits), int32(req.Limit), ms(req.Lease)}
 		c.dest = []any{&a.status, &a.left, &a.noted, &a.tell, &a.most}
 		c.some = func() bool { return is(a.tell) }
-		c.after = s.telling(name, tellOne)
+		c.after = s.telling(name, tellFreed)
 	default:
 		c = s.acquiring(req, name, &a, true)
 	}
@@ -137,9 +137,8 @@ func is(b *bool) bool { return b != nil && *b }
 
 // How those who wait are told.
 const (
-	tellOne    = "o"
-	tellAll    = "a"
-	tellUnread = "r" // all, unless somebody reads
+	tellFreed  = "o"
+	tellUnread = "r" // that, unless somebody reads
 	tellKept   = "k" // those alone who watch
 )
 
@@ -204,19 +203,15 @@ func (s *session) release(ctx context.Context, req backend.ReleaseRequest, sends
 		c.sql = `SELECT status, tell, waiting FROM ` + s.b.q + `distsync_v1_release($1, $2, $3, $4, $5, $6, $7)`
 		c.args = []any{lock, name, owner, s.id, ms(req.Lease), ms(req.Keep), req.AskWaiting}
 	}
-	switch req.Kind {
-	case backend.Read:
+	c.after = s.telling(name, tellFreed)
+	if req.Kind == backend.Read {
 		c.after = s.telling(name, tellUnread)
-	case backend.Write:
-		c.after = s.telling(name, tellAll)
-	default:
-		c.after = s.telling(name, tellOne)
 	}
 	if lock == plain && req.Keep > 0 {
 		c.some = func() bool { return tell || status == isKept }
 		c.after = func(ctx context.Context, conn *pgxpool.Conn) {
 			if status != isKept {
-				s.telling(name, tellOne)(ctx, conn)
+				s.telling(name, tellFreed)(ctx, conn)
 				return
 			}
 			// Without it they look as late as without any message.
@@ -267,7 +262,7 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		err := s.do(ctx, s.lane(), &call{
 			sql:  `SELECT status, tell FROM ` + s.b.q + `distsync_v1_force($1, $2, $3)`,
 			args: []any{lock, role, name}, dest: []any{&status, &tell},
-			some: func() bool { return tell }, after: s.telling(name, tellAll),
+			some: func() bool { return tell }, after: s.telling(name, tellFreed),
 		})
 		if err != nil {
 			return res, err

@@ -161,7 +161,7 @@ func (s *session) releaseAll(ctx context.Context, all []backend.ReleaseRequest) 
 		}
 	}, func(ctx context.Context, conn *pgxpool.Conn) {
 		if len(woken) > 0 {
-			s.say(ctx, conn, `SELECT `+s.b.q+`distsync_v1_tell(u, $2) FROM unnest($1::text[]) u`, woken, tellOne)
+			s.say(ctx, conn, `SELECT `+s.b.q+`distsync_v1_tell(u, $2) FROM unnest($1::text[]) u`, woken, tellFreed)
 		}
 	}, `SELECT i, tell FROM `+s.b.q+`distsync_v1_release_all($1::text[], $2::text[])`, names, owners)
 	if err != nil {

@@ -69,7 +69,7 @@ func (x *subscription) subscribe(ctx context.Context, st *store, patience time.D
 		return nil, errDeaf
 	}
 	req := x.req
-	req.Wake = x.wake
+	req.Wake = func(backend.Wakeup) { x.wake() }
 	req.Changed = func(broken error) { x.changed(st, broken) }
 	if st.prompt {
 		return n.Subscribe(ctx, req)
@@ -106,7 +106,7 @@ func (x *subscription) subscribe(ctx context.Context, st *store, patience time.D
 }
 
 // wake is a wake-up from a store. After a split vote it waits: it may be due to what was just given back.
-func (x *subscription) wake(w backend.Wakeup) {
+func (x *subscription) wake() {
 	x.s.mu.Lock()
 	var wait time.Duration
 	if d := x.s.detours[x.req.Name]; d != nil {
@@ -119,12 +119,12 @@ func (x *subscription) wake(w backend.Wakeup) {
 			closed := x.closed
 			x.s.mu.Unlock()
 			if !closed {
-				x.req.Wake(w)
+				x.req.Wake(0)
 			}
 		})
 		return
 	}
-	x.req.Wake(w)
+	x.req.Wake(0)
 }
 
 // changed is told that a subscription at a store is broken, or stands again.
@@ -206,7 +206,7 @@ func (s *session) moveLocked(x *subscription, to *store) {
 			if x.req.Changed != nil {
 				x.req.Changed(nil)
 			}
-			x.wake(backend.WakeAll)
+			x.wake()
 		}
 	}()
 }

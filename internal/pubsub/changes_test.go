@@ -98,7 +98,7 @@ func TestChangesInOrder(t *testing.T) {
 		go func() {
 			defer close(done)
 			var err error
-			sub, err = s.Subscribe(t.Context(), "a", decode, func(backend.Wakeup) {}, func(broken error) {
+			sub, err = s.Subscribe(t.Context(), "a", decode, func(Meaning) {}, func(broken error) {
 				if broken != nil {
 					time.Sleep(10 * time.Second)
 				}

@@ -184,18 +184,18 @@ type party struct {
 	sub    backend.Subscription
 	err    error
 	done   chan struct{} // closed when Subscribe has returned
-	wakeup []backend.Wakeup
+	wakeup []Meaning
 
 	changes []error // what Changed was told
 }
 
 // decode understands two messages.
-func decode(message string) (backend.Wakeup, bool) {
+func decode(message string) (Meaning, bool) {
 	switch message {
 	case "0":
-		return backend.WakeOne, true
+		return Freed, true
 	case "1":
-		return backend.WakeAll, true
+		return Kept, true
 	default:
 		return 0, false
 	}
@@ -206,7 +206,7 @@ func subscribe(t *testing.T, s *Subscriber, channel string) *party {
 	p := &party{done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.sub, p.err = s.Subscribe(t.Context(), channel, decode, func(w backend.Wakeup) { p.wakeup = append(p.wakeup, w) },
+		p.sub, p.err = s.Subscribe(t.Context(), channel, decode, func(w Meaning) { p.wakeup = append(p.wakeup, w) },
 			func(broken error) { p.changes = append(p.changes, broken) })
 	}()
 	return p
@@ -243,7 +243,7 @@ func (p *party) told(t *testing.T, want ...error) {
 }
 
 // woken says which wake-ups there were since the last time.
-func (p *party) woken(t *testing.T, want ...backend.Wakeup) {
+func (p *party) woken(t *testing.T, want ...Meaning) {
 	t.Helper()
 	synctest.Wait()
 	if !slices.Equal(p.wakeup, want) {

@@ -133,9 +133,19 @@ func New(client Client, options Options) *Subscriber {
 // Close ends everything and waits for nothing.
 func (s *Subscriber) Close() { s.stop() }
 
-// A Decoder says whom a message is meant for, and is false for one that means nothing: anybody may publish on
+// Meaning is why those who are subscribed to a channel are woken.
+type Meaning uint8
+
+// The meanings.
+const (
+	Freed  Meaning = iota // something may be had
+	Kept                  // it is kept, which is news only for those who watch
+	Missed                // something may have been said that nobody heard
+)
+
+// A Decoder says what a message means, and is false for one that means nothing: anybody may publish on
 // a channel.
-type Decoder func(message string) (backend.Wakeup, bool)
+type Decoder func(message string) (Meaning, bool)
 
 // A channel is one that somebody is subscribed to, or that the server takes for one.
 type channel struct {
@@ -172,7 +182,7 @@ func (ch *channel) become(st state) {
 type subscription struct {
 	subscriber *Subscriber
 	channel    *channel
-	wake       func(backend.Wakeup)
+	wake       func(Meaning)
 	changed    func(broken error) // or nil
 	answer     chan<- error       // what Subscribe returns; nil once it has it
 	broken     bool               // it was subscribed, and isn't now
@@ -181,17 +191,17 @@ type subscription struct {
 
 // Subscribe returns once the server has confirmed the subscription. All who subscribe to a channel decode
 // its messages in the same way. Changed may be nil: see [backend.SubscribeRequest].
-func (s *Subscriber) Subscribe(ctx context.Context, channel string, decode Decoder, wake func(backend.Wakeup), changed func(broken error)) (backend.Subscription, error) {
+func (s *Subscriber) Subscribe(ctx context.Context, channel string, decode Decoder, wake func(Meaning), changed func(broken error)) (backend.Subscription, error) {
 	return s.subscribe(ctx, channel, decode, nil, wake, changed)
 }
 
 // Listen is Subscribe for a channel whose messages are more than wake-ups. All who listen to one have them heard in the same way, by
 // a function that is called once for each message. Again is called where others are woken without a message: some may have been missed.
 func (s *Subscriber) Listen(ctx context.Context, channel string, hear func(message string), again func(), changed func(broken error)) (backend.Subscription, error) {
-	return s.subscribe(ctx, channel, nil, hear, func(backend.Wakeup) { again() }, changed)
+	return s.subscribe(ctx, channel, nil, hear, func(Meaning) { again() }, changed)
 }
 
-func (s *Subscriber) subscribe(ctx context.Context, channel string, decode Decoder, hear func(string), wake func(backend.Wakeup), changed func(error)) (backend.Subscription, error) {
+func (s *Subscriber) subscribe(ctx context.Context, channel string, decode Decoder, hear func(string), wake func(Meaning), changed func(error)) (backend.Subscription, error) {
 	located, err := s.client.Locate(ctx, channel)
 	if err != nil {
 		return nil, err
@@ -215,7 +225,7 @@ func (s *Subscriber) subscribe(ctx context.Context, channel string, decode Decod
 }
 
 // add returns a subscription and its answer to come, or an error while no connection can be had.
-func (s *Subscriber) add(name string, located Server, decode Decoder, hear func(string), wake func(backend.Wakeup), changed func(error)) (*subscription, <-chan error, error) {
+func (s *Subscriber) add(name string, located Server, decode Decoder, hear func(string), wake func(Meaning), changed func(error)) (*subscription, <-chan error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
@@ -343,7 +353,7 @@ func (s *Subscriber) settle(ch *channel) {
 
 // stands notes that the server passes on what is published on the channel. It returns how to wake
 // those who were subscribed before: what was published meanwhile they have missed.
-func (s *Subscriber) stands(ch *channel) (wakes []func(backend.Wakeup)) {
+func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	wakes = ch.standing()
 	s.report(ch, nil)
 	ch.become(on)
@@ -397,7 +407,7 @@ func (ch *channel) answer(err error) {
 }
 
 // standing returns how to wake those whose Subscribe has returned.
-func (ch *channel) standing() (wakes []func(backend.Wakeup)) {
+func (ch *channel) standing() (wakes []func(Meaning)) {
 	for _, sub := range ch.subs {
 		if sub.answer == nil {
 			wakes = append(wakes, sub.wake)
@@ -406,9 +416,9 @@ func (ch *channel) standing() (wakes []func(backend.Wakeup)) {
 	return wakes
 }
 
-func wakeAll(wakes []func(backend.Wakeup), wakeup backend.Wakeup) {
+func wakeAll(wakes []func(Meaning), why Meaning) {
 	for _, wake := range wakes {
-		wake(wakeup)
+		wake(why)
 	}
 }
 

@@ -48,7 +48,7 @@ func TestClosed(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		p, server := standing(t, c, s, "a")
 		server.Published("a", "0")
-		p.woken(t, backend.WakeOne)
+		p.woken(t, Freed)
 		s.Close()
 		server.Published("a", "0")
 		p.woken(t)
@@ -60,7 +60,7 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// A message is for those who are subscribed to its channel, as it says for one or for all.
+// A message is for those who are subscribed to its channel, and they are told what it means.
 func TestMessages(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		a, server := standing(t, c, s, "a")
@@ -72,9 +72,9 @@ func TestMessages(t *testing.T) {
 		b.stands(t)
 		b.woken(t)
 		server.Published("a", "0")
-		a.woken(t, backend.WakeOne)
+		a.woken(t, Freed)
 		server.Published("a", "1")
-		a.woken(t, backend.WakeAll)
+		a.woken(t, Kept)
 		server.Published("a", "nonsense")
 		server.Published("nobody's", "0")
 		a.woken(t)
@@ -142,14 +142,14 @@ func TestSameName(t *testing.T) {
 		second.stands(t) // at once: the server has confirmed it
 		server.hearsNothing(t)
 		server.Published("a", "0")
-		first.woken(t, backend.WakeOne)
-		second.woken(t, backend.WakeOne)
+		first.woken(t, Freed)
+		second.woken(t, Freed)
 
 		first.sub.Close()
 		server.hearsNothing(t)
 		server.Published("a", "0")
 		first.woken(t)
-		second.woken(t, backend.WakeOne)
+		second.woken(t, Freed)
 
 		first.sub.Close() // again
 		second.sub.Close()
@@ -180,7 +180,7 @@ func TestComesBack(t *testing.T) {
 		server.Subscribed("a") // again
 		second.woken(t)
 		server.Published("a", "0")
-		second.woken(t, backend.WakeOne)
+		second.woken(t, Freed)
 	})
 }
 
@@ -234,14 +234,14 @@ func TestReconnects(t *testing.T) {
 			b.woken(t)
 			server.confirm(told)
 			told.answer <- reply{}
-			a.woken(t, backend.WakeAll)
-			b.woken(t, backend.WakeAll)
+			a.woken(t, Missed)
+			b.woken(t, Missed)
 			old.Published("a", "0")
 			old.Unsubscribed("a")
 			a.woken(t)
 			server.hearsNothing(t)
 			server.Published("a", "0")
-			a.woken(t, backend.WakeOne)
+			a.woken(t, Freed)
 		}
 	})
 }
@@ -269,7 +269,7 @@ func TestNoServer(t *testing.T) {
 		a.woken(t)
 		server = <-c.conns
 		server.does(t, Subscribe, "a")
-		a.woken(t, backend.WakeAll)
+		a.woken(t, Missed)
 		late := subscribe(t, s, "late")
 		server.does(t, Subscribe, "late")
 		late.stands(t)
@@ -351,8 +351,8 @@ func TestRefused(t *testing.T) {
 			}
 		}
 		l.answer <- reply{refusals: refusals}
-		good.woken(t, backend.WakeAll)
-		bad.woken(t, backend.WakeAll)
+		good.woken(t, Missed)
+		bad.woken(t, Missed)
 
 		// He is subscribed again when somebody else asks with success …
 		server.hearsNothing(t)
@@ -360,20 +360,20 @@ func TestRefused(t *testing.T) {
 		server.does(t, Subscribe, "bad")
 		another.stands(t)
 		another.woken(t)
-		bad.woken(t, backend.WakeAll)
+		bad.woken(t, Missed)
 
 		// … or on another connection.
 		server.lost <- errBroken
 		server = <-c.conns
 		server.refuses(t, errRefused, Subscribe, "bad", "first", "good", "other")
 		server.refuses(t, errRefused, Subscribe, "bad", "first", "good", "other")
-		bad.woken(t, backend.WakeAll)
+		bad.woken(t, Missed)
 		server.hearsNothing(t)
 		server.lost <- errBroken
 		server = <-c.conns
 		server.does(t, Subscribe, "bad", "first", "good", "other")
-		bad.woken(t, backend.WakeAll)
-		another.woken(t, backend.WakeAll, backend.WakeAll)
+		bad.woken(t, Missed)
+		another.woken(t, Missed, Missed)
 	})
 }
 
@@ -389,7 +389,7 @@ func TestStuck(t *testing.T) {
 		p.stands(t) // it still is
 		server.hearsNothing(t)
 		server.Published("a", "0")
-		p.woken(t, backend.WakeOne)
+		p.woken(t, Freed)
 
 		server.lost <- errBroken
 		server = <-c.conns
@@ -410,7 +410,7 @@ func TestStuckAndIdle(t *testing.T) {
 		p.stands(t)
 		time.Sleep(10 * maxIdle)
 		server.Published("a", "0")
-		p.woken(t, backend.WakeOne)
+		p.woken(t, Freed)
 		p.sub.Close() // the server isn't told
 		<-server.closed
 		_, server = standing(t, c, s, "a")
@@ -429,7 +429,7 @@ func TestRefusedForNow(t *testing.T) {
 		}
 		<-server.closed
 		(<-c.conns).does(t, Subscribe, "a")
-		a.woken(t, backend.WakeAll)
+		a.woken(t, Missed)
 	})
 }
 
@@ -447,7 +447,7 @@ func TestPings(t *testing.T) {
 		server.refuses(t, errRefused, Ping) // an answer all the same
 		server.hears(t, Ping).answer <- reply{err: errBroken}
 		(<-c.conns).does(t, Subscribe, "a")
-		p.woken(t, backend.WakeAll)
+		p.woken(t, Missed)
 	})
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		_, server := standing(t, c, s, "a")
@@ -553,11 +553,11 @@ func TestSpread(t *testing.T) {
 		one.Unsubscribed("a")
 		a.woken(t)
 		two.does(t, Subscribe, "a")
-		a.woken(t, backend.WakeAll)
+		a.woken(t, Missed)
 		one.Published("a", "0")
 		a.woken(t)
 		two.Published("a", "0")
-		a.woken(t, backend.WakeOne)
+		a.woken(t, Freed)
 
 		// The client doesn't know yet.
 		late := subscribe(t, s, "d")
@@ -590,8 +590,8 @@ func TestSpread(t *testing.T) {
 		c.put("two", "b", "d")
 		two.obeys(0)
 		time.Sleep(2 * maxPause)
-		b.woken(t, backend.WakeAll)
-		late.woken(t, backend.WakeAll)
+		b.woken(t, Missed)
+		late.woken(t, Missed)
 		other.woken(t)
 	})
 }
@@ -652,7 +652,7 @@ func TestServersAreForgotten(t *testing.T) {
 		s.mu.Unlock()
 
 		server.Published("stays", "0")
-		stays.woken(t, backend.WakeOne)
+		stays.woken(t, Freed)
 		// One that was forgotten is needed again.
 		p, _ := standing(t, c, s, "0")
 		gone[0].Published("0", "0")
@@ -674,7 +674,7 @@ func TestConnectionIsKept(t *testing.T) {
 		}
 		time.Sleep(10 * maxIdle)
 		server.Published("a", "0")
-		p.woken(t, backend.WakeOne)
+		p.woken(t, Freed)
 		p.sub.Close()
 		server.does(t, Unsubscribe, "a")
 		<-server.closed
@@ -688,7 +688,7 @@ func TestContext(t *testing.T) {
 		defer cancel()
 		left := make(chan error)
 		go func() {
-			_, err := s.Subscribe(ctx, "a", decode, func(backend.Wakeup) { t.Error("woken although it has left") }, nil)
+			_, err := s.Subscribe(ctx, "a", decode, func(Meaning) { t.Error("woken although it has left") }, nil)
 			left <- err
 		}()
 		server := <-c.conns
@@ -702,6 +702,6 @@ func TestContext(t *testing.T) {
 		told.answer <- reply{}
 		stays.stands(t)
 		server.Published("a", "0")
-		stays.woken(t, backend.WakeOne)
+		stays.woken(t, Freed)
 	})
 }

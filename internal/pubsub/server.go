@@ -256,7 +256,7 @@ func (s *Subscriber) moved(channels []*channel) {
 // refuse notes that the server refuses what it was told.
 func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	s.mu.Lock()
-	var wakes []func(backend.Wakeup)
+	var wakes []func(Meaning)
 	for _, ch := range channels {
 		switch {
 		case verb == Unsubscribe:
@@ -275,7 +275,7 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 		}
 	}
 	s.mu.Unlock()
-	wakeAll(wakes, backend.WakeAll)
+	wakeAll(wakes, Missed)
 }
 
 // lost notes that a connection, and with it all the server knew, is gone. Those who are subscribed
@@ -318,37 +318,37 @@ type Receiver struct {
 
 // Published is called for every message.
 func (r *Receiver) Published(name, message string) {
-	r.about(name, func(ch *channel) ([]func(backend.Wakeup), backend.Wakeup) {
+	r.about(name, func(ch *channel) ([]func(Meaning), Meaning) {
 		wakes := ch.standing()
 		if len(wakes) == 0 {
 			return nil, 0
 		}
 		if hear := ch.hear; hear != nil {
-			return []func(backend.Wakeup){func(backend.Wakeup) { hear(message) }}, 0
+			return []func(Meaning){func(Meaning) { hear(message) }}, 0
 		}
-		wakeup, ok := ch.decode(message)
+		why, ok := ch.decode(message)
 		if !ok {
 			return nil, 0
 		}
-		return wakes, wakeup
+		return wakes, why
 	})
 }
 
 // Subscribed is called when the server has confirmed a subscription.
 func (r *Receiver) Subscribed(name string) {
-	r.about(name, func(ch *channel) ([]func(backend.Wakeup), backend.Wakeup) {
+	r.about(name, func(ch *channel) ([]func(Meaning), Meaning) {
 		if ch.state != asked {
 			return nil, 0
 		}
 		r.served = true
-		return r.subscriber.stands(ch), backend.WakeAll
+		return r.subscriber.stands(ch), Missed
 	})
 }
 
 // Unsubscribed is called when the server has ended a subscription: as it was told to, or because the
 // channel's slot has gone to another.
 func (r *Receiver) Unsubscribed(name string) {
-	r.about(name, func(ch *channel) ([]func(backend.Wakeup), backend.Wakeup) {
+	r.about(name, func(ch *channel) ([]func(Meaning), Meaning) {
 		switch ch.state {
 		case leaving:
 			ch.become(off)
@@ -363,19 +363,19 @@ func (r *Receiver) Unsubscribed(name string) {
 }
 
 // about does something with a channel, and then wakes those it names.
-func (r *Receiver) about(name string, do func(*channel) ([]func(backend.Wakeup), backend.Wakeup)) {
+func (r *Receiver) about(name string, do func(*channel) ([]func(Meaning), Meaning)) {
 	s := r.subscriber
 	s.mu.Lock()
-	var wakes []func(backend.Wakeup)
-	var wakeup backend.Wakeup
+	var wakes []func(Meaning)
+	var why Meaning
 	ch := s.channels[name]
 	if ch != nil && ch.server == r.server && r.server.receiver == r && s.ctx.Err() == nil {
-		wakes, wakeup = do(ch)
+		wakes, why = do(ch)
 	}
 	changed := len(s.changes) > 0
 	s.mu.Unlock()
 	if changed {
 		s.tellChanges()
 	}
-	wakeAll(wakes, wakeup)
+	wakeAll(wakes, why)
 }

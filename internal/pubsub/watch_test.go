@@ -20,7 +20,7 @@ func TestWatch(t *testing.T) {
 		var sub backend.Subscription
 		subscribe := func() {
 			var err error
-			if sub, err = s.Subscribe(t.Context(), "channel", decode, func(backend.Wakeup) {}, nil); err != nil {
+			if sub, err = s.Subscribe(t.Context(), "channel", decode, func(Meaning) {}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -82,7 +82,7 @@ func TestWatchOfForgottenServer(t *testing.T) {
 		p, server = standing(t, c, s, "a") // although it was watched all the time
 		watch()
 		server.Published("a", "0")
-		p.woken(t, backend.WakeOne)
+		p.woken(t, Freed)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
 // Kinds are those of the table, beside the plain lock.
@@ -59,7 +60,7 @@ type kind struct {
 	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
 
 	channel func(name string) string // on which releases are published
-	wakeup  func(message string) (backend.Wakeup, bool)
+	decode  pubsub.Decoder
 	keys    func(name, owner string) []string // others than the name that the steps use
 }
 
@@ -81,7 +82,7 @@ var kinds = [...]kind{
 		look:          askScript(LookRead),
 		looked:        lookedRW,
 		channel:       RWChannel,
-		wakeup:        Wakeup,
+		decode:        Unlocked,
 		keys: func(name, owner string) []string {
 			return []string{RWChannel(name), notes(name), timeout(name, reader(owner))}
 		},
@@ -102,7 +103,7 @@ var kinds = [...]kind{
 		look:          askScript(LookWrite),
 		looked:        lookedRW,
 		channel:       RWChannel,
-		wakeup:        Wakeup,
+		decode:        Unlocked,
 		keys:          func(name, _ string) []string { return []string{RWChannel(name), notes(name)} },
 	},
 	backend.Fair: {
@@ -139,7 +140,7 @@ var kinds = [...]kind{
 		look:          askScript(LookPermits),
 		looked:        lookedPermits,
 		channel:       PermitsChannel,
-		wakeup:        Available,
+		decode:        Available,
 		keys:          func(name, _ string) []string { return permitsKeys(name)[1:] },
 	},
 }
@@ -192,7 +193,7 @@ var exclusive = kind{
 	look:          look,
 	looked:        looked,
 	channel:       Channel,
-	wakeup:        wakeupOrKept,
+	decode:        unlockedOrKept,
 	keys:          func(name, _ string) []string { return []string{Channel(name)} },
 }
 

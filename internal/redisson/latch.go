@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
 // A latch is Redisson's RCountDownLatch: a string with the count under the latch's name, without an
@@ -103,8 +104,8 @@ func (s *session) subscribeLatch(ctx context.Context, req backend.SubscribeReque
 	if err := s.mayLatch(ctx, req.Name); err != nil {
 		return nil, err
 	}
-	opens := func(message string) (backend.Wakeup, bool) {
-		return backend.WakeAll, message == latchOpenMessage || message == latchSetMessage
+	opens := func(message string) (pubsub.Meaning, bool) {
+		return pubsub.Freed, message == latchOpenMessage || message == latchSetMessage
 	}
-	return s.Subscriber.Subscribe(ctx, LatchChannel(req.Name), opens, req.Wake, req.Changed)
+	return s.Subscriber.Subscribe(ctx, LatchChannel(req.Name), opens, woken(req), req.Changed)
 }

@@ -2,10 +2,10 @@ package redisson
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
 const channelPrefix = "redisson_lock__channel:"
@@ -60,38 +60,25 @@ func refuseBraces(kind, part string) func(name string) error {
 	}
 }
 
-// Wakeup says whom a message on a lock's channel is meant for. It is false for a message that is
-// none of the protocol's: anybody may publish on a channel.
-func Wakeup(message string) (backend.Wakeup, bool) {
-	switch message {
-	case unlockMessage:
-		return backend.WakeOne, true
-	case readUnlockMessage:
-		return backend.WakeAll, true
-	default:
-		return 0, false
-	}
+// Unlocked says whether a message on a lock's channel tells of a release. Others are none of the
+// protocol's: anybody may publish on a channel.
+func Unlocked(message string) (pubsub.Meaning, bool) {
+	return pubsub.Freed, message == unlockMessage || message == readUnlockMessage
 }
 
-// wakeWatching is for those alone who watch a lock.
-const wakeWatching = backend.Wakeup(math.MaxUint8)
-
-// wakeupOrKept is [Wakeup] for a lock of which is told, too, that it is kept.
-func wakeupOrKept(message string) (backend.Wakeup, bool) {
+// unlockedOrKept is [Unlocked] for a lock of which is told, too, that it is kept.
+func unlockedOrKept(message string) (pubsub.Meaning, bool) {
 	if message == keptMessage {
-		return wakeWatching, true
+		return pubsub.Kept, true
 	}
-	return Wakeup(message)
+	return Unlocked(message)
 }
 
-// woken returns how whoever subscribes hears of a message.
-func woken(req backend.SubscribeRequest) func(backend.Wakeup) {
-	return func(w backend.Wakeup) {
-		switch {
-		case w != wakeWatching:
-			req.Wake(w)
-		case req.Watches:
-			req.Wake(backend.WakeOne)
+// woken returns how a subscriber hears of a message.
+func woken(req backend.SubscribeRequest) func(pubsub.Meaning) {
+	return func(why pubsub.Meaning) {
+		if why != pubsub.Kept || req.Watches {
+			req.Wake(0)
 		}
 	}
 }

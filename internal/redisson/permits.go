@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
 // Permits are kept as Redisson's RPermitExpirableSemaphore keeps them, by scripts of our own: a key with how many are available,
@@ -183,7 +184,7 @@ func lookedPermits(req backend.LookRequest, replies []Reply) (res backend.LookRe
 
 // Available decodes a message on the channel of a semaphore: how many permits are available, as far as who has sent it knows. For
 // others there may be more.
-func Available(message string) (backend.Wakeup, bool) {
+func Available(message string) (pubsub.Meaning, bool) {
 	_, err := strconv.ParseInt(message, 10, 64)
-	return backend.WakeOne, err == nil
+	return pubsub.Freed, err == nil
 }

@@ -108,8 +108,8 @@ func FuzzAvailable(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, message string) {
 		_, err := strconv.ParseInt(message, 10, 64)
-		if w, ok := Available(message); w != backend.WakeOne || ok != (err == nil) {
-			t.Errorf("%q is %v, %v", message, w, ok)
+		if _, ok := Available(message); ok != (err == nil) {
+			t.Errorf("%q is %v", message, ok)
 		}
 	})
 }

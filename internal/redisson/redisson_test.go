@@ -71,11 +71,11 @@ func TestSlot(t *testing.T) {
 	}
 }
 
-func TestWakeup(t *testing.T) {
-	for message, want := range map[string]string{"0": "0 true", "1": "1 true", "": "0 false", "2": "0 false", "00": "0 false"} {
-		w, ok := Wakeup(message)
-		if got := fmt.Sprint(w, ok); got != want {
-			t.Errorf("Wakeup(%q) = %s, want %s", message, got, want)
+func TestUnlocked(t *testing.T) {
+	for message, want := range map[string]string{"0": "0 true", "1": "0 true", "": "0 false", "2": "0 false", "00": "0 false"} {
+		why, ok := Unlocked(message)
+		if got := fmt.Sprint(why, ok); got != want {
+			t.Errorf("Unlocked(%q) = %s, want %s", message, got, want)
 		}
 	}
 }

@@ -354,7 +354,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if k.line {
 		return s.listenInLine(ctx, req)
 	}
-	return s.Subscriber.Subscribe(ctx, k.channel(req.Name), k.wakeup, woken(req), req.Changed)
+	return s.Subscriber.Subscribe(ctx, k.channel(req.Name), k.decode, woken(req), req.Changed)
 }
 
 // probe returns an error if the server is too old for the dialect. A script would find that out only

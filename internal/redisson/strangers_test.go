@@ -22,7 +22,7 @@ func (f *fakeTransport) SendTogether(ctx context.Context, cmds ...Command) []Rep
 // listener returns a subscriber that listens to the channel of the lock n.
 func listener(t *testing.T) *pubsub.Subscriber {
 	s := pubsub.New(silence{}, pubsub.Options{})
-	go s.Subscribe(t.Context(), Channel("n"), Wakeup, func(backend.Wakeup) {}, nil)
+	go s.Subscribe(t.Context(), Channel("n"), Unlocked, func(pubsub.Meaning) {}, nil)
 	synctest.Wait()
 	return s
 }

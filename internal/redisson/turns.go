@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
 // turns are a session's fair locks for which somebody waits, or did a moment ago.
@@ -188,8 +189,8 @@ func (s *session) hearTurns(ctx context.Context, name string, owners ...string) 
 	var begun atomic.Bool
 	for _, owner := range s.turns.deaf(name, owners) {
 		running.Go(func() {
-			ask := func(backend.Wakeup) { s.tell(name, backend.Grant{Owner: outOfLine(owner)}) }
-			sub, err := s.Subscriber.Subscribe(ctx, turnChannel(name, owner), Wakeup, ask, nil)
+			ask := func(pubsub.Meaning) { s.tell(name, backend.Grant{Owner: outOfLine(owner)}) }
+			sub, err := s.Subscriber.Subscribe(ctx, turnChannel(name, owner), Unlocked, ask, nil)
 			if err == nil {
 				s.turns.keep(name, turnsOf, owner, sub)
 				begun.Store(true)
@@ -227,7 +228,7 @@ func (s *session) tell(name string, grant backend.Grant) {
 func (s *session) missed(name string) {
 	s.turns.forget(name)
 	for _, h := range s.turns.audience(name) {
-		h.req.Wake(backend.WakeAll)
+		h.req.Wake(0)
 	}
 }
 

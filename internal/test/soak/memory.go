@@ -313,6 +313,6 @@ func (w *wire) wakeAll() {
 	}
 	w.mu.Unlock()
 	for _, t := range all {
-		t.wake(backend.WakeAll)
+		t.wake(0)
 	}
 }

@@ -15,10 +15,10 @@ func Changed(t *testing.T, servers []*testservers.Server, b backend.Backend) {
 		t.Run(kind.String(), func(t *testing.T) {
 			s := open(t, b)
 			name := "changed " + kind.String()
-			subscribe := func() (sub backend.Subscription, changes chan error, woke chan backend.Wakeup) {
-				changes, woke = make(chan error, 100), make(chan backend.Wakeup, 100)
+			subscribe := func() (sub backend.Subscription, changes chan error, woke chan bool) {
+				changes, woke = make(chan error, 100), make(chan bool, 100)
 				sub = Must[backend.Subscription](t)(s.Subscribe(t.Context(), backend.SubscribeRequest{Kind: kind, Name: name,
-					Wake:    func(w backend.Wakeup) { woke <- w },
+					Wake:    func(backend.Wakeup) { woke <- true },
 					Granted: func(backend.Grant) {},
 					Changed: func(broken error) { changes <- broken },
 				}))

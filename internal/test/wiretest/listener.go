@@ -15,7 +15,7 @@ type Listener struct {
 	Sub  backend.Subscription
 
 	t    testing.TB
-	woke chan backend.Wakeup
+	woke chan bool
 }
 
 // Subscribe returns nil if that fails, which the test does, too. It may be called from any goroutine.
@@ -27,13 +27,13 @@ func Subscribe(t testing.TB, s backend.Notifier, name string) *Listener {
 // SubscribeTo is Subscribe for a lock of another kind.
 func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name string) *Listener {
 	t.Helper()
-	l := &Listener{Name: name, t: t, woke: make(chan backend.Wakeup, 100)}
+	l := &Listener{Name: name, t: t, woke: make(chan bool, 100)}
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
 	var err error
-	l.Sub, err = s.Subscribe(ctx, backend.SubscribeRequest{Kind: kind, Name: name, Wake: func(w backend.Wakeup) {
+	l.Sub, err = s.Subscribe(ctx, backend.SubscribeRequest{Kind: kind, Name: name, Wake: func(backend.Wakeup) {
 		select {
-		case l.woke <- w:
+		case l.woke <- true:
 		default: // a wake-up too many costs nothing
 		}
 	}})
@@ -44,23 +44,24 @@ func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name strin
 	return l
 }
 
-// Wait waits for a wake-up.
-func (l *Listener) Wait() (w backend.Wakeup) {
+// Wait waits for a wake-up, and says whether there was one. Else the test fails.
+func (l *Listener) Wait() bool {
 	l.t.Helper()
 	select {
-	case w = <-l.woke:
+	case <-l.woke:
+		return true
 	case <-time.After(testservers.Patience):
-		l.t.Errorf("nothing has woken who waits for %s", l.Name)
+		l.t.Errorf("nothing has woken those who wait for %s", l.Name)
+		return false
 	}
-	return w
 }
 
-// Heard says whether there was such a wake-up since the last call.
-func (l *Listener) Heard(want backend.Wakeup) (heard bool) {
+// Heard says whether there was a wake-up since the last call.
+func (l *Listener) Heard() (heard bool) {
 	for {
 		select {
-		case w := <-l.woke:
-			heard = heard || w == want
+		case <-l.woke:
+			heard = true
 		default:
 			return heard
 		}

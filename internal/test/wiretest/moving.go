@@ -73,6 +73,6 @@ func ClusterMasterDies(t *testing.T, p Package, masters, replicas []*testservers
 		for err == nil && res.Outcome == backend.Left { // a release before this one failed
 			res, err = other.Release(t.Context(), Release(Alice))
 		}
-		return err == nil && l.Heard(backend.WakeOne)
+		return err == nil && l.Heard()
 	})
 }

@@ -174,9 +174,7 @@ func Permits(t *testing.T, p Package, server *testservers.Server) {
 			t.Errorf("%+v, want %+v", res, want)
 		}
 		for _, l := range []*Listener{own, others} {
-			if got := l.Wait(); got != backend.WakeOne {
-				t.Errorf("woken with %v", got)
-			}
+			l.Wait()
 			l.Sub.Close()
 		}
 	})

@@ -53,7 +53,7 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 		for range 4 {
 			NewMove(t, nodes, "{moving}a").Finish()
 			for _, l := range []*Listener{a, b} {
-				testservers.Until(t, "a new server wakes all", func() bool { return l.Heard(backend.WakeAll) })
+				testservers.Until(t, "a new server wakes all", func() bool { return l.Heard() })
 			}
 			for _, l := range []*Listener{a, b, stays} {
 				testservers.Until(t, "it is released", func() bool {
@@ -61,7 +61,7 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 					return err == nil
 				})
 				Free(t, other, l.Name)
-				testservers.Until(t, "a release wakes one", func() bool { return l.Heard(backend.WakeOne) })
+				testservers.Until(t, "a release wakes one", func() bool { return l.Heard() })
 			}
 			// Who comes now may ask the wrong server first.
 			late := open(t, p.Cluster(t, nodes, sharded))
@@ -138,7 +138,7 @@ func shardedSubscriptions(t *testing.T, p Package, nodes []*testservers.Server) 
 	}
 	for _, l := range listeners {
 		Free(t, other, l.Name)
-		if l.Wait() != backend.WakeOne {
+		if !l.Wait() {
 			t.Error("a release wakes more than one")
 		}
 		Must[backend.AcquireResult](t)(other.Acquire(t.Context(), backend.AcquireRequest{Name: l.Name, Owner: Bob, Lease: Lease}))
@@ -152,7 +152,7 @@ func shardedSubscriptions(t *testing.T, p Package, nodes []*testservers.Server) 
 			node.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		}
 		for _, l := range listeners {
-			if l.Wait() != backend.WakeAll {
+			if !l.Wait() {
 				t.Error("a new connection wakes one")
 			}
 		}
@@ -211,7 +211,7 @@ func ShardedTogether(t *testing.T, p Package, server *testservers.Server) {
 	})
 	proxy.Unblock(faults.ToClient)
 	for _, l := range listeners {
-		if l.Wait() != backend.WakeAll {
+		if !l.Wait() {
 			t.Error("a new connection wakes one")
 		}
 	}

@@ -159,7 +159,7 @@ func WaitingInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 		// Where the slot has moved its new owner is asked.
 		l := Subscribe(t, other, "name0")
 		NewMove(t, nodes, "name0").Finish()
-		testservers.Until(t, "the other waits at the new server", func() bool { return l.Heard(backend.WakeAll) })
+		testservers.Until(t, "the other waits at the new server", func() bool { return l.Heard() })
 		testservers.Until(t, "the session itself has moved, too, and sees the other", func() bool {
 			return waiting(t, s, "name0") == 1
 		})
