@@ -103,6 +103,16 @@ func as(user string) option {
 	}
 }
 
+// simple is for a server without HELLO and CLIENT.
+func simple(yes bool) option {
+	return func(o *valkey.ClientOption) {
+		if yes {
+			o.AlwaysRESP2, o.DisableCache, o.ForceSingleClient = true, true, true
+			o.ClientSetInfo = valkey.DisableClientSetInfo
+		}
+	}
+}
+
 // impatient lets a client give up a server that hangs.
 func impatient(o *valkey.ClientOption) {
 	o.Dialer.Timeout = 200 * time.Millisecond
@@ -128,7 +138,7 @@ func open(t testing.TB, client valkey.Client, opts ...valkeybackend.Option) sess
 // this makes the backends of this package.
 var this = wiretest.Package{
 	Server: func(t testing.TB, addr string, o wiretest.Options) backend.Backend {
-		return valkeybackend.New(connect(t, addr, as(o.User)), options(o)...)
+		return valkeybackend.New(connect(t, addr, as(o.User), simple(o.Simple)), options(o)...)
 	},
 	Cluster: func(t testing.TB, nodes []*testservers.Server, o wiretest.Options) backend.Backend {
 		return valkeybackend.New(connectCluster(t, nodes, as(o.User)), options(o)...)

@@ -3,6 +3,7 @@ package redisson
 import (
 	_ "embed"
 	"errors"
+	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
 )
@@ -12,6 +13,10 @@ import (
 
 //go:embed islock.lua
 var isLockText string
+
+// isFirstLockText is the same for scripts that look at no other key than their first. Their keys are
+// constants, since there are servers that accept nothing else.
+var isFirstLockText = strings.NewReplacer("(key)", "()", ", key", ", KEYS[1]").Replace(isLockText)
 
 // A lock that is kept when its last owner has given it back is held by a name that no owner has. So nothing that its owner sends late, or
 // twice, finds it, and to all others it is a lock as any.
@@ -60,14 +65,14 @@ end;
 )
 
 var (
-	keepWholeText    = isLockText + keptText + onMaster + refuseForeign + keepText
-	releaseAgainText = isLockText + onMaster + refuseForeign + releaseText
-	forceReleaseText = isLockText + spareForeign + delText
+	keepWholeText    = isFirstLockText + keptText + onMaster + refuseForeign + keepText
+	releaseAgainText = isFirstLockText + onMaster + refuseForeign + releaseText
+	forceReleaseText = isFirstLockText + spareForeign + delText
 
-	isForeignScript    = newScript(isLockText + refuseForeign + `return 0;`)
-	isKeptScript       = newScript(isLockText + refuseForeign + isKept)
+	isForeignScript    = newScript(isFirstLockText + refuseForeign + `return 0;`)
+	isKeptScript       = newScript(isFirstLockText + refuseForeign + isKept)
 	keepScript         = newScript(keepWholeText)
-	renewAgainScript   = newScript(isLockText + onMaster + refuseForeign + renewText)
+	renewAgainScript   = newScript(isFirstLockText + onMaster + refuseForeign + renewText)
 	releaseAgainScript = newScript(releaseAgainText)
 	forceReleaseScript = newScript(forceReleaseText)
 )

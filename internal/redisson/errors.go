@@ -82,7 +82,8 @@ const (
 // scripts, or those that subscribe; without the database, or without the slots of a cluster; and a
 // proxy that reads scripts and does not like one. Nothing was done.
 var pointlessErrors = []advisedError{
-	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:evalsha|eval)['`]"),
+	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:evalsha|eval)['`]" +
+		"|^NOPERM .*'(?i:evalsha|eval)'|^ERR command (?i:evalsha|eval) not support"),
 		"locks need a server that runs Lua scripts, and any proxy before it must let EVAL and EVALSHA pass"},
 	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:s?subscribe|s?unsubscribe)['`]"),
 		"connect to the server itself, or by a proxy that lets subscriptions pass"},

@@ -15,7 +15,7 @@ import (
 //go:embed fencedacquire.lua
 var fencedAcquireText string
 
-var fencedAcquireScript = newScript(isLockText + fencedAcquireText)
+var fencedAcquireScript = newScript(isFirstLockText + fencedAcquireText)
 
 // AcquireFenced is one attempt to lock with a number. An owner who holds the lock already keeps the number.
 // [ParseFenced] reads its reply.

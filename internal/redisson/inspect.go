@@ -17,7 +17,7 @@ import (
 //go:embed inspect.lua
 var inspectText string
 
-var inspectScript = newScript(inspectText)
+var inspectScript = newScript(undeclared + inspectText)
 
 // Inspect asks who has what is under a name, whatever kind of lock that is. [ParseInspect] reads its reply.
 func Inspect(name string) Call {

@@ -44,6 +44,10 @@ var (
 	renewTogetherScript = newScript(renewTogetherText)
 )
 
+// undeclared begins a script that uses keys which it is not told, such as those of the readers that it
+// finds. For most servers it is a comment. Dragonfly refuses such a script without it.
+const undeclared = "--!df flags=allow-undeclared-keys\n"
+
 func newScript(text string) Script {
 	sum := sha1.Sum([]byte(text))
 	return Script{Text: text, SHA1: hex.EncodeToString(sum[:])}

@@ -47,16 +47,16 @@ var (
 )
 
 var (
-	readAcquireScript  = newScript(isLockText + rwText + notesText + readAcquireText)
-	writeAcquireScript = newScript(isLockText + keptText + rwText + notesText + writeAcquireText)
-	readRenewScript    = newScript(isLockText + rwText + readRenewText)
-	writeRenewScript   = newScript(isLockText + rwText + writeRenewText)
-	rwLookScript       = newScript(isLockText + rwText + rwLookText)
+	readAcquireScript  = newScript(undeclared + isLockText + rwText + notesText + readAcquireText)
+	writeAcquireScript = newScript(undeclared + isLockText + keptText + rwText + notesText + writeAcquireText)
+	readRenewScript    = newScript(undeclared + isLockText + rwText + readRenewText)
+	writeRenewScript   = newScript(undeclared + isLockText + rwText + writeRenewText)
+	rwLookScript       = newScript(undeclared + isLockText + rwText + rwLookText)
 
-	readReleaseScript      = newScript(isLockText + rwText + readReleaseText)
-	writeReleaseScript     = newScript(isLockText + rwText + writeReleaseText)
-	writeReleaseKeepScript = newScript(isLockText + keptText + rwText + writeReleaseKeepText)
-	rwForceScript          = newScript(isLockText + rwText + onMaster + rwForceText)
+	readReleaseScript      = newScript(undeclared + isLockText + rwText + readReleaseText)
+	writeReleaseScript     = newScript(undeclared + isLockText + rwText + writeReleaseText)
+	writeReleaseKeepScript = newScript(undeclared + isLockText + keptText + rwText + writeReleaseKeepText)
+	rwForceScript          = newScript(undeclared + isLockText + rwText + onMaster + rwForceText)
 
 	shardedReadReleaseScript      = sharded(readReleaseScript.Text)
 	shardedWriteReleaseScript     = sharded(writeReleaseScript.Text)

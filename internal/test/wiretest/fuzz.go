@@ -186,18 +186,11 @@ func (s *FakeServer) answer(conn net.Conn, verb string) bool {
 
 // readCommand reads a request and returns its first word.
 func readCommand(r *bufio.Reader) (verb string, err error) {
-	n, err := readLength(r)
-	for i := 0; i < n && err == nil; i++ {
-		var size int
-		if size, err = readLength(r); err != nil {
-			break
-		}
-		word := make([]byte, size+2)
-		if _, err = io.ReadFull(r, word); i == 0 {
-			verb = string(word[:size])
-		}
+	words, err := readWords(r)
+	if err != nil {
+		return "", err
 	}
-	return verb, err
+	return words[0], nil
 }
 
 func readLength(r *bufio.Reader) (int, error) {

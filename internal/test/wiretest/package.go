@@ -23,6 +23,7 @@ type Options struct {
 	Timeout  time.Duration // for these
 	Sharded  bool          // sharded pub/sub
 	Prefix   string        // of keys
+	Simple   bool          // the client does without HELLO and CLIENT
 }
 
 // Times to wait for replicas: for those that answer, and for those that don't.

@@ -1,0 +1,16 @@
+package redisbackend_test
+
+import (
+	"testing"
+
+	"github.com/seed951563bd/distsync/internal/test/testservers"
+	"github.com/seed951563bd/distsync/internal/test/wiretest"
+)
+
+func TestServices(t *testing.T) { wiretest.Services(t, this, testservers.Redis(t)) }
+
+func TestServiceInTrouble(t *testing.T) { wiretest.Troubled(t, this, testservers.Redis(t)) }
+
+func TestNodeAloneInItsView(t *testing.T) {
+	wiretest.AloneInItsView(t, this, testservers.RedisCluster(t, 3))
+}
