@@ -109,6 +109,30 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// TestAlarms compares the alarms of the page with the rules for Prometheus, whose own test looks at them
+// closer: they ask for the same metrics.
+func TestAlarms(t *testing.T) {
+	page, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := os.ReadFile("../oteldlock/examples/monitoring/alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "## Alarms worth having")
+	table, _, _ = strings.Cut(table, "\n### ")
+	metric := regexp.MustCompile(`\bdistsync_\w+(?:_total|_bucket|_held|_waiting|_overdue|_lists|_running|_free|_frozen)\b`)
+	metrics := func(text string) []string {
+		all := metric.FindAllString(text, -1)
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	if got, want := metrics(table), metrics(string(rules)); len(got) < 10 || !slices.Equal(got, want) {
+		t.Errorf("the page has alarms of %q, the rules of %q", got, want)
+	}
+}
+
 // TestRecords compares the records of the log that the page explains with those that package dlock writes.
 func TestRecords(t *testing.T) {
 	page, err := os.ReadFile(document)

@@ -45,7 +45,8 @@ func Shards(opts ...Option) (shards.Trace, error) {
 	d.lists = i.gauge("distsync.shards.lists", "{list}",
 		"Lists of shards that members have. They disagree if it is more than 1.")
 	d.free = i.gauge("distsync.shards.free", "{shard}", "Shards for which no member has room.")
-	d.frozen = i.gauge("distsync.shards.frozen", "1",
+	// Of a gauge with the unit 1 Prometheus' exporter makes a _ratio.
+	d.frozen = i.gauge("distsync.shards.frozen", "{lock}",
 		"1 while somebody writes the members' lock, so that none can change.")
 	if err := errors.Join(i.errs...); err != nil {
 		return shards.Trace{}, fmt.Errorf("oteldlock: %w", err)
