@@ -9,33 +9,38 @@ import (
 	"strings"
 )
 
-// MultiLocker is several locks as one: a call has all of them or none. It implements [sync.Locker]. The locks may be of any kind and of any
-// clients and stores. Its calls are those of its Lockers, made together, in the name of whoever would make them one by one: what [Locker] says of plain calls and of owners goes
-// for each of them, and what an owner has already is re-entered.
+// MultiLocker is several locks as one: a call gets all of them or none. It implements
+// [sync.Locker]. The locks may be of any kind, client and store. Its calls act as the calls of its
+// Lockers would: what [Locker] says of plain calls and of owners is true of each lock, and an
+// owner's holds are re-entered.
 //
-// It never waits while it has some of the locks, so that programs which want the same locks in different orders don't wait for each other. It tries all
-// of them at once. If one can't be had, it gives the others back, waits for that one alone as a Locker does (for a fair lock in
-// line), and then tries the others again, which it gives back if another of them can't be had, and so on. So nobody's place is kept while it waits for another lock: who
-// wants many locks that are each contended for gets them late, and perhaps never where two fair locks always have a line.
+// It never waits while it has some of the locks. So programs that want the same locks in different
+// orders don't wait for each other. It tries all of them at once. If it can't get one, it gives the
+// others back, waits for that one alone as a Locker does (for a fair lock in line), and then tries
+// the others again. So it keeps no place while it waits for another lock: a call for many contended
+// locks gets them late, and perhaps never if two fair locks always have a line.
 //
-// Those that one server has are acquired, and released, with one write and one reply, each by a request of its own. What is on several
-// servers isn't acquired at one moment, but is held by all of them when the call returns. A store that doesn't answer about one of the locks keeps
-// the others for a second at most.
+// Locks on one server are acquired, and released, with one write and one reply, each by its own
+// request. Locks on several servers aren't acquired at one moment, but are all held when the call
+// returns. A store that doesn't answer about one lock delays the others for a second at most.
 //
-// Each lock is acquired with the defaults of its Locker, see [Locker.With], but for the wait, which is one for all: the shortest that any of them has.
+// Each lock is acquired with the defaults of its Locker (see [Locker.With]), except for the wait,
+// which is one for all: the shortest of them.
 //
-// Two Lockers for one lock are an error, also where they are of different kinds, such as both sides of an [RWLocker]. Where they are
-// of two clients nobody notices, and the lock is never acquired.
+// Two Lockers for one lock are an error, also of different kinds, such as both sides of an
+// [RWLocker]. If they are of two clients that isn't noticed, and the lock is never acquired.
 //
-// What is told to a [Trace], logged and counted is each attempt at each lock, and each that is given back. A MultiLocker is safe for concurrent use.
+// A [Trace], the log and the counters have each attempt at each lock. A MultiLocker is safe for
+// concurrent use.
 type MultiLocker struct {
 	lockers []*Locker // as they were given
 	order   []int     // in which they are tried
 	err     error     // why it can't be used
 }
 
-// All returns a MultiLocker for these locks. It does no I/O. If there are none, or one of them is nil, or two are for the same lock
-// of one client, every call returns an error that says so, and Lock and Unlock panic with it.
+// All returns a MultiLocker for these locks. It does no I/O. If there are none, or one is nil, or
+// two are for the same lock of one client, every call returns an error that says so, and Lock and
+// Unlock panic with it.
 func All(lockers ...*Locker) *MultiLocker {
 	m := &MultiLocker{lockers: slices.Clone(lockers), order: make([]int, len(lockers))}
 	m.err = unfit(lockers)
@@ -101,8 +106,8 @@ func (m *MultiLocker) name() string {
 	return strings.Join(names, ", ")
 }
 
-// Lock waits until it has all locks, which are then renewed until [MultiLocker.Unlock]. It goes on, and panics, as
-// [Locker.Lock] does; the [*Error] names the lock that it is about.
+// Lock waits until it has all locks, which are then renewed until [MultiLocker.Unlock]. It keeps
+// trying, and panics, as [Locker.Lock] does; the [*Error] names the lock that it is about.
 func (m *MultiLocker) Lock() {
 	if err := m.usable("lock"); err != nil {
 		panic(err)
@@ -124,7 +129,8 @@ func (m *MultiLocker) Lock() {
 	}
 }
 
-// Unlock releases all locks, each as [Locker.Unlock] does. Where that panics, it does so once the others are released.
+// Unlock releases all locks, each as [Locker.Unlock] does. If one of these panics, the others are
+// released first.
 func (m *MultiLocker) Unlock() {
 	if err := m.usable("unlock"); err != nil {
 		panic(err)
@@ -143,16 +149,17 @@ func (m *MultiLocker) Unlock() {
 	}
 }
 
-// LockContext waits until it has all locks, as long as ctx and [Wait] allow: the wait is one for all together. They are renewed
-// until they are unlocked, unless [FixedLease] is given. The errors are those of [Locker.LockContext]: the [*Error] names a lock that was refused,
-// or is to blame, and none is held then.
+// LockContext waits until it has all locks, as long as ctx and [Wait] allow, for all together. They
+// are renewed until they are unlocked, unless [FixedLease] is given. After an error none is held.
+// The errors are those of [Locker.LockContext], and name the lock that was the cause.
 func (m *MultiLocker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	_, err := m.acquire(ctx, "lock", false, acquireOptions{}, opts)
 	return err
 }
 
-// TryLock takes the locks if that is possible now, or within [Wait]. False with a nil error means exactly one thing: another holds one
-// of them (or has waited to write, see [Locker.TryLock]). The errors are those of [MultiLocker.LockContext].
+// TryLock takes the locks if that is possible now, or within [Wait]. False with a nil error means
+// exactly one thing: another holds one of them. (For an [RWLocker] see [Locker.TryLock].) The
+// errors are those of [MultiLocker.LockContext].
 func (m *MultiLocker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	_, err := m.acquire(ctx, "trylock", false, acquireOptions{bounded: true}, opts)
 	if e, ok := err.(*Error); ok && isHeld(e.Err) {
@@ -161,8 +168,9 @@ func (m *MultiLocker) TryLock(ctx context.Context, opts ...AcquireOption) (bool,
 	return err == nil, err
 }
 
-// UnlockContext releases the locks, or one hold of an owner on each of them, all at the same time: see [Locker.UnlockContext]. An error is that of the lock that
-// it names, or several joined; the others are released all the same.
+// UnlockContext releases the locks, or one hold of an owner on each of them, all at the same time:
+// see [Locker.UnlockContext]. An error names its lock; several are joined. The other locks are
+// released all the same.
 func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 	if err := m.usable("unlock"); err != nil {
 		return err
@@ -171,14 +179,16 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 	return joined("unlock", m.unlock(ctx))
 }
 
-// Acquire waits for the locks as [MultiLocker.LockContext] does, and returns one Hold of them all. In whose name it does so says ctx, as for
-// [Locker.Acquire]; where it says nothing the Hold is one party of its own.
+// Acquire waits for the locks as [MultiLocker.LockContext] does, and returns one Hold of them all.
+// It acts for the owner or hold of ctx, as [Locker.Acquire] does; otherwise the Hold is an owner of
+// its own.
 //
-// The Hold is lost when the first of the locks is: its context ends with that loss as its cause, while the others are still held, and wait for its
-// Release. Calls with its context re-enter each of the locks. Its Until is that of the lock that ends first. Its Name, and HolderID, are those of
-// all, with a comma and a space in between. Its Token, and [Token] of its context, are those of the last of the Lockers given to [All] that has one;
-// whoever needs others acquires those locks with the context, one by one. Its Release gives all back at the same time; the errors are
-// joined.
+// The Hold is lost when the first of its locks is: its context ends with that loss as its cause.
+// The others stay held until its Release. Calls with its context re-enter each of the locks. Its
+// Until is the earliest of its locks. Its Name and HolderID are those of all, joined by ", ". Its
+// Token, and [Token] of its context, are those of the last Locker given to [All] that has one; to
+// get another, acquire that lock with the context. Its Release gives all back at the same time, and
+// joins the errors.
 func (m *MultiLocker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	t, err := m.acquire(ctx, "acquire", true, acquireOptions{}, opts)
 	if err != nil {
@@ -203,7 +213,8 @@ func (m *MultiLocker) Do(ctx context.Context, fn func(context.Context) error, op
 	return t.run(ctx, fn)
 }
 
-// TryDo is [MultiLocker.Do] for what is skipped where another has one of the locks, see [Locker.TryDo].
+// TryDo is [MultiLocker.Do] for work that is skipped while another has one of the locks: see
+// [Locker.TryDo].
 func (m *MultiLocker) TryDo(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
 	if err := m.usable("trydo"); err != nil {
 		return false, err

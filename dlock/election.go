@@ -12,12 +12,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Election lets one of all who campaign under a name lead, in any number of processes. Who leads holds the lock of [Client.FencedLocker] by
-// that name, so that each term has a number, and all that is said of locks is said of leaders: one that was paused for
-// longer than its lease, or whose store forgets, finds that out when it next looks, and what it wrote meanwhile only a resource that
-// compares numbers can refuse.
+// Election elects a leader among all candidates of a name, in any number of processes. The leader
+// holds the lock of [Client.FencedLocker] with that name, so each term has a number, and leaders
+// are promised what holders are. A leader that was paused past its lease, or whose store forgets,
+// finds that out when it next looks. Only a resource that compares numbers can refuse its late
+// writes.
 //
-// An Election is one candidate. Making one is cheap and does no I/O. It is safe for concurrent use, and must not be copied.
+// An Election is one candidate. Making one is cheap and does no I/O. It is safe for concurrent use,
+// and must not be copied.
 type Election struct {
 	locker Locker
 	runs   atomic.Bool
@@ -26,36 +28,42 @@ type Election struct {
 	joined chan struct{}
 }
 
-// Election returns a candidate for the leader of that name. Each call returns a new one, and they compete, also those of one
-// client. A store that has no fenced locks answers every call with an error that wraps [errors.ErrUnsupported].
+// Election returns a candidate for the leader of that name. Each call returns a new one, and they
+// compete, also within one client. If the store has no fenced locks, every error wraps
+// [errors.ErrUnsupported].
 func (c *Client) Election(name string) *Election {
 	e := &Election{joined: make(chan struct{})}
 	e.locker.make(c, backend.Fenced, name)
 	return e
 }
 
-// Run campaigns until it has won, and then calls lead. The context of lead has the values of ctx and ends when the term does: when the
-// lock is lost (the cause is a [*Loss], see [Hold.Context]), after [Election.Resign] ([ErrResigned]), with ctx, and with the
-// client ([ErrClosed]). Its Err looks at the clock. [Token] of it is the number of the term, which is larger than that of any before.
-// Whatever ends the term, the lock is renewed as long as it can be, and given up when lead has returned: let it return soon.
+// Run campaigns until it has won, and then calls lead. The context of lead has the values of ctx.
+// It ends when the term does: when the lock is lost (the cause is a [*Loss], see [Hold.Context]),
+// after [Election.Resign] ([ErrResigned]), with ctx, and with the client ([ErrClosed]). Its Err
+// looks at the clock. [Token] of it is the number of the term, which is larger than all before.
+// However the term ends, the lock is renewed as long as possible, and given back only when lead has
+// returned: so let it return soon.
 //
-// Where lead returns while it still leads, Run gives the lock back, and returns what lead did: nil says that all is done. If the
-// lock was lost before, or resigned, Run campaigns again whatever lead returned; an error that isn't about its context
-// is logged. So it is if only the release finds that the lock was lost.
+// If lead returns while it leads, Run gives the lock back and returns lead's result; nil says that
+// all is done. If the lock was lost before, or the leader resigned, Run campaigns again, whatever
+// lead returned; an error of lead that isn't about its context is logged. The same goes if only the
+// release finds that the lock was lost.
 //
-// When ctx ends, or the client is closed, Run gives up what it has, once lead has returned, and
-// returns an [*Error] with the context's error and cause, or ErrClosed, and with what lead
-// returned, if that was about something else. For a program whose ctx a signal has ended that is no
-// failure: err != nil && ctx.Err() == nil tells what is. While the store can't be reached, or
-// returns errors, it goes on trying, and logs that now and then; it returns where trying can't
-// help: [ErrConflict] if the name holds something that is not a lock, [errors.ErrUnsupported], an
-// empty name, lead nil, or another Run of this Election that goes on. What lead returned is joined
-// with the error of the release, as in [Locker.Do], if the store hasn't confirmed that. If lead
-// panics, or ends its goroutine, the lock is given back. What lead has re-entered, and not given
-// back, is given back with it, and that is logged: nobody inside it, such as a goroutine that lead
-// has started and not waited for, has the lock any more.
+// When ctx ends, or the client is closed, Run gives the lock back once lead has returned. It
+// returns an [*Error] with the context's error and cause, or ErrClosed, and with lead's error if
+// that is about something else. If a signal has ended ctx, that is no failure: err != nil &&
+// ctx.Err() == nil tells failures apart.
 //
-// Whatever ctx says about owners and holds, a candidate is a party of its own; with its own context lead re-enters the lock.
+// While the store can't be reached, or returns errors, Run goes on trying, and logs that now and
+// then. It returns where trying can't help: [ErrConflict] if the name holds something that is not a
+// lock, [errors.ErrUnsupported], an empty name, a nil lead, or another Run of this Election. If the
+// store hasn't confirmed the release, that error is joined with lead's, as in [Locker.Do]. If lead
+// panics, or ends its goroutine, the lock is given back. If lead has re-entered the lock and not
+// given that back, it is given back with the lock and logged: a goroutine that lead has started and
+// not waited for no longer has the lock.
+//
+// A candidate is an owner of its own, whatever ctx says; lead re-enters the lock with its own
+// context.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error) error {
 	l := e.mustBeMade()
 	mustBeContext(ctx)
@@ -101,9 +109,9 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 
 // Joined returns a channel that is closed once this replica campaigns: [Election.Run] has been
 // called, and the store has said that this replica leads, or that another has the lock. It stays
-// closed, whatever happens later. This is readiness: report it to a load balancer or to Kubernetes.
-// To be the leader isn't. A replica that is ready only while it leads stops a rolling deploy for
-// good: the old leader isn't ended before the new replica is ready, which waits for the old leader.
+// closed. Report this as readiness to a load balancer or to Kubernetes, and not that the replica
+// leads. A replica that is ready only while it leads stops a rolling deploy: the old leader ends
+// only after the new replica is ready.
 func (e *Election) Joined() <-chan struct{} {
 	e.mustBeMade()
 	return e.joined
@@ -177,16 +185,17 @@ func (e *Election) sitOut(before *stay) {
 	}
 }
 
-// IsLeader says whether lead of [Election.Run] leads now: it runs, and its context isn't over, by the clock. It asks nobody, and what it says may be over
-// a moment later.
+// IsLeader says whether this candidate leads now: lead of [Election.Run] runs, and its context
+// isn't over, by the clock. It asks nobody. The answer may be out of date a moment later.
 func (e *Election) IsLeader() bool {
 	e.mustBeMade()
 	term := e.term.Load()
 	return term != nil && term.Err() == nil
 }
 
-// Resign ends the context of lead, with the cause [ErrResigned], if it leads. When lead has returned, Run gives the lock back, and doesn't campaign until
-// another has the lock, or a third of the client's lease is over. It doesn't wait for that, and does nothing if lead doesn't run.
+// Resign ends the context of lead, with the cause [ErrResigned], if this candidate leads. When lead
+// has returned, Run gives the lock back, and campaigns again when another has the lock, or after a
+// third of the client's lease. Resign doesn't wait for that, and does nothing unless lead runs.
 func (e *Election) Resign() {
 	e.mustBeMade()
 	if term := e.term.Load(); term != nil && term.Err() == nil {
@@ -194,9 +203,10 @@ func (e *Election) Resign() {
 	}
 }
 
-// Leader asks the store who leads, in one round trip, and returns the id of that client, see [WithClientID], or nothing if nobody leads. It is whoever has the
-// lock, as the store knows: also one who has resigned, whose lead hasn't returned; who was killed, until its lease is over; and who has a plain
-// lock by that name. Errors are those of [Locker.Holder].
+// Leader asks the store who leads, in one round trip. It returns the id of that client (see
+// [WithClientID]), or nothing. The leader is the holder of the lock in the store. That includes one
+// that has resigned and whose lead hasn't returned; one that was killed, until its lease is over;
+// and the holder of a plain lock with that name. Errors are those of [Locker.Holder].
 func (e *Election) Leader(ctx context.Context) (string, error) {
 	l := e.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -210,12 +220,15 @@ func leaderOf(holders []Holder) string {
 	return cmp.Or(holders[0].Client, holders[0].ID)
 }
 
-// Changes returns the leaders as they come and go, by what [Election.Leader] says: first who leads now, then each who is another, and nothing for nobody. It is told
-// of releases where the store can tell, looks when what it has seen ends, and otherwise each third of the client's lease: so late a change is noticed at the most. Who
-// leads for a shorter time than that may not be seen, and neither are those who come and go while the body of the loop runs, or that a client was elected again.
+// Changes returns the leaders as they come and go, as [Election.Leader] does: first the present
+// one, then each new one, and "" for none. It is told of releases if the store can tell. It also
+// looks when the lease that it saw ends, and each third of the client's lease: a change is noticed
+// that late at most. It may miss a leader of a shorter time, leaders that come and go while the
+// body of the loop runs, and that the same client was elected again.
 //
-// An error of the store is returned once, when it begins; once the store answers again, so is who leads. The last it returns is why it ends: the error of ctx,
-// [ErrClosed], or one that no waiting helps against, as in [Election.Run]. To watch isn't to campaign; who isn't a candidate may.
+// An error of the store is returned once when it begins, and the leader again once the store
+// answers. The last error says why the loop ends: the error of ctx, [ErrClosed], or one that no
+// waiting helps against, as in [Election.Run]. Watching needs no campaign.
 func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 	l := e.mustBeMade()
 	mustBeContext(ctx)

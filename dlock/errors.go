@@ -14,29 +14,29 @@ var (
 	// ErrNotAcquired says that the lock was not acquired within the time given with [Wait].
 	ErrNotAcquired = errors.New("not acquired in time")
 
-	// ErrHeld says that another has the lock, or had it when the store was last heard of; of an
-	// [RWLocker] also that another has waited to write for longer than a reader, the caller or one
-	// of this client who is before it, and of a [Semaphore] that too few permits are left, be it
-	// that the caller has the others. It comes with the reason why the call didn't wait any longer:
-	// [ErrNotAcquired], or the error of the context. The text says so where the other is a call of
-	// the same client, which this one would re-enter if it were made in its name: with the context
-	// of the hold, or of the owner.
+	// ErrHeld says that another has the lock, or had it when the store last answered. For an
+	// [RWLocker] it may also mean that another has waited to write for longer than a reader. For a
+	// [Semaphore] it means that too few permits are left, even if the caller has the others. It
+	// comes with the reason why the call didn't wait any longer: [ErrNotAcquired], or the error of
+	// the context. If the other is a call of the same client, the text says so: with the context of
+	// that hold or owner, this call would re-enter.
 	ErrHeld = errors.New("held by another")
 
-	// ErrUnavailable says that the store didn't answer, or refused: nothing is known of who has the
-	// lock. It comes with what the store, or its client, said. From [Locker.Do] it may also mean that
-	// fn has run, and that only the unlock was not confirmed: then the Op of the [Error] is "unlock".
+	// ErrUnavailable says that the store didn't answer, or refused, so it is unknown who has the
+	// lock. It comes with the error of the store or its client. From [Locker.Do] it may also mean
+	// that fn has run, and only the unlock was not confirmed: then the Op of the [Error] is
+	// "unlock".
 	ErrUnavailable = errors.New("store unavailable")
 
 	// ErrNotHeld says that the caller tried to unlock a lock that it doesn't hold.
 	ErrNotHeld = errors.New("not held")
 
-	// ErrLost says that the caller had the lock, and that it ended before it was unlocked: its lease ran out,
-	// or the store reports it gone, or held by another. It comes as a [*Loss] where it is known how; so test
-	// for it with errors.Is, also in the cause of a context.
+	// ErrLost says that the caller's lock ended before it was unlocked: its lease ran out, or the
+	// store reports it gone, or held by another. It comes as a [*Loss] if it is known how, so test
+	// with errors.Is, also in the cause of a context.
 	ErrLost = backend.ErrLost
 
-	// ErrUpgrade says that the caller reads, and wanted to write: it has to give up reading first.
+	// ErrUpgrade says that a reader wanted to write: it must give up reading first.
 	ErrUpgrade = errors.New("cannot write while reading: give the read lock back first")
 
 	// ErrClosed says that the client is closed.
@@ -45,20 +45,21 @@ var (
 	// ErrResigned is the cause with which the context of a leader ends after [Election.Resign].
 	ErrResigned = errors.New("resigned")
 
-	// ErrConflict says that the lock's name holds something that is not a lock, or one of another kind; or that
-	// the caller itself has it as one of another kind.
+	// ErrConflict says that the lock's name holds something that is not a lock, or a lock of
+	// another kind, or that the caller itself has it as another kind.
 	ErrConflict = backend.ErrConflict
 
-	// ErrTooMany says that more permits were asked for than there are, so that they would never be had.
+	// ErrTooMany says that more permits were asked for than there are, so the call would wait
+	// forever.
 	ErrTooMany = backend.ErrTooMany
 
-	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and that the store doesn't know how many
-	// there are either: nobody has set it up.
+	// ErrNoLimit says that a [Semaphore] was made with 0 permits, and the store doesn't know their
+	// number either.
 	ErrNoLimit = backend.ErrNoLimit
 )
 
-// Error is the error of every call in this package that returns one. It wraps one or more of the
-// errors above, the error of the context that ended, or what the store said.
+// Error is the type of all errors of this package. It wraps one or more of the errors above, the
+// error of the context, or the store's.
 type Error struct {
 	// Op is the call: lock, trylock, unlock, acquire, release, do, trydo, forceunlock, forcerelease,
 	// islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, run, leader or changes,
@@ -66,8 +67,8 @@ type Error struct {
 	// [Latch]; or hold, where the error is about a hold itself.
 	Op string
 
-	// Name is the lock's; of list the prefix; and where an error of a [MultiLocker] isn't about one of its
-	// locks, all their names.
+	// Name is the lock's. For list it is the prefix. For a [MultiLocker] it is all names, if the
+	// error isn't about one of its locks.
 	Name string
 
 	// Err is what happened.

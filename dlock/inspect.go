@@ -14,30 +14,30 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// HoldInfo is a lock that a client holds, as it knows it itself.
+// HoldInfo is a lock that a client holds, as the client knows it.
 type HoldInfo struct {
 	Name     string
 	Kind     backend.Kind
 	HolderID string // see [Hold.HolderID]
 
-	// By is whose calls hold it: "locker" for plain calls of a Locker; "owner N" for an [Owner], where each
-	// Do and Acquire that nobody is named for has one of its own, and N is a number of this process's that is
-	// found nowhere else; "goroutine N", where N is the one that dumps of goroutines have; or "permits".
+	// By says whose calls hold it. It is "locker" for plain calls of a Locker; "owner N" for an
+	// [Owner], where N is known in this process only, and each Do and Acquire without an owner has
+	// its own; "goroutine N", with the N of goroutine dumps; or "permits".
 	By string
 
 	// Caller is the file and line of the call that acquired it, as "/src/orders/ship.go:42", if
 	// [WithCallers] asks for that; else empty.
 	Caller string
 
-	Since   time.Time // when the request was sent that acquired it, or it was handed on
+	Since   time.Time // when its request was sent, or it was handed over
 	Until   time.Time // until when it is held at least: see [Hold.Until]
 	Renewed bool      // it has no fixed lease
 
-	// Lease is for how long the store is asked to keep it. What is renewed has always two thirds of that, or
-	// the store doesn't answer.
+	// Lease is for how long the store is asked to keep it. While the store answers renewals, two
+	// thirds of it are always left.
 	Lease time.Duration
 
-	Count   int    // how often it is to be unlocked
+	Count   int    // how many unlocks release it
 	Permits int    // of a Semaphore
 	Token   uint64 // of a fenced lock; else 0
 }
@@ -52,7 +52,7 @@ type WaitInfo struct {
 
 	Since time.Time // when it was called
 	Until time.Time // when it gives up, if that is known; else zero
-	Place int       // among those of this client that wait for the lock, from 1
+	Place int       // in this client's queue for the lock, from 1
 
 	Permits int // of a Semaphore
 }
@@ -82,7 +82,7 @@ func (c *Client) infoLocked(h *hold) HoldInfo {
 	}
 }
 
-// Waits returns the calls of the client that wait in line for a lock, those that began first first. It asks nobody.
+// Waits returns the calls of the client that wait for a lock, the oldest first. It asks nobody.
 func (c *Client) Waits() []WaitInfo {
 	c.mu.Lock()
 	var all []WaitInfo
@@ -125,10 +125,10 @@ func called(p party, kind backend.Kind) string {
 
 // Stats counts what a client has done since it was made.
 type Stats struct {
-	// Acquisitions, by how they came: see [Via].
+	// Acquisitions, by how the lock was acquired: see [Via].
 	FromStore, HandedOver, Reentered, Joined, Granted uint64
 
-	// Acquiring calls that came to nothing: see [Outcome].
+	// Acquiring calls that failed: see [Outcome].
 	NotAcquired, Canceled, Failed uint64
 
 	Released            uint64 // unlocks, however they went
@@ -151,17 +151,17 @@ func (c *Client) Stats() Stats {
 	}
 }
 
-// Holder is one who has a lock, as the store knows it.
+// Holder is a holder of a lock, as the store knows it.
 type Holder struct {
-	// ID is what the store keeps of a holder: "CLIENT:NUMBER" of one of this package or of
-	// Redisson, see [Hold.HolderID], or "CLIENT note=NOTE:NUMBER". Of permits on Redis and Valkey
-	// it is twelve bytes in hexadecimal, which stand for that.
+	// ID is the holder's id in the store: "CLIENT:NUMBER" for this package and Redisson (see
+	// [Hold.HolderID]), or "CLIENT note=NOTE:NUMBER". For permits on Redis and Valkey it is a hash
+	// of that, twelve bytes in hexadecimal.
 	ID string
 
 	// Client is the id of its client: see [WithClientID]. Empty if ID doesn't say.
 	Client string
 
-	// Note is what the holder says of itself: see [HolderNote]. Empty if it says nothing.
+	// Note is the holder's note: see [HolderNote]. Empty if it has none.
 	Note string
 
 	Kind      backend.Kind  // Exclusive for all three ways to a plain lock
@@ -173,9 +173,9 @@ type Holder struct {
 
 // LockInfo is a lock as the store knows it.
 //
-// Where nobody has the lock the Kind says nothing, but for Permits: then the name is a semaphore's,
-// and of no use for another kind of lock. Redis and Valkey keep the number of a semaphore, and
-// can't tell it from a number that is another program's.
+// If nobody has the lock, the Kind means nothing, with one exception: Permits says that the name is
+// a semaphore's, and can't be used for another kind of lock. Redis and Valkey keep the number of a
+// semaphore, and can't tell it from another program's number.
 type LockInfo struct {
 	Name    string
 	Kind    backend.Kind // Exclusive for all three ways to a plain lock, Write for a read-write lock, or Permits
@@ -185,8 +185,9 @@ type LockInfo struct {
 	Limit   int          // of a semaphore: how many permits there are, as the store was told last; 0 if it doesn't know
 }
 
-// Inspect asks the store who has the lock or the permits of that name, of whatever kind. Without holders nobody has. Errors are those of [Locker.IsLocked]; of a store that
-// can't say, one that wraps [errors.ErrUnsupported].
+// Inspect asks the store who has the lock or the permits of that name, whatever its kind. Without
+// Holders it is free. Errors are those of [Locker.IsLocked]; from a store that can't say, one that
+// wraps [errors.ErrUnsupported].
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	mustBeContext(ctx)
 	if name == "" {
@@ -249,9 +250,11 @@ func partsOf(owner string) (client, note string) {
 	return client, ""
 }
 
-// Locks asks the store for its locks whose names begin with prefix, in any order, in pages. One that is held all the while is among them; others may be. It ends with
-// the first error: that of ctx, [ErrClosed], or what the store says; of one that can't list its locks, one that wraps [errors.ErrUnsupported].
-// To find all may take the store a while, but keeps it from nothing else: on Redis and Valkey it looks at every key (SCAN).
+// Locks asks the store for its locks whose names begin with prefix, in any order, in pages. A lock
+// that is held all the while is among them; others may be. It ends with the first error: that of
+// ctx, [ErrClosed], or the store's; from a store that can't list its locks, one that wraps
+// [errors.ErrUnsupported]. A list may take the store a while, but doesn't block it: on Redis and
+// Valkey it looks at every key (SCAN).
 func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
 	mustBeContext(ctx)
 	return func(yield func(LockInfo, error) bool) {
@@ -297,7 +300,8 @@ func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.Lis
 	return res, nil
 }
 
-// Holder asks the store who has the lock: the first of [Locker.Holders], or the zero Holder if it is free.
+// Holder asks the store who has the lock. It is the first of [Locker.Holders], or the zero Holder
+// if the lock is free.
 func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -307,10 +311,10 @@ func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 	return holders[0], nil
 }
 
-// Holders asks the store who has the lock, in one round trip: of the reading side of an [RWLocker]
-// those who read, at most a thousand, and of the writing side who writes. Readers to whom a writer
-// of this client has passed the lock on are one Holder, of Kind Write as the store knows it. Errors
-// are those of [Locker.IsLocked]; of a store that can't say, one that wraps
+// Holders asks the store who has the lock, in one round trip. For the reading side of an [RWLocker]
+// these are the readers, at most a thousand; for the writing side it is the writer. Readers that
+// got the lock from a writer of this client are one Holder of Kind Write, as the store knows it.
+// Errors are those of [Locker.IsLocked]; from a store that can't say, one that wraps
 // [errors.ErrUnsupported].
 func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
 	l.mustBeMade()
@@ -335,15 +339,16 @@ func (l *Locker) holders(ctx context.Context) ([]Holder, error) {
 	}), nil
 }
 
-// Holders asks the store who has permits, in one round trip: at most a thousand. Errors are those of [Locker.IsLocked]; of a store that can't say, one that wraps
-// [errors.ErrUnsupported].
+// Holders asks the store who has permits, in one round trip: at most a thousand. Errors are those
+// of [Locker.IsLocked]; from a store that can't say, one that wraps [errors.ErrUnsupported].
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	l := s.mustBeMade()
 	holders, err := l.holders(ctx)
 	return holders, l.wrap("holder", err)
 }
 
-// ForceRelease gives back all permits that anybody has, and says whether anybody had any. It is for operators: see [Locker.ForceUnlock].
+// ForceRelease takes back all permits of all holders, and says whether there were any. It is for
+// operators: see [Locker.ForceUnlock].
 func (s *Semaphore) ForceRelease(ctx context.Context) (bool, error) {
 	l := s.mustBeMade()
 	released, err := l.force(ctx)

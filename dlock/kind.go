@@ -2,8 +2,8 @@ package dlock
 
 import "github.com/seed951563bd/distsync/backend"
 
-// Kind is a kind of lock, or a side of one: what events, holds and losses say of theirs. String
-// returns it in a word.
+// Kind is a kind of lock, or a side of one. Events, holds and losses have it. String returns it in
+// a word.
 type Kind = backend.Kind
 
 // Kinds of lock, by what makes them.

@@ -8,23 +8,22 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Latch is a distributed count-down latch: some count it down, in any processes, and those who wait
-// go on when it is zero. It is open while it has no count: before the first [Latch.Set], and again
-// when it has been counted down. On Redis and Valkey it is a Redisson RCountDownLatch, which Java
-// programs may share.
+// Latch is a distributed count-down latch: processes count it down, and waiters go on when it is
+// zero. It is open while it has no count: before the first [Latch.Set], and again when it has been
+// counted down. On Redis and Valkey it is a Redisson RCountDownLatch, which Java programs may
+// share.
 //
-// It is no lock: nobody holds it, and it has no lease. The store doesn't know who is to count down.
-// So where a process dies that was to do so, the count stays as it is, for ever, and those who wait
-// do, until their contexts end; somebody must count down in its stead. Where work is to go on after
-// a death, take a lock for each part of it, or [Client.Once]. A count also stays in the store until
-// it is zero: a name that nobody counts down any more is never forgotten.
+// A latch is no lock: nobody holds it, and it has no lease. The store doesn't know who should count
+// down. So if a process that should do so dies, the count stays, and the waiters wait until their
+// contexts end. Another process must count down in its stead. If work is to go on after a death,
+// use a lock for each part, or [Client.Once]. The store keeps a count until it is zero.
 //
-// A latch can be set anew as soon as it is open, under the same name. Whoever still waits for the
-// last count then, and hasn't looked since, waits for the new one, too, and a late CountDown counts
-// for that. So a name for each occasion is better, "import:2026-11-22".
+// An open latch can be set anew under the same name. A waiter that hasn't looked since the last
+// count ended then waits for the new one, too, and a late CountDown counts for it. So use a new
+// name for each occasion, such as "import:2026-11-22".
 //
-// Making a Latch is cheap and does no I/O. It is safe for concurrent use. A store that has no
-// latches answers every call with an error that wraps [errors.ErrUnsupported].
+// Making a Latch is cheap and does no I/O. It is safe for concurrent use. If the store has no
+// latches, every error wraps [errors.ErrUnsupported].
 type Latch struct {
 	client *Client
 	name   string
@@ -41,11 +40,11 @@ func (c *Client) Latch(name string) *Latch {
 // Name returns the latch's name.
 func (l *Latch) Name() string { l.mustBeMade(); return l.name }
 
-// Set gives the latch a count, and says whether it did: false means that it has one already, which
-// stays as it is. So each of those who take part may set it. An n below 1 is an error.
+// Set gives the latch a count, and says whether it did: false means that it has a count already,
+// which stays. So each participant may set it. An n below 1 is an error.
 //
-// Errors are those of [Locker.IsLocked]. After [ErrUnavailable] the count may have been set, or be
-// set later.
+// Errors are those of [Locker.IsLocked]. After [ErrUnavailable] the count may have been set, or may
+// be set later.
 func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 	if n < 1 {
 		l.mustBeMade()
@@ -55,12 +54,12 @@ func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 	return res.Set, l.wrap("set", err)
 }
 
-// CountDown takes one from the count. If that was the last, those who wait go on. If the latch is
-// open it does nothing.
+// CountDown takes one from the count. If that was the last, the waiters go on. If the latch is
+// open, nothing changes.
 //
-// Errors are those of [Locker.IsLocked]. What certainly wasn't carried out is tried again, for 5 s
-// at most. After [ErrUnavailable] it may have counted, or count later: to call it again may count
-// twice, and open the latch too early; [Latch.Count] may tell.
+// Errors are those of [Locker.IsLocked]. A step that certainly wasn't carried out is tried again,
+// for 5 s at most. After [ErrUnavailable] it may have counted, or may count later. Calling again
+// may then count twice, and open the latch too early: look at [Latch.Count].
 func (l *Latch) CountDown(ctx context.Context) error {
 	l.mustBeMade()
 	mustBeContext(ctx)
@@ -83,8 +82,8 @@ func (l *Latch) Count(ctx context.Context) (int64, error) {
 }
 
 // Wait waits until the latch is open, as long as ctx allows, also while the store can't be reached.
-// It is told when that is, and looks now and then besides. An error is that of ctx, with what the
-// store said last if that was one; [ErrClosed]; or what the store refuses.
+// The store tells it, and it also looks now and then. An error is that of ctx, with the store's
+// last error; [ErrClosed]; or a refusal of the store.
 func (l *Latch) Wait(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("wait", l.wait(ctx))

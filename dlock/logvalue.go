@@ -10,8 +10,10 @@ import (
 // mostLogged is how many of many names are logged.
 const mostLogged = 10
 
-// LogValue returns what happened as a group: msg, the whole sentence; op; name; and reason, a word for what it wraps: "held" ([ErrHeld]), "unavailable", "not_held", "lost", "closed",
-// "conflict", "upgrade", "too_many", "no_limit" or "unsupported", if it is one of these. Of a [Loss] it is that one's reason, with what [Loss.LogValue] has beside.
+// LogValue returns the error as a group: msg, the whole sentence; op; name; and reason, a word for
+// what it wraps: "held" ([ErrHeld]), "unavailable", "not_held", "lost", "closed", "conflict",
+// "upgrade", "too_many", "no_limit" or "unsupported". For a [Loss], reason is that of the loss, and
+// the group also has the attributes of [Loss.LogValue].
 func (e *Error) LogValue() slog.Value {
 	if e == nil {
 		return slog.Value{}
@@ -52,8 +54,9 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// LogValue returns the loss as a group: msg, the whole sentence, and the attributes of the record "lock lost": name, kind, holder, reason, held, renewed and, where
-// there is one, by, paused or err.
+// LogValue returns the loss as a group: msg, the whole sentence, and the attributes of the record
+// "lock lost". These are name, kind, holder, reason, held, renewed and, if known, by, paused or
+// err.
 func (l *Loss) LogValue() slog.Value {
 	if l == nil {
 		return slog.Value{}
@@ -87,7 +90,7 @@ func (l *Locker) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("name", l.name), slog.String("kind", l.kind.String()))
 }
 
-// LogValue returns the lock's name and that it is a read-write lock, which is the kind "write", as a group. It asks nobody.
+// LogValue returns a group: the lock's name, and the kind "write". It asks nobody.
 func (rw *RWLocker) LogValue() slog.Value {
 	if rw == nil {
 		return slog.Value{}
@@ -95,7 +98,8 @@ func (rw *RWLocker) LogValue() slog.Value {
 	return rw.writer.LogValue()
 }
 
-// LogValue returns the semaphore's name, its kind and permits, how many there are, as a group. It asks nobody.
+// LogValue returns a group: the semaphore's name, its kind, and permits, how many there are. It
+// asks nobody.
 func (s *Semaphore) LogValue() slog.Value {
 	if s == nil {
 		return slog.Value{}
@@ -103,7 +107,8 @@ func (s *Semaphore) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("name", s.locker.name), slog.String("kind", s.locker.kind.String()), slog.Int("permits", s.permits))
 }
 
-// LogValue returns the name and the kind of the lock, and leads (see [Election.IsLeader]), as a group. It asks nobody.
+// LogValue returns a group: the name and kind of the lock, and leads (see [Election.IsLeader]). It
+// asks nobody.
 func (e *Election) LogValue() slog.Value {
 	if e == nil || e.locker.client == nil {
 		return slog.Value{}
@@ -111,7 +116,7 @@ func (e *Election) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("name", e.locker.name), slog.String("kind", e.locker.kind.String()), slog.Bool("leads", e.IsLeader()))
 }
 
-// LogValue returns locks, how many they are, and names, the first ten, as a group. It asks nobody.
+// LogValue returns a group: locks, how many there are, and names, the first ten. It asks nobody.
 func (m *MultiLocker) LogValue() slog.Value {
 	if m == nil {
 		return slog.Value{}
@@ -137,8 +142,9 @@ func (c *Client) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("id", c.id))
 }
 
-// LogValue returns what is held as a group: name, kind, holder, until (see [Hold.Until]) and, of a fenced lock, token. Of several locks it is locks, how many there are, names, the
-// first ten, until and token. It asks nobody, and doesn't say whether the lock is held: [Hold.Err] does.
+// LogValue returns a group: name, kind, holder, until (see [Hold.Until]) and, for a fenced lock,
+// token. For several locks it is locks, how many there are; names, the first ten; until and token.
+// It asks nobody, and doesn't say whether the lock is held: [Hold.Err] does.
 func (h *Hold) LogValue() slog.Value {
 	if h == nil || h.ctx == nil {
 		return slog.Value{}
@@ -158,7 +164,8 @@ func (h *Hold) LogValue() slog.Value {
 	return slog.GroupValue(append(attrs, more...)...)
 }
 
-// LogValue returns the hold as a group: name, kind, holder, caller (By), since, until, fixed (whether it has a fixed lease), lease, count and, where there are some, permits and token.
+// LogValue returns a group: name, kind, holder, caller (By), since, until, fixed (whether the lease
+// is fixed), lease, count and, if there are any, permits and token.
 func (i HoldInfo) LogValue() slog.Value {
 	attrs := []slog.Attr{
 		slog.String("name", i.Name), slog.String("kind", i.Kind.String()), slog.String("holder", i.HolderID), slog.String("caller", i.By),
@@ -173,7 +180,8 @@ func (i HoldInfo) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns the call as a group: name, kind, caller (By), since, until if that is known, place and, where there are some, permits.
+// LogValue returns a group: name, kind, caller (By), since, until if that is known, place and, if
+// there are any, permits.
 func (i WaitInfo) LogValue() slog.Value {
 	attrs := []slog.Attr{slog.String("name", i.Name), slog.String("kind", i.Kind.String()), slog.String("caller", i.By), slog.Time("since", i.Since)}
 	if !i.Until.IsZero() {
@@ -186,7 +194,8 @@ func (i WaitInfo) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns the holder as a group: holder (ID), client if it is known, kind, count, left (Remaining), and kept if it is. The zero Holder, which is nobody, is nil.
+// LogValue returns a group: holder (ID), client if it is known, kind, count, left (Remaining), and
+// kept if it is. For the zero Holder it is nil.
 func (h Holder) LogValue() slog.Value {
 	if h == (Holder{}) {
 		return slog.Value{}
@@ -202,8 +211,8 @@ func (h Holder) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns the lock as a group: name, kind, holders (the ids of the first ten), more (how many others have it), waiting (how many stand in line for a fair lock) and, of a
-// semaphore, limit.
+// LogValue returns a group: name, kind, holders (the ids of the first ten), more (how many others),
+// waiting (the length of the line for a fair lock) and, for a semaphore, limit.
 func (i LockInfo) LogValue() slog.Value {
 	ids := []string{}
 	for _, h := range i.Holders[:min(len(i.Holders), mostLogged)] {

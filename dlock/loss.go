@@ -12,8 +12,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Loss is how a lock was lost. It is an error that wraps [ErrLost], and is found, with [errors.AsType], in the cause of
-// a hold's context, in [Hold.Err], and in what the unlock returns. The *[Error] around it names the lock; its own text doesn't.
+// Loss says how a lock was lost. It is an error that wraps [ErrLost]. [errors.AsType] finds it in
+// the cause of a hold's context, in [Hold.Err], and in the error of the unlock. The *[Error] around
+// it names the lock; the text of the Loss doesn't.
 type Loss struct {
 	Name   string
 	Kind   backend.Kind
@@ -36,25 +37,25 @@ type LossReason uint8
 
 // Reasons for a [Loss].
 const (
-	// LossExpired: the lease ran out, since the store didn't answer renewals, or refused them.
+	// LossExpired: the lease ran out, because the store didn't answer renewals, or refused them.
 	LossExpired LossReason = iota
 
-	// LossGone: the store has the hold no more, and nobody else has the lock, or nobody knows who does. It
-	// was forced by another client or by hand, or the store has lost its data. So it is, too, where somebody
-	// asked about the hold before the store had said who has the lock now.
+	// LossGone: the store doesn't have the hold, and nobody else is known to have the lock. Another
+	// client or an operator forced it, or the store lost its data. It is also the reason if you ask
+	// before the store has said who has the lock now.
 	LossGone
 
-	// LossTaken: the store has the hold no more, and another has the lock.
+	// LossTaken: the store doesn't have the hold, and another has the lock.
 	LossTaken
 
-	// LossForced: this client has forced the lock.
+	// LossForced: this client forced the lock.
 	LossForced
 
 	// LossPaused: this process stood still, or its machine did, while the lease ran out.
 	LossPaused
 
-	// LossLease: it had a fixed lease, see [FixedLease], which ran out. That is no trouble, unless the work took
-	// longer than it should.
+	// LossLease: its fixed lease ran out, see [FixedLease]. That is as intended, unless the work
+	// took too long.
 	LossLease
 )
 
@@ -310,7 +311,7 @@ func (c *Client) foundLost(ctx context.Context, h *hold) {
 	c.reportLossLocked(l)
 }
 
-// Losses returns the last 64 losses of this client, the latest first: of locks with a fixed lease, too.
+// Losses returns the last 64 losses of this client, the latest first, also those of fixed leases.
 func (c *Client) Losses() []Loss {
 	c.mu.Lock()
 	defer c.mu.Unlock()

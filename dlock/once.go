@@ -11,35 +11,45 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Once runs fn for that occasion of a job unless it has succeeded for it, or is running, anywhere. It is for jobs that every replica starts: name is the job's, and
-// the occasion, which is the same for all of them, is what it is done for: a date, the time that it was scheduled for, the id of a message. It says whether fn ran, and of what it
-// returns:
+// Once runs fn for an occasion of a job, unless fn has succeeded for it, or is running, anywhere.
+// It is for jobs that every replica starts. The name is the job's. The occasion is the same for all
+// replicas: a date, the scheduled time, the id of a message. Once says whether fn ran:
 //
 //	true, nil             it ran now, and succeeded
 //	false, nil            it has succeeded before, here or elsewhere
-//	false, ErrHeld        another is running it, or was when the store was asked: whether it succeeds nobody knows yet
-//	true, fn's error      it ran now, and failed: whoever comes next runs it again
+//	false, ErrHeld        another is running it, or was when the store was asked
+//	true, fn's error      it ran now, and failed: the next call runs it again
 //	true, another error   it ran now, and succeeded, but that couldn't be noted: it may run again
 //	false, another error  it wasn't tried: the store, or ctx, or the arguments didn't allow it
 //
-// Once never waits for another. Every call is a party of its own, whatever ctx holds, so within fn the same occasion is ErrHeld. fn gets the context of a hold,
-// see [Hold.Context]: while it runs, its lock is renewed, and the context ends if that is lost. When fn has returned nil, the lock stays taken for keep, counted from then: who calls
-// meanwhile is told that it has succeeded. When fn has returned an error, or panicked, or ended its goroutine, the lock is free at once.
+// Once never waits for another. Every call is an owner of its own, whatever ctx says, so within fn
+// the same occasion is ErrHeld. fn gets the context of a hold (see [Hold.Context]): its lock is
+// renewed while it runs, and the context ends if the lock is lost. If fn returns nil, the lock
+// stays taken for keep from then on, and other calls are told that fn has succeeded. If fn returns
+// an error, panics, or ends its goroutine, the lock is free at once.
 //
-// It is at least once. Where the process dies between the end of fn's work and the store's answer to the release, fn runs again, when the lease of its lock is over
-// ([WithLease]). Where the lock was lost while fn ran another may have begun, and where the store didn't answer within 5 s ([ErrUnavailable]) the release goes on
-// in the background and may come too late: if fn returned nil all the same, the error wraps [ErrLost], or ErrUnavailable, with the Op "unlock", and fn may run again. So
-// fn should be such that it may.
+// fn runs at least once, and may run again in three cases, so it should allow for that:
 //
-// After keep the occasion is forgotten, and whoever still comes with it runs it again: keep must be longer than any two replicas may be apart, by the skew of their
-// clocks, by how late they may start, and by how long one may repeat the call after an error. An hour is right for most jobs, and a day costs no more than a key for that time. A keep that isn't positive, or is longer than ten years,
-// is an error, and so is an occasion that is empty; a store that can't keep what is released answers with an error that wraps [errors.ErrUnsupported]. All of this before fn
-// runs. Errors are [*Error] with the Op "once", but for fn's own and those of the release.
+//   - The process dies after fn's work and before the store has answered the release. Then fn runs
+//     again when the lease is over ([WithLease]).
+//   - The lock was lost while fn ran, so another may have begun. The error wraps [ErrLost], with
+//     the Op "unlock", also if fn returned nil.
+//   - The store didn't answer the release within 5 s. The release goes on in the background, and
+//     may come too late. The error wraps [ErrUnavailable], with the Op "unlock".
 //
-// The lock is a plain one, as that of [Client.Locker]. Its name is "once:NAME@OCCASION", with %25 and %40 for % and @ in the job's name, and %25, %7B and %7D for %, { and } in the
-// occasion, so that no two have the same: "once:report@2026-11-22". Under that name it is found in the store, by [Client.Locks] and
-// [Client.Inspect], which say with Kept that it has succeeded; and [Locker.ForceUnlock] has the occasion run again. Braces in the
-// job's name put all of its occasions into one slot of a Redis Cluster, as they do in the names of other locks.
+// After keep the occasion is forgotten, and a later call runs fn again. So keep must be longer than
+// any two replicas may be apart: by their clocks, by a late start, and by repeated calls after an
+// error. An hour is right for most jobs; a day costs no more than a key for that time.
+//
+// These are errors before fn runs: a keep that isn't positive, or above ten years; an empty
+// occasion; and a store that can't keep a lock taken, which wraps [errors.ErrUnsupported]. Errors
+// are [*Error] with the Op "once", except fn's own and those of the release.
+//
+// The lock is a plain one, as that of [Client.Locker]. Its name is "once:NAME@OCCASION", such as
+// "once:report@2026-11-22", with %25 and %40 for % and @ in the job's name, and %25, %7B and %7D
+// for %, { and } in the occasion. [Client.Locks] and [Client.Inspect] find it by that name, and say
+// with Kept that fn has succeeded. [Locker.ForceUnlock] has the occasion run again. Braces in the
+// job's name put all its occasions into one slot of a Redis Cluster.
 func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Duration, fn func(context.Context) error) (ran bool, err error) {
 	l := newLocker(c, backend.Exclusive, onceName(name, occasion))
 	switch {
@@ -51,21 +61,21 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 	return l.once(ctx, err, keep, fn, nil)
 }
 
-// Once runs fn under the lock unless it has succeeded within the last keep, or is running, anywhere.
-// It is [Client.Once] for the lock of that name, be it a plain or a fenced one, with options: what is
-// said there of what it returns, of crashes and of keep holds for it, and so does the table. Keep is
-// that of the call that ran fn.
+// Once runs fn under the lock unless fn has succeeded within the last keep, or is running,
+// anywhere. It is [Client.Once] for a plain or fenced lock of any name, with options: its results,
+// crashes and keep are as there. The keep of the call that ran fn counts.
 //
-// With [Wait] others wait until fn has succeeded, which is false and no error, or it is their turn:
+// With [Wait] others wait until fn has succeeded, which is false and no error, or until it is their
+// turn:
 //
 //	ran, err := client.Locker("rates").Once(ctx, time.Minute, fetchRates, dlock.Wait(5*time.Second))
 //
 // Each of them is told when fn has succeeded or failed. After a failure one of them runs fn, in no
-// particular order; after a crash, when the lease is over. When the wait is over, or ctx, the error
-// wraps [ErrHeld] if another is still running it. The default is Wait(0): one attempt.
+// particular order; after a crash, when the lease is over. When the wait or ctx is over, the error
+// wraps [ErrHeld] if another is still running fn. The default is Wait(0): one attempt.
 //
-// What fn has computed isn't kept here: fn puts it where the others read it, a cache or a database,
-// before it returns.
+// The result of fn isn't kept here: before it returns, fn puts it where the others read it, such as
+// a cache or a database.
 func (l *Locker) Once(ctx context.Context, keep time.Duration, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
 	l.mustBeMade()
 	return l.once(ctx, nil, keep, fn, opts)

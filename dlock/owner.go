@@ -7,9 +7,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/goroutine"
 )
 
-// Owner is a party that locks: whatever is done in its name is never excluded by what it holds
-// itself. Make one per sequential job, such as the handling of one message, with [NewOwner]. The
-// zero Owner is nobody, and using it panics.
+// Owner is an owner of locks: calls in its name are never excluded by its own holds. Make one with
+// [NewOwner] for each sequential job, such as the handling of one message. The zero Owner is
+// invalid, and using it panics.
 type Owner struct{ id uint64 }
 
 var owners atomic.Uint64
@@ -17,13 +17,13 @@ var owners atomic.Uint64
 // NewOwner returns an owner that differs from all others in this process.
 func NewOwner() Owner { return Owner{owners.Add(1)} }
 
-// WithOwner returns a context in which everything is done in the name of o, in whatever goroutine:
-// calls that are given it re-enter what o holds, and unlocks pair with locks last in, first out.
-// Of several things that a context says the innermost counts: an owner, or a [Hold] (that of a [Locker.Do] among
-// them), which goes for that lock alone. It panics if o is zero.
+// WithOwner returns a context in which calls act for o, in any goroutine: they re-enter what o
+// holds, and unlocks pair with locks last in, first out. If a context names several, an owner or a
+// [Hold] (such as that of a [Locker.Do]), the innermost wins; a Hold counts for its own lock only.
+// WithOwner panics if o is zero.
 //
-// Goroutines that share an owner don't exclude each other, so it doesn't belong in middleware that
-// wraps whole requests unless each request really is one party.
+// Goroutines that share an owner don't exclude each other. So don't use it in middleware around
+// whole requests, unless each request really is one owner.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	o.mustBeSomebody("WithOwner")
 	return context.WithValue(ctx, identityKey{}, &identity{party: o, outer: identityOf(ctx)})

@@ -6,12 +6,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Released returns a channel that gets a value after somebody has released the lock, in any
-// process, until ctx ends or the client is closed: for those who look on without wanting the lock.
-// The channel holds one value, so several releases may be one. It also gets a value each time that
-// the store begins to tell, so that a look follows whatever was missed before. It is never closed.
+// Released returns a channel that gets a value after a release of the lock, in any process, until
+// ctx ends or the client is closed. It is for observers that don't want the lock. The channel holds
+// one value, so several releases may be one. It also gets a value each time that the store begins
+// to tell of releases: look then, since some may have been missed. It is never closed.
 //
-// Messages get lost, and locks also end without one: look now and then besides. A store that can't
+// Messages get lost, and locks also end without one, so look now and then, too. A store that can't
 // tell of releases sends no value.
 func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()

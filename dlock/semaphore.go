@@ -8,31 +8,33 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Semaphore is a distributed semaphore: so many permits, which are out with any number of holders in any number of processes.
-// Each acquires as many as it needs at once, or none, and holds them with a lease that is renewed: what a
-// process had that crashed comes back when that runs out.
+// Semaphore is a distributed semaphore: a number of permits, shared by any number of holders in any
+// number of processes. Each acquires as many as it needs at once, or none, and holds them with a
+// lease that is renewed. The permits of a crashed process come back when its lease runs out.
 //
-// Inside a client it is first come, first served, as with golang.org/x/sync/semaphore: who asks for many isn't overtaken by
-// those who ask for few. Across clients it may be, by a stream of them. A Hold that is released passes to the first of its
-// client who waits, if that asks for as many, for up to the hand-over time, see [WithHandover], without a word to the store.
+// Inside a client it is first come, first served, as with golang.org/x/sync/semaphore: a call for
+// many isn't overtaken by calls for few. Across clients it may be. A Hold that is released passes
+// to the first waiter of its client, if that wants as many permits, for up to the hand-over time
+// (see [WithHandover]), without asking the store.
 //
-// How many permits there are is what each says for its own calls: one with 10 gets some if no more than 10 are out then, its own
-// included, whatever others say. So a deployment may change the number while both versions run: until the old one is gone the larger
-// number bounds what is out, and who says the smaller may wait for as long. On Redis and Valkey it is a
-// Redisson RPermitExpirableSemaphore, which Java programs may share.
+// Each call says how many permits there are: a call with 10 gets some if no more than 10 are taken
+// then, with its own. So a deployment may change the number. While both versions run, the larger
+// number is the bound, and calls with the smaller one may wait that long. On Redis and Valkey it is
+// a Redisson RPermitExpirableSemaphore, which Java programs may share.
 //
-// Permits are given back by whoever has them, or end with their lease; [Semaphore.ForceRelease] takes them from everybody.
+// Permits end when their holder gives them back, with their lease, or by [Semaphore.ForceRelease].
 //
-// Making a Semaphore is cheap and does no I/O. It is safe for concurrent use, and must not be copied.
+// Making a Semaphore is cheap and does no I/O. It is safe for concurrent use, and must not be
+// copied.
 type Semaphore struct {
 	locker  Locker
 	permits int
 }
 
-// Semaphore returns a semaphore of that name with so many permits. With 0 there are as many as the store has been told
-// of last, by whomever: for one that a Java program has set up. A store may forget that when no permit is out, as memory and etcd
-// do, and Redis and Valkey don't. It panics if permits is negative, as
-// [time.NewTicker] does. A store that has no semaphores answers every call with an error that wraps [errors.ErrUnsupported].
+// Semaphore returns a semaphore of that name with so many permits. With 0 there are as many as the
+// store was told last, for a semaphore that a Java program has set up. Memory and etcd forget that
+// number when no permit is taken; Redis and Valkey keep it. Semaphore panics if permits is
+// negative. If the store has no semaphores, every error wraps [errors.ErrUnsupported].
 func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	if permits < 0 {
 		panic(fmt.Sprintf("dlock: a Semaphore with %d permits", permits))
@@ -42,14 +44,15 @@ func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	return s
 }
 
-// Acquire waits for n permits, as long as ctx and [Wait] allow, and returns them as a Hold, whose Release gives them all
-// back. They are renewed until then, unless [FixedLease] is given. Every call acquires permits of its own, whatever ctx holds,
-// also that of another hold of this semaphore: who waits for more while holding some may wait for itself.
+// Acquire waits for n permits, as long as ctx and [Wait] allow, and returns them as a Hold, whose
+// Release gives them all back. They are renewed until then, unless [FixedLease] is given. Every
+// call acquires its own permits, whatever ctx holds: a call that wants more while its goroutine
+// holds some may wait forever.
 //
-// With Wait(0) it is one attempt, which also fails if others of the client wait. Errors are those of
-// [Locker.LockContext]; [ErrTooMany], at once, if there aren't so many permits; [ErrNoLimit] if nobody has said how many there are; and
-// one that says so if n is less than 1. Where [ErrHeld] is spoken of, too few were left, whoever has the others. A store may have a bound for
-// n beside, and refuse more: [ErrUnavailable].
+// With Wait(0) there is one attempt, which also fails if others of the client wait. Errors are
+// those of [Locker.LockContext]; [ErrHeld] means that too few permits were left. [ErrTooMany] comes
+// at once if there aren't so many permits, and [ErrNoLimit] if their number is unknown. An n below
+// 1 is an error. A store may have its own bound for n: [ErrUnavailable].
 func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...AcquireOption) (*Hold, error) {
 	l := s.mustBeMade()
 	got, err := s.enter(ctx, n, opts)
@@ -59,8 +62,9 @@ func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...AcquireOption) (
 	return newHandle(got), nil
 }
 
-// Do acquires n permits as [Semaphore.Acquire] does, calls fn with the context of the hold, see [Hold.Context], and gives them
-// back, also when fn panics or ends its goroutine. What it returns is as in [Locker.Do].
+// Do acquires n permits as [Semaphore.Acquire] does, calls fn with the context of the hold (see
+// [Hold.Context]), and gives them back, also when fn panics or ends its goroutine. It returns what
+// [Locker.Do] would.
 func (s *Semaphore) Do(ctx context.Context, n int, fn func(context.Context) error, opts ...AcquireOption) error {
 	l := s.mustBeMade()
 	if fn == nil {
@@ -73,9 +77,10 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(context.Context) erro
 	return got.run(fn)
 }
 
-// Available asks the store how many permits can be had now: one round trip. Those that pass from one to another in a client are
-// out all the while, and so are those of a process that died, until their lease is over. It is never negative, though more may be out than this Semaphore has. Errors are those of
-// [Locker.IsLocked], and [ErrNoLimit].
+// Available asks the store how many permits can be had now, in one round trip. Permits that are
+// handed over inside a client count as taken, and so do those of a dead process until its lease is
+// over. The result is never negative, even if more are taken than this Semaphore has. Errors are
+// those of [Locker.IsLocked], and [ErrNoLimit].
 func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	l := s.mustBeMade()
 	res, err := l.lookFor(ctx, backend.LookRequest{Kind: l.kind, Name: l.name, Limit: s.permits})

@@ -10,38 +10,42 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Trace is functions that are called when something happens in a client, in the manner of net/http/httptrace, for
-// metrics, spans and logs. Any of them may be nil. They are called in the goroutine in which it happened, at any time and concurrently, and keep
-// it waiting, those that renew locks among them: they must not block or panic (which may end the program), and may not use the client. Nothing is called, or allocated, where no Trace
-// is set.
+// Trace has functions that are called when something happens in a client, like net/http/httptrace,
+// for metrics, spans and logs. Any of them may be nil. They are called in the goroutine in which it
+// happened, at any time and concurrently, and delay that goroutine, even one that renews locks. So
+// they must not block or panic (which may end the program), and must not use the client. Without a
+// Trace nothing is called or allocated.
 //
-// A hold of which AcquireDone was told, with Acquired and not [ViaReentry], ends with exactly one of: Lost, or ReleaseDone with [Released],
-// [HandedOn], [ReleaseFailed] or [Forsaken]. What happens in several goroutines at about the same time is told in any order: of a hold that ends at once
-// perhaps first that it has ended.
+// A hold that AcquireDone told of, with Acquired and not [ViaReentry], ends with exactly one of
+// these: Lost, or ReleaseDone with [Released], [HandedOn], [ReleaseFailed] or [Forsaken]. Events of
+// several goroutines at about the same time come in any order: the end of a short hold may be told
+// before its beginning.
 type Trace struct {
-	// AcquireStart is called when a call begins to acquire, and returns its context or one that is derived
-	// from that, for a span: with it steps of the store are called, and AcquireDone. The context of the Hold
-	// isn't derived from it.
+	// AcquireStart is called when a call begins to acquire. It returns its context, or one derived
+	// from it, for a span. Steps of the store, and AcquireDone, get that context. The context of
+	// the Hold isn't derived from it.
 	AcquireStart func(ctx context.Context, e AcquireStart) context.Context
 
 	// AcquireDone is called when such a call ends.
 	AcquireDone func(ctx context.Context, e AcquireDone)
 
-	// ReleaseDone is called when an unlock ends that had something to give back, and at [Client.Close] for
-	// what is held.
+	// ReleaseDone is called when an unlock ends that had something to give back, and at
+	// [Client.Close] for what is held.
 	ReleaseDone func(ctx context.Context, e ReleaseDone)
 
-	// Lost is called when a hold is lost, after its context has ended. The Loss may be kept, and not changed.
+	// Lost is called when a hold is lost, after its context has ended. The Loss may be kept, but
+	// not changed.
 	Lost func(l *Loss)
 
 	// RenewDone is called when a round of renewals ends.
 	RenewDone func(e RenewDone)
 
-	// StepDone is called when the store, or its client, has answered a step, or the step was left.
+	// StepDone is called when the store, or its client, has answered a step, or the caller has left
+	// it.
 	StepDone func(ctx context.Context, e StepDone)
 
-	// Subscription is called when what tells the client of releases breaks or can't be had, and when it
-	// stands again. Stores tell as far as they know.
+	// Subscription is called when the client's subscription to releases breaks or can't be had, and
+	// when it stands again, as far as the store knows.
 	Subscription func(e SubscriptionChange)
 }
 
@@ -64,7 +68,7 @@ type AcquireDone struct {
 	Err      error         // nil if it was acquired
 }
 
-// Outcome is what has become of a call that acquires.
+// Outcome is how an acquiring call ended.
 type Outcome uint8
 
 // Outcomes of calls that acquire.
@@ -78,16 +82,16 @@ const (
 // String returns the outcome in a word: "acquired", "timeout", "canceled" or "error".
 func (o Outcome) String() string { return [...]string{"acquired", "timeout", "canceled", "error"}[o] }
 
-// Via is how a lock came to a caller.
+// Via is how a caller got a lock.
 type Via uint8
 
 // Ways to a lock.
 const (
 	ViaStore    Via = iota // the store was asked
-	ViaHandover            // another goroutine of this client has handed it on
-	ViaReentry             // the caller's party had it already
+	ViaHandover            // another goroutine of this client handed it over
+	ViaReentry             // the caller's owner had it already
 	ViaJoined              // other readers of this client had it
-	ViaGranted             // the store gave it to whoever was first in line
+	ViaGranted             // the store gave it to the first in line
 	vias
 )
 
@@ -102,22 +106,22 @@ type ReleaseDone struct {
 	Kind     backend.Kind
 	HolderID string
 	Outcome  ReleaseOutcome
-	Held     time.Duration // for how long it was held when the unlock began
+	Held     time.Duration // from the acquisition to the beginning of the unlock
 	Took     time.Duration // the unlock
 	Err      error
 }
 
-// ReleaseOutcome is what has become of an unlock.
+// ReleaseOutcome is how an unlock ended.
 type ReleaseOutcome uint8
 
 // Outcomes of unlocks.
 const (
-	Released      ReleaseOutcome = iota // perhaps to stay taken for a while: see AtLeast
+	Released      ReleaseOutcome = iota // in the store; it may stay taken for a while, see AtLeast
 	HandedOn                            // to another goroutine of this client
-	StillHeld                           // it was one of several holds
-	AlreadyLost                         // Lost has told of that
-	ReleaseFailed                       // the store didn't confirm it, and it goes on in the background
-	Forsaken                            // left when the client was closed, until its lease is over or it is unlocked
+	StillHeld                           // the owner has other holds of the lock
+	AlreadyLost                         // Lost was called for it
+	ReleaseFailed                       // the store didn't confirm it; it goes on in the background
+	Forsaken                            // the client was closed; it ends with its lease, or an unlock
 )
 
 // String returns the outcome in a word: "released", "handover", "held", "lost", "error" or "closed".
@@ -129,7 +133,7 @@ func (o ReleaseOutcome) String() string {
 type RenewDone struct {
 	Locks, Failed int // how many were to be renewed, and how many of them the store didn't answer
 	Took          time.Duration
-	Err           error // the first
+	Err           error // the first of the errors
 }
 
 // StepDone is the end of a step of the store.
@@ -149,8 +153,8 @@ type SubscriptionChange struct {
 	Err  error // why it broke
 }
 
-// WithTrace has the functions of t called. Several may be set; they are called in that order. The default is none. What t is changed to later
-// makes no difference.
+// WithTrace has the client call the functions of t. Several may be set; they are called in that
+// order. The default is none. Later changes of t make no difference.
 func WithTrace(t *Trace) Option {
 	return func(c *Client) error {
 		if t == nil {
