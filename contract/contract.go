@@ -1,6 +1,6 @@
-// Package contract is the test suite that every store for distributed locks passes. It is for those
-// who write a backend (see package [github.com/seed951563bd/distsync/backend]): a test of theirs
-// calls [Run], and what fails names the rule that was broken.
+// Package contract is the test suite that every store for distributed locks passes. If you write a
+// backend (see package [github.com/seed951563bd/distsync/backend]), call [Run] in a test: a failure
+// names the rule that was broken.
 //
 //	func TestContract(t *testing.T) {
 //		contract.Run(t, contract.Harness{
@@ -13,10 +13,9 @@
 //		})
 //	}
 //
-// What a store can be made to do beside, such as losing its data or its connections, the fields of
-// [Store] say; cases that need what is not there are skipped, and say so. Which kinds of lock it knows beside plain
-// ones it declares itself, in [backend.Limits]: cases for the others are skipped, but for one that
-// looks whether the store refuses them.
+// The fields of [Store] make a store lose its data or its connections, among others. Cases that need
+// a missing field are skipped, and say so. A store declares its kinds of lock in [backend.Limits]:
+// cases for other kinds are skipped, except one that checks that the store refuses them.
 //
 // The suite has these parts:
 //
@@ -24,26 +23,24 @@
 //     backend.
 //   - "model" runs random steps by several owners and compares every answer with a plain model of what a
 //     name can hold.
-//   - "locker" checks that what users get, a [dlock.Locker], keeps its promises on this store, and that
-//     what its client tells of it, in each of these cases, adds up.
-//   - "histories" lets random users of several clients loose, with faults of all kinds in between, and
-//     looks for an order of their calls in which one lock could have given these answers. Where there is
-//     none, the history is written into a folder whose path is printed, or into the artifacts of go test
-//     -artifacts; DISTSYNC_HISTORY_SEED repeats it.
+//   - "locker" checks that a [dlock.Locker] keeps its promises on this store, and that the trace of
+//     its client adds up in each case.
+//   - "histories" has random users of several clients make calls, with faults of all kinds in between.
+//     It looks for an order of their calls in which one lock could have given these answers. If there
+//     is none, the history is written into a folder whose path is printed, or into the artifacts of
+//     go test -artifacts; DISTSYNC_HISTORY_SEED repeats it.
 //
-// Cases about a lock that one has alone are run for plain locks, and again for each other kind that is one,
-// "as fenced", "as write" and "as fair"; those that hold for a reader, too, "as read", and for who has the
-// only permit of a semaphore "as permits". What sets a kind apart has cases of its own: tokens; who reads
-// beside whom, and notes of writers; permits, of which there are never more out than there are, none without
-// being given back, and whose number changes; and the order of a line, places that are kept, end and come
-// back, and who is told that its turn has come. What a release keeps is held by nobody, and comes back by
-// itself, where the store does that. Who has a lock, and which locks there are, is asked of a session that is
-// an [backend.Inspector] or a [backend.Lister].
+// Cases about a lock with one holder are run for plain locks, and again for each other such kind: "as
+// fenced", "as write" and "as fair"; some also "as read", and "as permits" for a semaphore with one
+// permit. Each kind has cases of its own, too: tokens; readers beside readers, and notes of writers;
+// permits, their number, and that all come back; the order of a line, and its places. If the store
+// can keep a released lock taken, that is tested, and so are an [backend.Inspector] and a
+// [backend.Lister].
 //
-// In real time leases go on while a machine does something else. A case that goes wrong while the
-// machine stood still for a moment, or while many more wanted its processors than it has, is run again,
-// twice at most, and the first time is only printed; but not those that look whether two have a lock at
-// once, nor "model" and "histories".
+// In real time leases go on while a machine does something else. A case that fails while the machine
+// stood still for a moment, or while many more wanted its processors than it has, is run again, twice
+// at most, and the first failures are only printed. That isn't done for cases that look whether two
+// have a lock at once, nor for "model" and "histories".
 //
 // Tests run one after the other, since each checks at its end that no goroutine is left behind.
 package contract
@@ -68,18 +65,18 @@ import (
 // Harness makes stores for the suite.
 type Harness struct {
 	// NewStore returns an empty store for one test, and cleans up with t.Cleanup: after that no
-	// goroutine may be left. The suite calls it once per test, and not concurrently; if Virtual,
-	// inside the bubble of that test.
+	// goroutine may be left. The suite calls it once per test, and not concurrently. If Virtual is
+	// set, it is called inside the bubble of that test.
 	NewStore func(t *testing.T) Store
 
 	// Virtual says that the store's time is that of the process, so that every test can run in a
-	// bubble of testing/synctest, in which time costs nothing. The store must then live in the
-	// process wholly: a goroutine that waits for a real network, or for a sync.Mutex, stops the
-	// bubble's clock. Without it real time passes.
+	// bubble of testing/synctest, in which time costs nothing. The whole store must then be in the
+	// process: a goroutine that waits for a real network, or for a sync.Mutex, stops the bubble's
+	// clock. Otherwise real time passes.
 	Virtual bool
 
-	// Lingering names the goroutines that the store's client library leaves behind for some time after it was
-	// closed, and that no test need wait for. It is nil for most.
+	// Lingering names goroutines that the store's client library leaves behind for some time after
+	// it was closed. No test waits for them. It is nil for most.
 	Lingering []goleak.Option
 
 	clientOptions []dlock.Option // of the clients in the cases for Lockers, beside their own
@@ -90,52 +87,53 @@ type Harness struct {
 
 // Store is one store as the suite uses it.
 type Store struct {
-	// Backend returns a backend on this store. Each call gives what another process would have:
-	// its own connection. What it opens is closed by the cleanup of NewStore's t.
+	// Backend returns a backend on this store. Each call returns what another process would have,
+	// with its own connection. The cleanup of NewStore's t closes what it opens.
 	Backend func() backend.Backend
 
 	// The fields below are optional. Where one is nil the tests that need it are skipped, and say
 	// so.
 
-	// PutForeign puts something that is no lock where the lock of this name would be. It is called
+	// PutForeign puts something that is no lock in the place of the lock of this name. It is called
 	// for several names, and may put something else each time.
 	PutForeign func(name string)
 
-	// ForeignIntact says whether what PutForeign put there is still there, unchanged.
+	// ForeignIntact says whether the thing that PutForeign put there is still there, unchanged.
 	ForeignIntact func(name string) bool
 
-	// Wipe loses all data at once, as a server does that is restarted without persistence. What the
-	// store counts (revisions, versions, ids) begins anew with it: to delete everything is not
-	// enough where that goes on counting. Connections may break or not.
+	// Wipe loses all data at once, like a server that restarts without persistence. The store's
+	// counters (revisions, versions, ids) begin anew, so deleting everything is not enough if they
+	// go on counting. Connections may break or not.
 	Wipe func()
 
-	// BreakSubscriptions cuts the connection of every client through which it is notified. The
-	// backends are expected to reconnect.
+	// BreakSubscriptions cuts every client's connection for notifications. The backends should
+	// reconnect.
 	BreakSubscriptions func()
 
-	// OwnersApart says that what an owner has is known to the session alone that acquired it, as no two
-	// clients have the same owner. Cases in which two sessions act for one are skipped then, or have but one.
+	// OwnersApart says that only the session that acquired a lock knows an owner's holds, since no
+	// two clients have the same owner. Cases in which two sessions act for one owner are skipped
+	// then, or use one session.
 	OwnersApart bool
 
-	// Fragile returns a backend as Backend does, and what harms its connection to the store. Only
-	// with it can the suite tell a backend that repeats what may have been carried out, or says that
-	// it was not. Where the store is a server, put a proxy in between, of package faults; see the
-	// example.
+	// Fragile returns a backend as Backend does, and a Strike that harms its connection to the
+	// store. Only with it can the suite find a backend that repeats steps which may have been
+	// carried out, or says that they were not. If the store is a server, put a proxy of package
+	// faults in between; see the example.
 	Fragile func() (backend.Backend, Strike)
 
-	// Parts are for a store that is made of several parts and goes on without any one of them: each
-	// hangs one of these until resume is called, as a process does that is stopped. It answers
-	// nothing then, closes no connection, and may carry out later what it was asked meanwhile.
+	// Parts are for a store of several parts that goes on without any one of them. Each hangs one
+	// part until resume is called, like a stopped process: it answers nothing, closes no
+	// connection, and may carry out later what it was asked meanwhile.
 	Parts []func() (resume func())
 }
 
-// Strike deals a blow to the nth request, from 0, of those that a backend sends from now on; a step
-// may take several. End says whether there has been such a request. If not, it calls the blow off;
-// what was held back is carried out before end returns. For a blow that a harness can't deal end
-// says false.
+// Strike hits the nth request, from 0, of those that a backend sends from now on; a step may take
+// several. End says whether there was such a request. If there was none, it calls the blow off. A
+// request that was held back is carried out before end returns. If a harness doesn't have a blow,
+// end says false.
 //
-// It is the method Strike of [faults.Proxy]. A store inside the process may let a commit fail before
-// or after it has happened.
+// It is the method Strike of [faults.Proxy]. A store inside the process may let a commit fail
+// before or after it has happened.
 type Strike func(blow faults.Blow, n int) (end func() (struck bool))
 
 // Run runs the suite as subtests of t.

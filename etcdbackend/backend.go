@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// DefaultPrefix is what the keys of locks begin with if [WithPrefix] says nothing else.
+// DefaultPrefix is the prefix of the keys of locks unless [WithPrefix] sets another.
 const DefaultPrefix = "distsync/locks/"
 
 // Backend keeps locks in the etcd that a client is connected to. Make it with [New].
@@ -26,21 +26,20 @@ type options struct {
 	checkEvery time.Duration // how long a silent stream of watches is trusted
 }
 
-// WithPrefix sets what the keys of locks begin with; default [DefaultPrefix]. All who share locks
-// must use the same prefix, and nothing else may use keys that begin with it.
+// WithPrefix sets a prefix of the keys of locks; the default is [DefaultPrefix]. All programs that
+// share locks must use the same prefix, and no other data may have keys with it.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a backend on an etcd client, which stays the caller's, who closes it after the locks
-// are closed. New panics if cli is nil.
+// New returns a backend on an etcd client, which stays the caller's: close it after the client of
+// the locks. New panics if cli is nil.
 //
-// Give the client all members as endpoints: it then goes on when one of them dies. A learner among
-// them is passed over. Set its DialKeepAliveTime to ten seconds, which is the least that gRPC knows,
-// and its DialKeepAliveTimeout to three, too. A member may hang, or a machine or network fail
-// without closing connections: the client asks it no more then, until it is back. Otherwise
-// one request after the other is sent there, and waits, for as long as it hangs, or for many minutes
-// if it has vanished.
+// Give the client all members as endpoints: it then goes on when one of them dies, and passes over
+// a learner. Set its DialKeepAliveTime to ten seconds, the least that gRPC knows, and its
+// DialKeepAliveTimeout to three. Then the client stops asking a member that hangs, or a machine
+// that fails without closing connections, until it is back. Otherwise one request after the other
+// goes there, and waits as long as it hangs, or for many minutes if it has vanished.
 func New(cli *clientv3.Client, opts ...Option) *Backend {
 	if cli == nil {
 		panic("etcdbackend: nil client")
@@ -57,9 +56,8 @@ func (b *Backend) Open() backend.Session {
 	return newSession(b.store)
 }
 
-// Limits says that etcd counts leases in whole seconds, and keeps them for at least two: one and a
-// half of its election timeouts, which is a second by default, rounded up. It knows all
-// kinds.
+// Limits says that etcd has all kinds of lock, and counts leases in whole seconds. The shortest is
+// 2 s by default: one and a half election timeouts, of a second each, rounded up.
 func (b *Backend) Limits() backend.Limits {
 	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds, Keeps: true}
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// Handler returns a handler that shows what the clients do. It may be used for as long as the program runs, also when they
-// are closed. It panics if one of them is nil.
+// Handler returns a handler of the page for these clients. It may be used as long as the program
+// runs, also after they are closed. It panics if one of them is nil.
 func Handler(clients ...*dlock.Client) http.Handler { return HandlerOf(clients, nil) }
 
-// HandlerOf is [Handler] for clients and for sets of shards: of these it shows what this process runs
-// and waits for, and which members were seen last. It panics if one of either is nil.
+// HandlerOf is [Handler] for clients and for sets of shards. For these it shows what this process
+// runs and waits for, and which members were seen last. It panics if a client or a set is nil.
 func HandlerOf(clients []*dlock.Client, sets []*shards.Set) http.Handler {
 	if slices.Contains(clients, nil) {
 		panic("lockdebug: Handler: a client is nil")

@@ -26,8 +26,9 @@ type config struct {
 	attributes []attribute.KeyValue
 }
 
-// WithMeterProvider sets who measures. The default is the global one, also if that is set after New; but before anything is locked, or what is held and waited
-// for then is counted as it ends, and not as it began.
+// WithMeterProvider sets the provider of meters. The default is the global one, also if that is set
+// after New. Set it before the first lock: holds and waits of before are counted only when they
+// end.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -38,8 +39,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithTracerProvider sets who makes spans. The default is the global one, also if that is set later. With
-// that of go.opentelemetry.io/otel/trace/noop there are none.
+// WithTracerProvider sets the provider of tracers. The default is the global one, also if that is
+// set later. With that of go.opentelemetry.io/otel/trace/noop there are no spans.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -50,10 +51,11 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithNameLabel has what label says of a lock's name be an attribute of measurements, distsync.name; where that is empty there is none. Without
-// this option names are in spans only: each value is a time series of its own for every metric, for ever, and names are often unbounded. So label
-// returns one of few values: of "order:42" "order", say. It is called for each event, concurrently, must say the same of the same name always, and must
-// not block.
+// WithNameLabel adds the attribute distsync.name to measurements, with what label returns for a
+// lock's name; if that is empty there is none. By default names are in spans only, since each value
+// makes a time series of its own for every metric, and names are often unbounded. So label should
+// return one of few values, such as "order" for "order:42". It is called for each event,
+// concurrently. It must return the same for the same name always, and must not block.
 func WithNameLabel(label func(name string) string) Option {
 	return func(c *config) error {
 		if label == nil {
@@ -64,8 +66,8 @@ func WithNameLabel(label func(name string) string) Option {
 	}
 }
 
-// WithAttributes adds attributes to all measurements and spans: which store it is, say, where a program has several.
-// Without it they have those alone that the package's overview names.
+// WithAttributes adds attributes to all measurements and spans, such as the store if a program has
+// several. The default is none but those of the package's overview.
 func WithAttributes(attributes ...attribute.KeyValue) Option {
 	return func(c *config) error {
 		c.attributes = append(c.attributes, attributes...)

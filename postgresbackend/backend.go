@@ -39,33 +39,32 @@ type options struct {
 	pingAfter time.Duration // how long a silent connection that listens is trusted
 }
 
-// WithSchema sets the schema of the tables and functions; default [DefaultSchema]. All who share
-// locks must use the same database and schema. It panics if the name isn't one of lower-case
-// letters, digits and underscores.
+// WithSchema sets the schema of the tables and functions; the default is [DefaultSchema]. All
+// programs that share locks must use the same database and schema. It panics unless the name
+// consists of lower-case letters, digits and underscores.
 func WithSchema(schema string) Option {
 	mustBeSchema(schema)
 	return func(o *options) { o.schema = schema }
 }
 
-// WithCreate has the first step run the text of [Schema], which creates what is missing. Without it
-// that is for a migration. The role must be allowed to create the schema, and then owns it.
+// WithCreate has the first step run the text of [Schema], which creates what is missing. By default
+// a migration does that. The role must be allowed to create the schema, and then owns it.
 func WithCreate() Option { return func(o *options) { o.create = true } }
 
-// Polling has waiters ask now and then; the default is that they are told of releases. No
-// connection listens then, and releases say nothing: PostgreSQL wakes every process of the database
-// that listens for each message, whoever it is for, which costs more than polling where there are
-// some hundred of them.
+// Polling has waiters ask now and then; by default they are told of releases. No connection listens
+// then, and releases send nothing. PostgreSQL wakes every listening process of the database for
+// each message, so with some hundred of them polling costs less.
 func Polling() Option { return func(o *options) { o.polls = true } }
 
-// New returns a backend on a pool, which stays the caller's, who closes it after the locks are
-// closed. A step takes a connection of it for one round trip. Renewals and releases have two
-// connections of their own, made with the pool's configuration, so that they don't stand behind a
-// program's own queries; so has listening, which takes one.
+// New returns a backend on a pool, which stays the caller's: close it after the client of the
+// locks. A step takes one of its connections for one round trip. Renewals and releases have two
+// connections of their own, made with the pool's configuration, so that they don't wait behind a
+// program's own queries. Listening takes one more.
 //
-// No parameters are set, so that the pool may be connected by way of a pooler. Where that is
-// PgBouncer in transaction mode nobody can be told of releases: waiters poll, and the client says so
-// once. Statements that come again and again are prepared, but not by way of a pooler, nor if the
-// pool's DefaultQueryExecMode says another than pgx's own default.
+// No parameters are set, so the pool may be connected by way of a pooler. With PgBouncer in
+// transaction mode nobody can be told of releases: waiters poll, and the client logs that once.
+// Repeated statements are prepared, unless there is a pooler, or the pool's DefaultQueryExecMode
+// isn't pgx's own default.
 //
 // New panics if pool is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Backend {
@@ -82,11 +81,12 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	}
 }
 
-// Connect returns a backend with a pool of its own, of four connections if the URL says nothing
-// else (pool_max_conns), for programs that don't use PostgreSQL otherwise. Close it after the locks
-// are closed. The URL is one for [pgxpool.ParseConfig]: "postgres://app@localhost:5432/orders",
-// with several hosts separated by commas, and target_session_attrs=read-write to find the one that
-// is no standby. Connect doesn't connect yet: a server that can't be reached makes the steps fail.
+// Connect returns a backend with a pool of its own, for programs that don't use PostgreSQL
+// otherwise. The pool has four connections, unless the URL says otherwise (pool_max_conns). Close
+// it after the locks are closed. The URL is one for [pgxpool.ParseConfig]:
+// "postgres://app@localhost:5432/orders". It may have several hosts, separated by commas, and
+// target_session_attrs=read-write to find the one that is no standby. Connect doesn't connect yet:
+// if the server can't be reached, the steps fail.
 func Connect(url string, opts ...Option) (*Backend, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -110,7 +110,7 @@ func idleForLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
 }
 
 // Close closes the pool that [Connect] has made, and waits until its connections are given back. It
-// leaves a pool alone that was given to [New].
+// leaves a pool of [New] alone.
 func (b *Backend) Close() {
 	if b.own {
 		b.pool.Close()

@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrLost says that a transaction isn't guarded, since the hold isn't there: its lease ran out, it
-// was forced or given back, or the transaction has begun before it was acquired, and can't see it.
+// ErrLost says that a transaction isn't guarded, because the hold isn't there: its lease ran out,
+// it was forced or given back, or the transaction began before it was acquired, and can't see it.
 var ErrLost = errors.New("the lock isn't held")
 
-// A Hold is a lock that somebody has. The Hold of package dlock is one.
+// A Hold is a lock that is held, such as the Hold of package dlock.
 type Hold interface {
 	Name() string
 	HolderID() string
@@ -21,12 +21,11 @@ type Hold interface {
 }
 
 // Guard makes a transaction of the caller's own one that is over before anybody else gets the lock:
-// fencing, and exact, without a number in any table. If it returns nil, whoever wants the lock
-// waits until the transaction has ended, whatever becomes of the hold: its lease may run out, it
-// may be forced, or given back early. So all that the transaction writes is committed before the
-// next holder is told that it has the lock, or nothing is. It holds through a failover, too, since
-// lock and data are in one log. If it returns an error, ErrLost or another, roll the transaction
-// back.
+// exact fencing, without a number in any table. If it returns nil, others that want the lock wait
+// until the transaction has ended, even if the hold's lease runs out, or it is forced or given back
+// early. So all writes of the transaction are committed before the next holder is told that it has
+// the lock, or none are. That holds through a failover, too, since lock and data are in one log. If
+// it returns an error, ErrLost or another, roll the transaction back.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		if err := locks.Guard(ctx, tx, hold); err != nil {
@@ -38,19 +37,19 @@ type Hold interface {
 //
 // The transaction must be one of the database that has the lock, and not a read-only one. One in
 // REPEATABLE READ or SERIALIZABLE must have begun after the lock was acquired, and may fail with
-// 40001 instead of ErrLost. Within a savepoint the guard ends when that is rolled back. A
-// transaction that is prepared is guarded until it is committed.
+// 40001 instead of ErrLost. Within a savepoint the guard ends when that is rolled back. A prepared
+// transaction is guarded until it is committed.
 //
 // Renewals, re-entries and releases go on beside it. A long transaction keeps others out for longer
-// than the lease: set idle_in_transaction_session_timeout. The hold may be lost for its client
-// meanwhile, though the commit was right.
+// than the lease: set idle_in_transaction_session_timeout. The client may lose the hold meanwhile,
+// though the commit was right.
 //
-// A hold that is given back before the commit guards against other processes. Within this one a
-// plain lock, a Write and permits may pass from goroutine to goroutine without a word to the store,
-// and so without waiting for a transaction: give such a hold back after the commit, as Locker.Do
-// does, or use a lock of Client.FencedLocker.
+// A hold that is given back before the commit guards against other processes only. Within this one
+// a plain lock, a Write and permits may be handed over without asking the store, and so without
+// waiting for a transaction. Give such a hold back after the commit, as Locker.Do does, or use a
+// lock of Client.FencedLocker.
 //
-// A Hold of several locks isn't one here: guard the transaction by each.
+// A Hold of several locks doesn't work here: guard the transaction by each.
 func (b *Backend) Guard(ctx context.Context, tx pgx.Tx, hold Hold) error {
 	var held bool
 	args := append([]any{pgx.QueryExecModeExec}, guardArgs(hold)...)

@@ -23,12 +23,13 @@ type quorum struct {
 	patience time.Duration // at least, with a store where another may do as well; only tests change it
 }
 
-// New returns a backend that keeps each lock in several independent stores at once: who has it in a majority of
-// them has it. Every program that is to share locks must name the same stores in the same order.
+// New returns a backend that keeps each lock in several independent stores at once: the holder has
+// it in a majority of them. Every program that shares locks must name the same stores in the same
+// order.
 //
 // It panics with fewer than three stores, more than 64, or one that is nil. The stores may be of
-// any make, and of several. Their limits add up: leases are as long as the strictest of them demands, and are whole multiples of
-// what each of them counts in.
+// any make, and of several. Leases are as long as the strictest of them demands, and whole
+// multiples of the units of all.
 func New(stores ...backend.Backend) backend.Backend {
 	if len(stores) < fewest || len(stores) > most {
 		panic(fmt.Sprintf("quorumbackend: New with %d stores; it takes %d to %d", len(stores), fewest, most))

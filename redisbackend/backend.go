@@ -31,29 +31,29 @@ type options struct {
 	apart      bool          // no step goes together with another
 }
 
-// WithPrefix sets what the keys of locks begin with; default nothing: then a lock's name is its key, and
-// must not be that of other data. All who share locks must use the same prefix. For Redisson it is a
-// part of the name, or what a NameMapper adds: with the prefix "lock:", its getLock("lock:orders:42") is
-// the lock "orders:42" here. In a cluster a prefix with a pair of braces puts all locks into one slot.
+// WithPrefix sets a prefix of the keys of locks. The default is none: then a lock's name is its
+// key, and must not be that of other data. All programs that share locks must use the same prefix.
+// For Redisson it is part of the name, or what a NameMapper adds: with the prefix "lock:", its
+// getLock("lock:orders:42") is the lock "orders:42" here. In a cluster a prefix with a pair of
+// braces puts all locks into one slot.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a backend on a go-redis client: a [redis.Client], also of the kind that follows
-// Sentinel, or a [redis.ClusterClient]. The client stays the caller's, who closes it after the
-// locks are closed.
+// New returns a backend on a go-redis client: a [redis.Client], also one that follows Sentinel, or
+// a [redis.ClusterClient]. The client stays the caller's: close it after the client of the locks.
 //
 // In a cluster a lock and its channel must be in one slot, or it could be taken but never released.
-// Names without braces are good, as are those with one pair of braces around some part; any other
-// whose two slots differ is refused when the lock is used, before anything is sent.
+// Names without braces are good, and so are names with one pair of braces around some part. Other
+// names whose two slots differ are refused when the lock is used, before anything is sent.
 //
 // New panics if client is nil, or anything else:
 //
-//   - A [redis.Ring] stops using a server that this client cannot reach and asks another instead, so
+//   - A [redis.Ring] stops using a server that this client can't reach and asks another instead, so
 //     two clients would lock one name on two servers.
-//   - A [redis.AutoPipeliner], or a type of your own around a client, doesn't show whether there is a
-//     cluster behind it. In one, steps and subscriptions have to go to the right server together.
-//     Pass the client that is inside; what you want to happen around its commands do in a hook.
+//   - A [redis.AutoPipeliner], or a type of your own around a client, doesn't show whether there is
+//     a cluster behind it. In one, steps and subscriptions must go to the right server together.
+//     Pass the client inside, and use a hook for what should happen around its commands.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
 	if reason := unusable(client); reason != "" {
 		panic("redisbackend: " + reason)

@@ -9,41 +9,41 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// ErrNotReplicated is wrapped in the error of an attempt to lock that fewer replicas have
-// acknowledged in time than [WithReplicas] asks for.
+// ErrNotReplicated is wrapped in the error of an attempt to lock if fewer replicas have
+// acknowledged it in time than [WithReplicas] asks for.
 var ErrNotReplicated = redisson.ErrNotReplicated
 
 // WithReplicas makes a lock count as acquired only when n replicas have acknowledged it within the
-// timeout: after every acquisition, also one that re-enters, Redis is told to WAIT. If fewer answer,
-// or nothing is heard, the attempt has failed with [ErrNotReplicated], and what the master holds of
-// it is taken back in the background. A call that waits for the lock tries again until its own time
-// is over. The default is not to wait for replicas.
+// timeout: after every acquisition, also a re-entry, Redis is told to WAIT. If fewer answer, the
+// attempt fails with [ErrNotReplicated], and is taken back on the master in the background. A call
+// that waits for the lock tries again until its own time is over. The default is not to wait for
+// replicas.
 //
-// What it is good for: a replica that has acknowledged a lock and becomes the master knows the lock.
-// What it does not do:
+// With it, a replica that has acknowledged a lock and becomes the master knows the lock. It has
+// these limits:
 //
-//   - A failover to a replica that has not acknowledged loses the lock all the same. With n as large
-//     as the number of replicas there is none such, but then each of them that is down stops all
+//   - A failover to a replica that has not acknowledged loses the lock all the same. With n as
+//     large as the number of replicas there is none, but then each replica that is down stops all
 //     locking.
-//   - What a replica has acknowledged it has in memory; it may restart empty.
+//   - A replica acknowledges what it has in memory; it may restart empty.
 //   - Renewals and releases don't wait. A new master may know an older end of the lease, and let a
-//     second owner in at that time; and a lock that was released may be held there until its lease
-//     is over.
-//   - An acquisition that too few have acknowledged isn't rolled back anywhere: until it is taken
-//     back others find the lock held.
+//     second owner in then. A lock that was released may be held there until its lease is over.
+//   - An acquisition that too few have acknowledged isn't rolled back: until it is taken back,
+//     others find the lock held.
 //   - A master that is cut off goes on acknowledging with the replicas on its side.
 //
-// So it makes the loss of a lock in a failover less likely; Redis does not become a store that agrees
-// before it answers. The server's min-replicas-to-write refuses writes that WAIT would only report.
+// So it makes the loss of a lock in a failover less likely. Redis doesn't become a store that
+// agrees before it answers. The server's min-replicas-to-write refuses writes that WAIT would only
+// report.
 //
 // The timeout is a whole number of milliseconds, and less than the client's ReadTimeout (5 s by
 // default), which covers the answer to the script too. It should be small against the lease: the
-// time that an acquisition takes is lost of it. An attempt that finds the lock held by another may
-// also take that long while replicas lag. In a cluster an attempt for a slot that has just moved
-// fails, and the next one asks the right server.
+// time of an acquisition is lost of it. An attempt that finds the lock held may also take that long
+// while replicas lag. In a cluster an attempt for a slot that has just moved fails, and the next
+// one asks the right server.
 //
-// The user that the client logs in as needs the command WAIT. WithReplicas panics if n < 1 or the
-// timeout is not as said; [New] panics if the timeout is not below the client's ReadTimeout.
+// The user of the client needs the command WAIT. WithReplicas panics if n < 1 or the timeout is
+// invalid; [New] panics if the timeout is not below the client's ReadTimeout.
 func WithReplicas(n int, timeout time.Duration) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("redisbackend: WithReplicas: %d replicas are nothing to wait for", n))

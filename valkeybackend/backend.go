@@ -28,23 +28,25 @@ type options struct {
 	prefix   string
 }
 
-// WithPrefix sets what the keys of locks begin with; default nothing: then a lock's name is its key, and
-// must not be that of other data. All who share locks must use the same prefix. For Redisson it is a
-// part of the name, or what a NameMapper adds: with the prefix "lock:", its getLock("lock:orders:42") is
-// the lock "orders:42" here. In a cluster a prefix with a pair of braces puts all locks into one slot.
+// WithPrefix sets a prefix of the keys of locks. The default is none: then a lock's name is its
+// key, and must not be that of other data. All programs that share locks must use the same prefix.
+// For Redisson it is part of the name, or what a NameMapper adds: with the prefix "lock:", its
+// getLock("lock:orders:42") is the lock "orders:42" here. In a cluster a prefix with a pair of
+// braces puts all locks into one slot.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
 // New returns a backend on a valkey-go client of any [valkey.ClientMode]. The client stays the
-// caller's, who closes it after the locks are closed.
+// caller's: close it after the client of the locks.
 //
-// In a cluster a lock and its channel must be in one slot. All names without braces are good, and
-// so are those with one pair of braces around some part; any other that is not is refused.
+// In a cluster a lock and its channel must be in one slot. Names without braces are good, and so
+// are names with one pair of braces around some part. Other names whose two slots differ are
+// refused.
 //
 // New panics if client is nil, or was made with a ConnLifetime: when a connection's time is over,
-// valkey-go sends what was not answered yet once more, so that one acquisition would count twice. A
-// client inside a wrapper cannot be looked at, and must not have one either.
+// valkey-go sends unanswered commands once more, so that one acquisition would count twice. A
+// client inside a wrapper can't be looked at, and must not have one either.
 func New(client valkey.Client, opts ...Option) *Backend {
 	if isNil(client) {
 		panic("valkeybackend: nil client")

@@ -23,17 +23,17 @@ import (
 	"time"
 )
 
-// A Protocol is what clients and the server speak, not encrypted.
+// A Protocol is the language of clients and server, not encrypted.
 type Protocol int
 
-// The protocols that a proxy can tell one request of from the next.
+// The protocols in which a proxy finds single requests.
 const (
 	RESP  Protocol = iota // of Redis and Valkey, in either of its versions
 	HTTP2                 // with gRPC, of etcd
-	Bytes                 // any in which a client waits for each reply before it sends the next request
+	Bytes                 // any other, if clients wait for each reply before the next request
 )
 
-// A Direction is where traffic goes. Both may be combined with |.
+// A Direction is that of traffic. Both may be combined with |.
 type Direction int
 
 // The directions of traffic.
@@ -56,8 +56,8 @@ type Blow int
 
 // What can happen to a request.
 const (
-	LoseRequest Blow = iota // the connection ends in its place, and the server never sees it
-	LoseReply               // the server carries it out, and the connection ends in place of the reply
+	LoseRequest Blow = iota // the connection ends instead, and the server never sees it
+	LoseReply               // the server carries it out, and the connection ends before the reply
 	HoldRequest             // the server sees it, but late
 )
 

@@ -10,21 +10,21 @@
 //	})
 //
 // Every replica calls [Set.Run] with the same name and list, and is a member from then on. Each
-// shard has a fenced lock, and its run happens inside a hold of that lock: so a shard is never run
-// twice at once in the sense in which locks exclude, whatever members believe of each other. Nobody
-// coordinates, and nothing is kept in the store but locks:
+// shard has a fenced lock, and is run inside a hold of that lock. So locks exclude two runs of a
+// shard, whatever members believe of each other. There is no coordinator, and the store keeps only
+// locks:
 //
 //   - A member reads the read-write lock "shards:NAME". The note of its hold says which seats it has.
 //   - Seats are numbered, and have shards: which seat has which is a function that each member
 //     computes. A member that leaves a seat leaves its shards to the one that takes the seat next.
 //   - The owner of a seat waits for the locks "shards:NAME@SHARD" of its shards. The owner before
 //     ends its runs, and each release lets the next one in.
-//   - The plain lock "shards:NAME!" is the bell: whoever has changed something locks and unlocks it,
-//     and all look. They also look each third of a lease.
+//   - The plain lock "shards:NAME!" is the bell: a member that has changed something locks and
+//     unlocks it, and all look. They also look each third of a lease.
 //
-// These names are reserved. A newcomer waits for a while for a seat that somebody leaves, so that a
-// rolling deploy moves each shard once. A member that is killed is missed within a lease; one that
-// is cut off from the store for less than two thirds of a lease keeps everything.
+// These names are reserved. A newcomer waits for a while for a seat that a member leaves, so that a
+// rolling deploy moves each shard once. A dead member is missed within a lease. A member that is cut
+// off from the store for less than two thirds of a lease keeps everything.
 //
 // It works on every store that has fenced and read-write locks and can say who holds them.
 package shards

@@ -23,25 +23,24 @@ const (
 	lineUp    = 2*quiet + jitter       // until others wait for what a member that leaves still has
 )
 
-// Run has this process be a member until ctx ends. Each shard that it has is run by fn, in a
-// goroutine of its own. The context of fn ends when the shard is to go elsewhere (with cause
-// [ErrMoved]), with ctx, when the shard is lost (a [*dlock.Loss]), and when the client is closed
+// Run has this process be a member until ctx ends. fn runs each shard that it has, in a goroutine
+// of its own. The context of fn ends when the shard is to go elsewhere (with cause [ErrMoved]),
+// with ctx, when the shard is lost (a [*dlock.Loss]), and when the client is closed
 // ([dlock.ErrClosed]). Its Err looks at the clock. It has the values of ctx, but none of its owners
-// and holds: each run is a party of its own, and re-enters its shard's lock with its context. What
-// it has re-entered and not given back goes when fn has returned.
+// and holds: each run is an owner of its own, and re-enters its shard's lock with its context. A
+// re-entry that fn hasn't given back ends when fn has returned.
 //
-// Let fn return soon once its context has ended: the shard goes on standing still until then. What
-// was begun may be finished with [Shard.Finishing]. An fn that returns before is called again by
-// this member, after a second, with another token, whatever it returned; the shard doesn't wander.
+// Let fn return soon once its context has ended: the shard stands still until then. Finish begun
+// work with [Shard.Finishing]. If fn returns before, whatever it returns, this member keeps the
+// shard and calls fn again after a second, with another token.
 //
 // When ctx ends, Run tells the others, has every run end, gives each shard back as soon as its run
-// has returned, and returns a [*dlock.Error] with the error and cause of ctx. Give it that time:
-// a process that ends before, and a client that is closed before, leave their shards for a lease.
-// A store that can't be reached is waited for, and logged. Run returns at once, and with what is
-// wrong: of an option, the name or the list; [dlock.ErrConflict] if a name of the set is that of
-// another kind of lock; an error that wraps [errors.ErrUnsupported] if the store has no fenced or
-// read-write locks, or can't say who has them; [dlock.ErrClosed]; and if another Run of this Set
-// goes on.
+// has returned, and returns a [*dlock.Error] with the error and cause of ctx. Wait for that: a
+// process or a client that ends before leaves its shards for a lease. While the store can't be
+// reached, Run waits and logs that. It returns an error at once if an option, the name or the list
+// is invalid; [dlock.ErrConflict] if a name of the set is that of another kind of lock; an error
+// that wraps [errors.ErrUnsupported] if the store has no fenced or read-write locks, or can't say
+// who has them; [dlock.ErrClosed]; and if another Run of this Set goes on.
 //
 // If fn panics, all other runs are told to return, and Run panics once they have, or after their
 // grace. An fn that ends its goroutine has returned.

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Numbered returns the names of n shards, "0", "1" and so on. Members that have different numbers
-// of them, in a deploy, agree on all that each knows.
+// Numbered returns the names of n shards, "0", "1" and so on. Members with different n, as in a
+// deploy, agree on the shards that they all know.
 func Numbered(n int) []string {
 	names := make([]string, max(n, 0))
 	for i := range names {
@@ -19,9 +19,8 @@ func Numbered(n int) []string {
 	return names
 }
 
-// Of returns the shard of Numbered(n) that a key belongs to: for tenants, users or other keys that
-// come and go, of which each is one shard's for as long as n stays. It returns "" if n isn't
-// positive.
+// Of returns the shard of Numbered(n) for a key, such as a tenant or a user. It is the same as long
+// as n is. It returns "" if n isn't positive.
 func Of(key string, n int) string {
 	if n <= 0 {
 		return ""

@@ -21,14 +21,14 @@ type Shard struct {
 // Name returns the shard's name.
 func (s *Shard) Name() string { return s.name }
 
-// Token returns the number of this run, which is larger than that of any run of the shard before,
-// by whichever member. A resource that refuses smaller numbers than the largest it has seen is safe
-// from a member that was paused for longer than its lease: see [dlock.Hold.Token].
+// Token returns the number of this run, which is larger than that of any earlier run of the shard,
+// by any member. A resource that refuses smaller numbers than the largest it has seen is safe from
+// a member that was paused past its lease: see [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
-// Finishing returns a context for what was begun and is to be finished once the context of the run
-// has ended. It ends later by the grace, with cause [ErrOverdue], or with a [*dlock.Loss] when the
-// shard is lost: see [Grace].
+// Finishing returns a context for work that was begun before the context of the run ended. It ends
+// later by the grace, with cause [ErrOverdue], or with a [*dlock.Loss] when the shard is lost: see
+// [Grace].
 func (s *Shard) Finishing() context.Context { return s.finishing }
 
 // Times between attempts.

@@ -14,10 +14,10 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Causes with which the contexts of a run end, besides that of Run's own context, a [*dlock.Loss]
-// and [dlock.ErrClosed].
+// Causes with which the contexts of a run end. Other causes are a [*dlock.Loss], [dlock.ErrClosed]
+// and that of Run's own context.
 var (
-	// ErrMoved says that the shard is another member's from now on.
+	// ErrMoved says that the shard belongs to another member now.
 	ErrMoved = errors.New("the shard is another member's")
 
 	// ErrOverdue says that the run has gone on for longer than its grace: see [Grace].
@@ -34,39 +34,38 @@ const (
 type Option func(*Set)
 
 // Grace sets for how long [Shard.Finishing] outlasts the context of a run. A run that hasn't
-// returned by then is logged as overdue. It keeps the shard, since taking it would be two at once:
-// end the process if it hangs. The default is [DefaultGrace].
+// returned by then is logged as overdue. It keeps the shard, since otherwise two would run it: end
+// the process if it hangs. The default is [DefaultGrace].
 func Grace(d time.Duration) Option { return func(s *Set) { s.grace = d } }
 
-// Settle sets for how long a newcomer waits for a seat that somebody leaves, before others make
-// room for it. It should be longer than a deploy takes from the start of a new replica to the end
-// of the old one. The default is two thirds of the client's lease.
+// Settle sets for how long a newcomer waits for a free seat before the others make room for it. It
+// should be longer than a deploy takes from the start of a new replica to the end of the old one.
+// The default is two thirds of the client's lease.
 func Settle(d time.Duration) Option { return func(s *Set) { s.settle = d } }
 
-// Weight sets how many parts this member takes where others take one: see [Set.SetWeight]. The
-// default is 1.
+// Weight sets how many parts this member takes: see [Set.SetWeight]. The default is 1.
 func Weight(n int) Option { return func(s *Set) { s.weight = n } }
 
-// Cap sets how many shards this member has at most, so that those that are left after a failure
-// aren't overwhelmed. Shards for which nobody has room stay free, and are logged. The default, and
-// 0, is any number.
+// Cap sets how many shards this member has at most, so that the members that are left after a
+// failure aren't overwhelmed. Shards for which no member has room stay free, and are logged. The
+// default, and 0, is any number.
 func Cap(n int) Option { return func(s *Set) { s.most = n } }
 
-// Address sets what [Set.Owner] and [Set.Members] say of where this member is to be reached: at
-// most 100 bytes. The default is empty.
+// Address sets the address of this member that [Set.Owner] and [Set.Members] return: at most 100
+// bytes. The default is empty.
 func Address(text string) Option { return func(s *Set) { s.address = text } }
 
 // Starts sets how many shards this member tries to acquire at once. The default is [DefaultStarts].
 func Starts(n int) Option { return func(s *Set) { s.starts = n } }
 
-// WithLogger sets where is logged what no call can return. The default is [slog.Default].
+// WithLogger sets the logger for what no call can return. The default is [slog.Default].
 func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
 
 // WithTrace has functions called as things happen: see [Trace]. The default is none.
 func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
 
-// A Set is one member's part in some work that is divided: see [New]. It is safe for concurrent
-// use, and must not be copied.
+// A Set is one member's part in divided work: see [New]. It is safe for concurrent use, and must
+// not be copied.
 type Set struct {
 	client  *dlock.Client
 	name    string
@@ -95,9 +94,9 @@ type Set struct {
 // New returns this process's part in the work of that name. The list has the names of all shards,
 // in any order; a name may be any text that isn't empty. Making a Set is cheap, and does no I/O.
 //
-// Members should have the same list. While they don't, in a deploy say, each shard that is in
-// anybody's list is run by a member that knows it, and loads may be uneven. Lists of [Numbered]
-// need no more agreement than that.
+// Members should have the same list. While they differ, as in a deploy, each shard of any list is
+// run by a member that knows it, and loads may be uneven. That is all that lists of [Numbered]
+// need.
 func New(client *dlock.Client, name string, list []string, opts ...Option) *Set {
 	s := &Set{
 		client: client, name: name, grace: DefaultGrace, weight: 1, starts: DefaultStarts,
@@ -116,10 +115,10 @@ func New(client *dlock.Client, name string, list []string, opts ...Option) *Set 
 // Name returns the name of the work.
 func (s *Set) Name() string { return s.name }
 
-// SetList replaces the list of shards, also while Run goes on: those that are new are started by
-// whoever has their seats, and the runs of those that are gone end with cause [ErrMoved]. A list
-// with an empty or doubled name isn't taken: Run returns that as an error, or, while it goes on,
-// logs it and stays with the list before.
+// SetList replaces the list of shards, also during Run. The members with their seats start the new
+// shards; the runs of removed shards end with cause [ErrMoved]. A list with an empty or doubled
+// name is refused: Run returns that as an error or, if it runs already, logs it and keeps the old
+// list.
 func (s *Set) SetList(names []string) {
 	names = slices.Sorted(slices.Values(names))
 	err := checkList(names)
@@ -136,8 +135,8 @@ func (s *Set) SetList(names []string) {
 	}
 }
 
-// SetWeight has this member take n parts where others take one, also while Run goes on. 0 drains
-// it: it stays a member, and hands everything over. Less counts as 0, more than 32 as 32.
+// SetWeight has this member take n parts where others take one, also during Run. 0 drains it: it
+// stays a member, and hands everything over. Less counts as 0, more than 32 as 32.
 func (s *Set) SetWeight(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +156,8 @@ func (s *Set) wake() {
 }
 
 // Joined returns a channel that is closed once this process is a member: the store has answered,
-// and all others see it. This is readiness. That it has shards isn't: in a deploy a newcomer has
-// none until an old replica leaves, which waits for the newcomer to be ready.
+// and all others see it. Report this as readiness, and not that it has shards: in a deploy a
+// newcomer has none until an old replica leaves, which waits for the newcomer to be ready.
 func (s *Set) Joined() <-chan struct{} { return s.joined }
 
 // ShardInfo is what is known of a shard.
@@ -171,21 +170,21 @@ type ShardInfo struct {
 	Err   error     // of the last run or attempt; nil if there was none
 }
 
-// State is what becomes of a shard.
+// State is the state of a shard.
 type State string
 
 // The states of a shard.
 const (
-	Free      State = "free"      // nobody has it; as Table says
-	Held      State = "held"      // somebody has it; as Table says
-	Waiting   State = "waiting"   // for its lock; this and the others are as Mine says
-	Running   State = "running"   // fn runs
-	Finishing State = "finishing" // fn has been told to return
-	Overdue   State = "overdue"   // and hasn't, in its grace
-	Failing   State = "failing"   // fn has returned early, and is started again soon
+	Free      State = "free"      // in Table: nobody has it
+	Held      State = "held"      // in Table: a member has it
+	Waiting   State = "waiting"   // in Mine: this member waits for its lock
+	Running   State = "running"   // in Mine: fn runs
+	Finishing State = "finishing" // in Mine: fn has been told to return
+	Overdue   State = "overdue"   // in Mine: fn hasn't returned in its grace
+	Failing   State = "failing"   // in Mine: fn has returned early, and is called again soon
 )
 
-// Mine returns what this member runs or waits for, by name. It asks nobody.
+// Mine returns the shards that this member runs or waits for, by name. It asks nobody.
 func (s *Set) Mine() []ShardInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +200,7 @@ func (s *Set) Mine() []ShardInfo {
 	return all
 }
 
-// Member is one who takes part, as it says itself.
+// Member is a member of a set, as it describes itself.
 type Member struct {
 	Client  string // its client's id: see [dlock.WithClientID]
 	Run     string // tells it apart from other members of that client
@@ -210,7 +209,7 @@ type Member struct {
 	Seats   []int
 	Weight  int
 	Cap     int           // see [Cap]; 0: any number
-	List    string        // those with another list have another text
+	List    string        // a text that members with the same list have in common
 	Shards  int           // how many it knows, if its list is [Numbered]'s; else 0
 	Left    time.Duration // until it counts as gone, unless it renews
 }
@@ -228,9 +227,9 @@ func (m *member) public() Member {
 	}
 }
 
-// Owner returns whose a shard is, by the members that were last seen, and whether it is anybody's:
-// for routing. It is a hint, since the shard may be on its way. It asks nobody, and knows nothing
-// before Run has joined.
+// Owner returns the owner of a shard, by the members that were last seen, and whether there is one.
+// It is a hint for routing, since the shard may be moving. It asks nobody, and knows nothing before
+// Run has joined.
 func (s *Set) Owner(shard string) (Member, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,8 +239,8 @@ func (s *Set) Owner(shard string) (Member, bool) {
 	return Member{}, false
 }
 
-// Seen returns who took part when this member last looked, in the order of Members. It asks nobody,
-// and knows nothing before Run has joined.
+// Seen returns the members that this one saw last, in the order of Members. It asks nobody, and
+// knows nothing before Run has joined.
 func (s *Set) Seen() []Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +254,7 @@ func public(members []*member) (all []Member) {
 	return all
 }
 
-// Members asks the store who takes part, in one round trip. It needs no Run. Errors are those of
+// Members asks the store for the members, in one round trip. It needs no Run. Errors are those of
 // [dlock.Client.Inspect].
 func (s *Set) Members(ctx context.Context) ([]Member, error) {
 	info, err := s.client.Inspect(ctx, s.lockName())
@@ -266,8 +265,8 @@ func (s *Set) Members(ctx context.Context) ([]Member, error) {
 }
 
 // Table asks the store who has each shard, with one round trip for each: for people. It needs no
-// Run. A Set whose list is empty finds what is held by [dlock.Client.Locks]. It ends with the first
-// error, which is one of [dlock.Client.Inspect] or of that.
+// Run. A Set with an empty list finds held shards by [dlock.Client.Locks]. It ends with the first
+// error of that, or of [dlock.Client.Inspect].
 func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
 	return func(yield func(ShardInfo, error) bool) {
 		s.mu.Lock()

@@ -2,21 +2,21 @@ package shards
 
 import "time"
 
-// Trace has functions that are called as things happen to a member. Each may be nil. They are
-// called by the goroutines that do the work, so they must return soon.
+// Trace has functions that are called as things happen to a member. Each may be nil. The goroutines
+// that do the work call them, so they must return soon.
 type Trace struct {
 	// Start is called as a run begins.
 	Start func(RunStart)
 
-	// Overdue is called when a run hasn't returned in its grace. What it tells of is so far, and it
-	// is told again at the end.
+	// Overdue is called when a run hasn't returned in its grace. It tells of the run so far; End
+	// follows.
 	Overdue func(RunEnd)
 
 	// End is called when a run has returned, before the shard is given back.
 	End func(RunEnd)
 
-	// Change is called when the members, or what they want, have changed; and as Run returns, with no
-	// members, since it sees none from then on.
+	// Change is called when the members, or what they want, have changed. When Run returns it is
+	// called with no members.
 	Change func(Change)
 }
 
@@ -38,7 +38,7 @@ type RunEnd struct {
 	Err        error // what it returned
 }
 
-// Change is what a member has seen of all.
+// Change is what a member sees of all members.
 type Change struct {
 	Set     string
 	Members int
