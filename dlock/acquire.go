@@ -150,7 +150,7 @@ func (c *Client) forgo(a *acquisition) {
 	case a.h.count > 0:
 		h, a.h = a.h, nil
 	default:
-		a.h.claim.unsure = true // an attempt may have been sent
+		a.h.claim.Stray() // an attempt may have been sent
 	}
 	if h != nil {
 		c.backgroundLocked(func() { c.release(context.Background(), h) })
@@ -527,7 +527,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 		at.place = a.in.placeLasts()
 	}
 	a.late = false
-	at.h.claim.sending(at.sent, at.lease)
+	at.h.claim.Sent(at.sent, at.lease)
 	c.attempts++
 	a.attempt, a.sent = c.attempts, at.sent
 	return at
@@ -554,8 +554,8 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	case err != nil:
 		a.late = a.late || at.late
 		if backend.KindOf(err) == backend.Unknown {
-			h.claim.unsure = true
-			h.claim.doubted(a.o.asked())
+			h.claim.Stray()
+			h.claim.Unanswered(a.o.asked())
 		}
 		if c.closed && backend.KindOf(err) == backend.Refused {
 			err = both(ErrClosed, err) // the session is closed, too
@@ -563,20 +563,20 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 		return 0, err
 	case a.handed == h: // the store gave it away, and said so, before the answer to this came
 		if res.Acquired && c.checkLocked(h) {
-			h.claim.extend(sent, a.o.asked())
+			h.claim.Granted(sent, a.o.asked())
 		}
 		return 0, nil
 	case !res.Acquired:
 		h.claim.noted = h.claim.noted || (rules[a.kind].notes || rules[a.kind].placed) && !a.single()
 		return res.Remaining, errHeld
 	}
-	h.claim.extend(sent, a.o.asked())
+	h.claim.Granted(sent, a.o.asked())
 	h.claim.noted = rules[a.kind].placed // until it is granted: who is late has had his turn
 	if h.claim.more != nil {
 		h.claim.more.token = res.Token
 	}
 	if err := c.unusableLocked(a); err != nil {
-		h.claim.unsure = true // it may be in the store, and nobody has it
+		h.claim.Stray() // it may be in the store, and nobody has it
 		return 0, err
 	}
 	if c.readsLocked(a) {
@@ -592,7 +592,7 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	}
 	h.claim.noted = false
 	if a.o.keeps {
-		h.claim.keep(c.now() + a.o.atLeast)
+		h.claim.Keep(c.now()+a.o.atLeast, sent)
 	}
 	a.h = c.grantLocked(h, sent)
 	c.caughtUpLocked(h.claim)
@@ -653,7 +653,7 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	if err == nil && res.Count == 0 && !cl.dead {
 		lost(cl)
 	}
-	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.until()
+	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
 
 // attemptRequest asks for the lock. A call that goes on waiting may leave a note of that.
@@ -701,8 +701,8 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	}
 	cl := &all.claim
 	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked(a.o.note)
-	cl.lease, cl.watched = a.o.lease, !a.o.fixed
-	if a.kind != backend.Exclusive || a.o.keeps {
+	cl.Want(a.o.lease, !a.o.fixed)
+	if a.kind != backend.Exclusive {
 		cl.more = &more{permit: permit{many: a.o.permits, limit: a.o.limit}, noted: a.o.noted}
 	}
 	all.hold.rest(a.party, a.kind, cl)
@@ -719,7 +719,7 @@ func (c *Client) abandon(a *acquisition) {
 func (c *Client) abandonLocked(a *acquisition) {
 	if a.h != nil {
 		a.h.claim.dead = true
-		if a.h.claim.unsure || a.h.claim.noted {
+		if a.h.claim.Strays() || a.h.claim.noted {
 			c.takeBackLocked(a.h.claim)
 		}
 	}
@@ -743,24 +743,25 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 		return errAgain
 	}
 	cl, now := h.claim, c.now()
-	lease, count := cl.reentryLease(a.o, now), h.count+1
-	asked := max(lease, a.o.atLeast, cl.left(now))
-	cl.asking(asked)
-	cl.sending(now, c.stored(asked))
+	count := h.count + 1
+	lease, asked := cl.Reentry(now, a.o.lease)
+	asked = max(asked, a.o.atLeast)
+	cl.StepSent(now, asked, c.stored(asked))
 	c.unlock()
 
 	res, err := c.acquireStep(ctx, cl, lease, cl.acquireRequest(c.stored(asked), true))
 
 	c.mu.Lock()
 	defer c.unlock()
-	cl.asked()
+	cl.StepOver()
 	if err == nil && res.Acquired && res.Count >= int(count) && c.checkLocked(h) {
 		h.count, h.offered = count, false
-		if !cl.watched && !a.o.fixed {
-			cl.watched, h.renewedFrom = true, count
+		if !cl.Renewed() && !a.o.fixed {
+			cl.Renew()
+			h.renewedFrom = count
 		}
 		if a.o.keeps {
-			cl.keep(c.now() + a.o.atLeast)
+			cl.Keep(c.now()+a.o.atLeast, now)
 		}
 		c.prolongLocked(h, now, lease, asked)
 		return nil
@@ -768,28 +769,10 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	return c.failReentryLocked(h, asked, res, err)
 }
 
-// reentryLease returns the lease to ask for: that of the hold, or, if the hold isn't renewed, what
-// the re-entry wants, but no less than what is left.
-func (cl *claim) reentryLease(o acquireOptions, now instant) time.Duration {
-	if cl.watched {
-		return cl.lease
-	}
-	return max(cl.remaining(now), o.lease)
-}
-
-// remaining returns the lease, in whole milliseconds, whose promise lasts no shorter than the one
-// that the claim has.
-func (cl *claim) remaining(now instant) time.Duration {
-	left := cl.goal() - now
-	left += left / (driftShare - 1)
-	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
-}
-
 // prolongLocked notes an answer that granted the lease asked for in a counting step; lease is what the next renewal asks for.
 func (c *Client) prolongLocked(h *hold, sent instant, lease, asked time.Duration) {
 	cl := h.claim
-	cl.lease = lease
-	cl.extend(sent, asked)
+	cl.StepGranted(sent, lease, asked)
 	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
 }
 
@@ -798,8 +781,8 @@ func (c *Client) prolongLocked(h *hold, sent instant, lease, asked time.Duration
 func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.AcquireResult, err error) error {
 	cl := h.claim
 	if err != nil && backend.KindOf(err) == backend.Unknown || err == nil && res.Acquired {
-		cl.unsure = true
-		cl.doubted(lease)
+		cl.Stray()
+		cl.Unanswered(lease)
 	}
 	switch {
 	case h.state == forsaken:
@@ -813,7 +796,7 @@ func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.Acq
 		w = c.ranOutLocked(cl, c.now())
 	}
 	c.loseLocked(h, w)
-	if cl.unsure {
+	if cl.Strays() {
 		c.takeBackLocked(cl)
 	}
 	return h.overError()

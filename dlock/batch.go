@@ -234,7 +234,7 @@ func longest(ctx context.Context, parts []*part) *hold {
 		if p.h.within(ctx) {
 			return p.h
 		}
-		if p.h.claim.until() > h.claim.until() {
+		if p.h.claim.Until() > h.claim.Until() {
 			h = p.h
 		}
 	}

@@ -3,10 +3,10 @@ package dlock
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
 // A hold is what one party has: from the moment that it gets the lock until its last unlock begins,
@@ -55,29 +55,18 @@ type claim struct {
 	object *object
 	owner  string // in the store
 
-	deadline atomic.Int64 // the instant until which the store has promised it
-
-	// The rest is guarded by Client.mu.
+	// The rest is guarded by Client.mu, but for what [protocol.Promise.Until] says.
+	protocol.Promise
 	began   instant // when the request that the store granted was sent
 	alarm   alarm
 	kind    backend.Kind
-	watched bool
-	handed  bool          // from one holder to another
-	back    bool          // it is being taken back
-	unsure  bool          // an acquisition or re-entry has no answer: the store may count more than we do
-	noted   bool          // the store may have a note that somebody waits for it
-	leaving bool          // its last release is under way
-	dead    bool          // its last release has begun, or it is lost: nothing re-enters, joins or renews it
-	renews  uint32        // how many renewals are under way, or have no answer
-	after   uint32        // the number of the last attempt that this client had sent when the store granted it; it may overflow
-	least   time.Duration // the shortest lease that one of those asks for; 0: there is none
-	steps   uint32        // how many re-entries and releases of some are under way
-	most    time.Duration // the longest lease that one of those asks for; 0: there is none
-	lease   time.Duration // what the next renewal or partial release asks for
-	doubt   time.Duration // the shortest lease of any request without an answer; 0: none
-	cut     instant       // when a release was sent that left a shorter lease than renewals ask for: the answers to those sent before add nothing
-	horizon instant       // until when, at the latest, the store keeps it if nothing is sent any more
-	more    *more         // what claims of plain locks have no use for: nil there
+	handed  bool   // from one holder to another
+	back    bool   // it is being taken back
+	noted   bool   // the store may have a note that somebody waits for it
+	leaving bool   // its last release is under way
+	dead    bool   // its last release has begun, or it is lost: nothing re-enters, joins or renews it
+	after   uint32 // the number of the last attempt that this client had sent when the store granted it; it may overflow
+	more    *more  // what claims of plain locks have no use for: nil there
 }
 
 // more is what only claims of some kinds have.
@@ -95,11 +84,6 @@ type more struct {
 
 	noted bool // its owner string ends in a note, so that nobody joins it
 
-	kept instant // until when it stays taken, whatever its holder does; 0: for no longer than it is held
-	sent instant // when the last request was sent that was granted
-
-	grant time.Duration // for how long the store gave it to who was first in line; 0 once it is renewed
-	end   instant       // until when the call wanted it then
 }
 
 type holdState uint8
@@ -111,95 +95,22 @@ const (
 	forsaken           // the client was closed; it may still be released
 )
 
-// Rules about time.
+// What is remembered of lost holds.
 const (
-	driftShare = 100 // a hundredth of each lease is kept back, for clocks that don't run alike
-
 	maxLosses  = 1024 // lost holds of owners that are remembered
 	lossMemory = 10   // and for how many leases
 )
 
-// promised returns for how long the store's answer to a request for lease can be relied on.
-func promised(lease time.Duration) time.Duration { return lease - lease/driftShare }
-
 // valid says whether the hold can be relied on at this instant.
-func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.until() }
+func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.Until() }
 
-// until returns the instant until which the store has promised the claim.
-func (cl *claim) until() instant { return instant(cl.deadline.Load()) }
-
-// passes says whether a claim may pass from one holder to another, or be joined, the hand-over time apart: it is
-// renewed, and no request without an answer can shorten it or count up.
-func (cl *claim) passes(now instant) bool {
-	return cl.watched && cl.doubt == 0 && !cl.dead && now < cl.until() && !cl.stays()
-}
+// passes says whether a claim may pass from one holder to another, or be joined, the hand-over time
+// apart.
+func (cl *claim) passes(now instant) bool { return !cl.dead && cl.Passes(now) }
 
 // suits says whether a claim is what an acquisition asks for, its kind apart.
 func (cl *claim) suits(a *acquisition) bool {
-	return !a.o.fixed && !a.o.keeps && !a.o.noted && a.o.lease == cl.lease
-}
-
-// extend notes that the store granted lease to a request that was sent at that instant.
-func (cl *claim) extend(sent instant, lease time.Duration) {
-	if cl.doubt > 0 {
-		lease = min(lease, cl.doubt) // a late request may yet shorten it to that
-	}
-	if until := sent + promised(lease); until > cl.until() {
-		cl.deadline.Store(int64(until))
-	}
-	if cl.more != nil {
-		cl.more.grant, cl.more.sent = 0, sent
-	}
-}
-
-// sending notes that a request for lease goes out now.
-func (cl *claim) sending(now instant, lease time.Duration) {
-	cl.horizon = max(cl.horizon, now+lease)
-}
-
-// doubted notes that a request for lease has no answer. Time doesn't settle that.
-func (cl *claim) doubted(lease time.Duration) {
-	if cl.doubt == 0 || lease < cl.doubt {
-		cl.doubt = lease
-	}
-}
-
-// renewing notes that a renewal for lease goes out now.
-func (cl *claim) renewing(lease time.Duration) {
-	cl.renews++
-	if cl.least == 0 || lease < cl.least {
-		cl.least = lease
-	}
-}
-
-// renewed notes that a renewal is over: no late one follows.
-func (cl *claim) renewed() {
-	if cl.renews--; cl.renews == 0 {
-		cl.least = 0
-	}
-}
-
-// lengthens notes that the store is to be asked to keep a claim for so long, which may be more than its renewals have asked for so far: one that is
-// carried out after that takes it back.
-func (cl *claim) lengthens(d time.Duration) {
-	if cl.renews > 0 && d > cl.least {
-		cl.doubted(cl.least)
-	}
-}
-
-// asking notes that a step goes out which asks the store to keep a claim for so long. No renewal takes that back: those before are in doubt, and
-// until there is an answer others ask for no less.
-func (cl *claim) asking(lease time.Duration) {
-	cl.lengthens(lease)
-	cl.steps++
-	cl.most = max(cl.most, lease)
-}
-
-// asked notes that such a step is over.
-func (cl *claim) asked() {
-	if cl.steps--; cl.steps == 0 {
-		cl.most = 0
-	}
+	return !a.o.fixed && !a.o.keeps && !a.o.noted && a.o.lease == cl.Lease()
 }
 
 // token returns the claim's fencing token, or 0.
@@ -208,53 +119,6 @@ func (cl *claim) token() uint64 {
 		return 0
 	}
 	return cl.more.token
-}
-
-// keep has a claim stay taken until then, or for longer if that was wanted before.
-func (cl *claim) keep(until instant) {
-	if cl.more == nil {
-		cl.more = new(more)
-	}
-	cl.more.kept = max(cl.more.kept, until)
-}
-
-// forgo takes that back. What the store was asked to keep for longer is promised for no longer than a lease: the next renewal asks for that.
-func (cl *claim) forgo(now instant) {
-	if cl.stays() {
-		cl.more.kept = 0
-		cl.deadline.Store(min(cl.deadline.Load(), int64(now+promised(cl.lease))))
-	}
-}
-
-// stays says whether a claim stays taken for a time that doesn't depend on its holder.
-func (cl *claim) stays() bool { return cl.more != nil && cl.more.kept > 0 }
-
-// left returns how much is left of that time.
-func (cl *claim) left(now instant) time.Duration {
-	if cl.more == nil {
-		return 0
-	}
-	return max(cl.more.kept-now, 0)
-}
-
-// granted returns for how long the store gave the claim to who was first in line, and 0 if it is renewed since.
-func (cl *claim) granted() time.Duration {
-	if cl.more == nil {
-		return 0
-	}
-	return cl.more.grant
-}
-
-// outlived says whether the store may keep the claim, which isn't to last any longer, for much longer than it was promised:
-// a re-entry without an answer was to prolong it, or it was given for longer to who was first in line.
-func (cl *claim) outlived() bool { return !cl.watched && cl.horizon > cl.until()+cl.lease/10 }
-
-// goal returns until when the claim is to last, if it isn't renewed for longer.
-func (cl *claim) goal() instant {
-	if cl.granted() > 0 {
-		return max(cl.until(), cl.more.end)
-	}
-	return cl.until()
 }
 
 // newHold returns a party's hold on a claim.
@@ -299,7 +163,7 @@ func (c *Client) grantLocked(h *hold, sent instant) *hold {
 		h = c.grantSharedLocked(o, h)
 	} else {
 		h.count = 1
-		if cl.watched {
+		if cl.Renewed() {
 			h.renewedFrom = 1
 		}
 		c.installLocked(h)
@@ -344,7 +208,7 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
 	now := c.now()
 	for _, mine := range c.objectLocked(a.kind, a.name).rivals(a.h.claim) {
-		if int32(mine.after-uint32(a.attempt)) >= 0 && !mine.dead && now < mine.until() {
+		if int32(mine.after-uint32(a.attempt)) >= 0 && !mine.dead && now < mine.Until() {
 			c.lookLocked(mine)
 			overtaken = true
 		}
@@ -356,7 +220,7 @@ func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
 func (c *Client) begunLocked(a *acquisition, since instant) bool {
 	now := c.now()
 	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
-		return mine.began > since && !mine.dead && now < mine.until()
+		return mine.began > since && !mine.dead && now < mine.Until()
 	})
 }
 
@@ -438,7 +302,7 @@ func (c *Client) loseClaimLocked(cl *claim, w why) {
 	if c.counts.lost.Load() > before {
 		c.reportLossLocked(c.lastLosses[len(c.lastLosses)-1])
 	}
-	if c.stored(cl.lease) > cl.lease || cl.outlived() {
+	if c.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
 		c.takeBackLocked(cl) // the store keeps it for longer than it is wanted
 	}
 	c.wakeLocked(cl)

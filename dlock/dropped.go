@@ -36,5 +36,5 @@ func (c *Client) reportDroppedLocked(h *hold, what string) {
 		return
 	}
 	cl := h.claim
-	c.warnLocked(what+": nobody can give the lock back", "name", cl.object.name, "kind", cl.kind.String(), "holder", cl.owner, "fixed", !cl.watched)
+	c.warnLocked(what+": nobody can give the lock back", "name", cl.object.name, "kind", cl.kind.String(), "holder", cl.owner, "fixed", !cl.Renewed())
 }

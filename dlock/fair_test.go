@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -321,7 +322,7 @@ func TestAGrantIsRenewedForTheWholeLease(t *testing.T) {
 			t.Errorf("it was given for %v", granted)
 		}
 		time.Sleep(granted/3 + time.Millisecond)
-		if left := time.Until(h.Until()); left < promised(DefaultLease)-granted/3 {
+		if left := time.Until(h.Until()); left < protocol.Promised(DefaultLease)-granted/3 {
 			t.Errorf("a third of that later it has %v", left)
 		}
 		must(t, h.Release(t.Context()))

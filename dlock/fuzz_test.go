@@ -126,7 +126,7 @@ func checkHolds(t *testing.T, c *Client, most int, lease time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
 	for h := range c.holdsLocked() {
-		if left := h.claim.until() - c.now(); left > max(lease, c.lease) {
+		if left := h.claim.Until() - c.now(); left > max(lease, c.lease) {
 			t.Errorf("a hold is relied on for another %v", left)
 		}
 		if h.count < 1 || int(h.count) > max(most, 1) {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
 // A lock that is released for the last time, and for which a goroutine of the same client waits, is
@@ -154,19 +155,20 @@ func (l lent) ring(c *Client, _ instant) { c.backgroundLocked(func() { c.downgra
 // downgrade turns what was claimed for writing, and lent to readers, into a claim for reading: it asks for that under the same
 // number, and then gives the write back.
 func (c *Client) downgrade(cl *claim) {
-	read := &claim{object: cl.object, kind: backend.Read, owner: cl.owner, lease: cl.lease, more: new(more)}
+	read := &claim{object: cl.object, kind: backend.Read, owner: cl.owner, more: new(more)}
+	read.Want(cl.Lease(), false)
 	var tries backoff
 	for {
 		sent, ok := c.mayDowngrade(cl, read)
 		if !ok {
 			return
 		}
-		res, err := step(c.ctx, c, backend.Session.Acquire, read.acquireRequest(c.stored(cl.lease), false))
+		res, err := step(c.ctx, c, backend.Session.Acquire, read.acquireRequest(c.stored(cl.Lease()), false))
 		written, done := c.downgraded(cl, read, sent, res, err)
 		if written != nil {
 			c.giveBackWrite(cl, written)
 		}
-		if done || !c.pause(c.ctx, tries.next(firstBackoff, longestPause(cl.lease))) {
+		if done || !c.pause(c.ctx, tries.next(firstBackoff, longestPause(cl.Lease()))) {
 			return
 		}
 	}
@@ -177,13 +179,13 @@ func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
 	if cl.dead {
-		if read.unsure {
+		if read.Strays() {
 			c.takeBackLocked(read)
 		}
 		return 0, false
 	}
 	sent = c.now()
-	read.sending(sent, c.stored(cl.lease))
+	read.Sent(sent, c.stored(cl.Lease()))
 	cl.more.other = read
 	return sent, true
 }
@@ -194,31 +196,33 @@ func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireRe
 	c.mu.Lock()
 	defer c.unlock()
 	granted := err == nil && res.Acquired
-	read.unsure = read.unsure || err != nil && backend.KindOf(err) == backend.Unknown
-	now, until := c.now(), sent+promised(cl.lease)
+	if err != nil && backend.KindOf(err) == backend.Unknown {
+		read.Stray()
+	}
+	now, until := c.now(), sent+protocol.Promised(cl.Lease())
 	switch {
 	case c.closed:
 		return nil, true
-	case cl.dead, now >= cl.until(), err == nil && !granted: // else the store would have granted it
+	case cl.dead, now >= cl.Until(), err == nil && !granted: // else the store would have granted it
 		w := gone
 		if err != nil || granted {
 			w = c.ranOutLocked(cl, now)
 		}
 		c.loseClaimLocked(cl, w)
-		if read.unsure || granted {
+		if read.Strays() || granted {
 			c.takeBackLocked(read)
 		}
 		return nil, true
 	case !granted:
 		return nil, false
 	case now >= until:
-		read.unsure = true
+		read.Stray()
 		return nil, false
 	}
-	written = &claim{object: cl.object, kind: cl.kind, owner: cl.owner, lease: cl.lease, horizon: cl.horizon, unsure: cl.unsure}
+	written = &claim{object: cl.object, kind: cl.kind, owner: cl.owner}
 	cl.more.other = written
-	cl.kind, cl.unsure, cl.horizon = read.kind, read.unsure, read.horizon
-	cl.deadline.Store(int64(until)) // the write may have been promised for longer
+	cl.kind = read.kind
+	cl.Becomes(&read.Promise, &written.Promise, until)
 	c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
 	if r := cl.object.reading; r != nil && r.lent == cl {
 		r.lent = nil
@@ -229,12 +233,12 @@ func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireRe
 // giveBackWrite releases the write of a claim that is one for reading now. If there is none any more it was lost, perhaps before
 // the read was granted, and somebody else may have written in between.
 func (c *Client) giveBackWrite(cl, written *claim) {
-	lease := c.stored(written.lease)
+	lease := c.stored(written.Lease())
 	sent := c.now()
 	res, err := step(c.ctx, c, backend.Session.Release, written.releaseRequest(lease, false))
 	c.mu.Lock()
 	defer c.unlock()
-	written.sending(sent, lease)
+	written.Sent(sent, lease)
 	if err == nil && res.Outcome != backend.Left {
 		cl.more.other = nil
 	}
@@ -244,7 +248,7 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 	case err == nil && res.Outcome == backend.Freed:
 		c.wakeLocked(cl)
 	}
-	if written.unsure || err != nil || res.Outcome == backend.Left {
+	if written.Strays() || err != nil || res.Outcome == backend.Left {
 		c.takeBackLocked(written)
 	}
 }
@@ -265,7 +269,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 		return nil, ErrClosed
 	case over != nil:
 		if h.count == 1 {
-			h.claim.forgo(c.now()) // nobody has acquired it
+			h.claim.Forgo(c.now()) // nobody has acquired it
 			h.offered = true       // until it is given back
 		}
 		c.backgroundLocked(func() { c.release(context.Background(), h) }) // or take it back
@@ -290,7 +294,7 @@ func (c *Client) postponeLocked(cl *claim) *queue {
 	}
 	q.releasing++
 	if a := q.lead; a != nil && a.alarm.place > 0 {
-		c.scheduleLocked(&a.alarm, max(a.alarm.at, c.now()+cl.lease/3))
+		c.scheduleLocked(&a.alarm, max(a.alarm.at, c.now()+cl.Lease()/3))
 	}
 	return q
 }

@@ -165,7 +165,7 @@ func (h *Hold) Until() time.Time {
 	if all := s.several(); all != nil {
 		return all.until()
 	}
-	return s.locker.client.epoch.Add(s.hold.claim.until())
+	return s.locker.client.epoch.Add(s.hold.claim.Until())
 }
 
 // HolderID returns what the store knows this hold by: the client's id, a colon and a number. No two
@@ -378,7 +378,7 @@ type lifeline struct{ cancel context.CancelCauseFunc }
 
 // Err says whether the context is over.
 func (d *holdContext) Err() error {
-	if err := d.Context.Err(); err != nil || d.id.client.now() < d.id.hold.claim.until() {
+	if err := d.Context.Err(); err != nil || d.id.client.now() < d.id.hold.claim.Until() {
 		return err
 	}
 	if err := d.id.client.lossOf(d.id.hold); err != nil {

@@ -77,7 +77,7 @@ func (c *Client) infoLocked(h *hold) HoldInfo {
 	permits, _ := cl.permits()
 	return HoldInfo{
 		Name: cl.object.name, Kind: h.kind, HolderID: cl.owner, By: called(h.party, h.kind), Caller: c.callers.at(h.site),
-		Since: c.epoch.Add(h.since()), Until: c.epoch.Add(cl.until()), Renewed: cl.watched, Lease: cl.lease,
+		Since: c.epoch.Add(h.since()), Until: c.epoch.Add(cl.Until()), Renewed: cl.Renewed(), Lease: cl.Lease(),
 		Count: int(h.count), Permits: permits, Token: cl.token(),
 	}
 }

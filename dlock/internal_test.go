@@ -16,6 +16,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/membackend"
@@ -89,6 +90,20 @@ func TestTablesAreEmptyWhenIdle(t *testing.T) {
 		time.Sleep(2 * DefaultLease) // an attempt that was cut short is taken back for a lease
 		empty(t, c)
 	})
+}
+
+// What a lock costs that is held, or waited for, is mostly these.
+func TestSizes(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) != 8 {
+		t.Skip("the sizes are those of a machine of 64 bits")
+	}
+	held := unsafe.Sizeof(hold{}) + unsafe.Sizeof(claim{}) + unsafe.Sizeof(object{})
+	if held > 288 {
+		t.Errorf("a hold, a claim and an object take %d bytes, more than 288", held)
+	}
+	if call := unsafe.Sizeof(acquisition{}); call > 384 {
+		t.Errorf("an acquisition takes %d bytes, more than 384", call)
+	}
 }
 
 func TestLossesAreForgotten(t *testing.T) {
@@ -171,7 +186,7 @@ func TestErrOfDoContextLooksAtTheClock(t *testing.T) {
 		}
 		// As after a pause of the process: the deadline has passed, and no timer has run yet.
 		c.mu.Lock()
-		heldOf(c, "x").claim.deadline.Store(1)
+		heldOf(c, "x").claim.Gone(1)
 		c.mu.Unlock()
 		if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrLost) {
 			t.Errorf("after the deadline: Err() = %v, cause %v", ctx.Err(), context.Cause(ctx))
@@ -195,10 +210,10 @@ func TestARenewalThatIsAnsweredAfterItsLease(t *testing.T) {
 	must(t, err)
 	c.mu.Lock()
 	cl := heldOf(c, "x").claim
-	cl.deadline.Store(1)
-	cl.renewing(cl.lease)
+	cl.Gone(1)
+	cl.RenewalSent(c.now(), cl.Lease(), cl.Lease())
 	c.mu.Unlock()
-	c.renewed(cl, cl.kind, c.now(), cl.lease, backend.RenewResult{Held: true}, nil)
+	c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{Held: true}, nil)
 	if !errors.Is(h.Err(), ErrLost) {
 		t.Errorf("a hold whose lease was over: %v", h.Err())
 	}
@@ -275,12 +290,16 @@ func TestStoredLease(t *testing.T) {
 
 func TestRenewalsComeInTimeAndOnAGrid(t *testing.T) {
 	for _, lease := range []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second, 30 * time.Second} {
-		for name, h := range map[string]*claim{
-			"a lock": {lease: lease, watched: true},
-			"a read with a lease longer than the client's": {lease: 100 * lease, watched: true, kind: backend.Read},
+		for name, test := range map[string]struct {
+			kind  backend.Kind
+			lease time.Duration
+		}{
+			"a lock": {backend.Exclusive, lease},
+			"a read with a lease longer than the client's": {backend.Read, 100 * lease},
 		} {
-			c := &Client{lease: lease}
-			h.deadline.Store(int64(time.Hour))
+			c, h := &Client{lease: lease}, &claim{kind: test.kind}
+			h.Granted(time.Hour, test.lease)
+			h.Want(test.lease, true)
 			cells := map[instant]bool{}
 			for sent := instant(0); sent < lease; sent += lease / 1000 {
 				at := c.nextLook(h, sent)

@@ -36,7 +36,7 @@ func TestALateRenewalOfWhatStaysTaken(t *testing.T) {
 		must(t, err)
 		cl := h.hold.claim
 		c.mu.Lock()
-		cl.renewing(cl.lease) // and no answer comes
+		cl.RenewalSent(c.now(), cl.Lease(), cl.Lease()) // and no answer comes
 		c.mu.Unlock()
 		time.Sleep(time.Second)
 		c.keepFromNow(h.hold, time.Hour)
@@ -45,6 +45,36 @@ func TestALateRenewalOfWhatStaysTaken(t *testing.T) {
 		if left := time.Until(h.Until()); left > DefaultLease {
 			t.Errorf("believed in for %v, though a renewal for %v may come late", left, DefaultLease)
 		}
+		must(t, h.Release(t.Context()))
+	})
+}
+
+// A re-entry under way asks for less than a lock is to stay taken from now on, and may be carried out
+// after the renewal that asks for that.
+func TestALateReentryOfWhatStaysTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newAround()
+		c := New(store, quiet())
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		l := c.Locker("x")
+		h, err := l.Acquire(ctx)
+		must(t, err)
+		store.hook(func(_ backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			time.Sleep(time.Second)
+			return do()
+		})
+		time.Sleep(time.Second)
+		again := wait(ctx, l)
+		c.keepFromNow(h.hold, time.Hour)
+		must(t, <-again.in)
+		time.Sleep(2 * time.Second)
+		left, err := l.TTL(t.Context())
+		must(t, err)
+		if until := time.Until(h.Until()); until > left {
+			t.Errorf("relied on for another %v, and the store keeps it for %v", until, left)
+		}
+		mustUnlock(t, ctx, l)
 		must(t, h.Release(t.Context()))
 	})
 }
@@ -519,7 +549,7 @@ func TestAHoldThatForgoesStayingTaken(t *testing.T) {
 		h, err := l.Acquire(t.Context(), AtLeast(time.Hour))
 		must(t, err)
 		c.mu.Lock()
-		h.hold.claim.forgo(c.now())
+		h.hold.claim.Forgo(c.now())
 		c.mu.Unlock()
 		time.Sleep(time.Minute)
 		left, err := l.TTL(t.Context())

@@ -132,7 +132,7 @@ func beliefs(t *testing.T, s truth, view backend.Inspector, clients []*Client) {
 					if !h.valid(now) {
 						continue
 					}
-					if left, kept := h.claim.until()-now, s.has(view, h.claim, time.Now()); left > kept {
+					if left, kept := h.claim.Until()-now, s.has(view, h.claim, time.Now()); left > kept {
 						t.Errorf("client %d believes in %s %q for %v, which the store keeps for %v: hold %+v, claim %+v", n, h.claim.kind, name, left, kept, h, h.claim)
 					}
 				}

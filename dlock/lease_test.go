@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -195,8 +196,8 @@ func TestRenewedLeaseAndTheLimitsOfTheStore(t *testing.T) {
 			if asked, _ := store.asked(); !slices.Equal(asked, []time.Duration{c.stored}) {
 				t.Errorf("RenewedLease(%v) asks for %v, want %v", c.lease, asked, c.stored)
 			}
-			if left := time.Until(h.Until()); left != promised(c.relied) {
-				t.Errorf("RenewedLease(%v) is relied on for %v, want %v", c.lease, left, promised(c.relied))
+			if left := time.Until(h.Until()); left != protocol.Promised(c.relied) {
+				t.Errorf("RenewedLease(%v) is relied on for %v, want %v", c.lease, left, protocol.Promised(c.relied))
 			}
 			time.Sleep(10 * time.Minute)
 			if _, n := store.renewals(); n < int(10*time.Minute/(c.relied/3)) || n > int(10*time.Minute/(c.relied/4)) {
@@ -324,7 +325,7 @@ func TestRenewedLeaseOfAReentryIntoAFixedHold(t *testing.T) {
 					until := c.Holds()[0].Until
 					must(t, l.LockContext(ctx, RenewedLease(d)))
 					h := c.Holds()[0]
-					if h.Until.Before(until) || time.Until(h.Until) < promised(d) {
+					if h.Until.Before(until) || time.Until(h.Until) < protocol.Promised(d) {
 						t.Errorf("the re-entry has %v, and there was a lease of %v", time.Until(h.Until), fixed)
 					}
 					time.Sleep(5 * time.Minute)
@@ -369,7 +370,7 @@ func TestRenewedLeasesAndTheHandover(t *testing.T) {
 			must(t, l.UnlockContext(ctx))
 			w.mustBeIn(t)
 			h := client.Holds()[0]
-			if h.Lease != c.lease || time.Until(h.Until) < promised(c.lease) {
+			if h.Lease != c.lease || time.Until(h.Until) < protocol.Promised(c.lease) {
 				t.Errorf("who waited for %v has it for %v: %+v", c.lease, time.Until(h.Until), h)
 			}
 			must(t, w.leave())
@@ -392,7 +393,7 @@ func TestRenewedLeasesOfReaders(t *testing.T) {
 		for i, d := range leases {
 			h, err := c.RWLocker("x").Reader().Acquire(ctx, RenewedLease(d))
 			must(t, err)
-			if left := time.Until(h.Until()); left != promised(d) {
+			if left := time.Until(h.Until()); left != protocol.Promised(d) {
 				t.Errorf("reader %d wanted %v, and has %v", i, d, left)
 			}
 			all = append(all, h)
@@ -424,7 +425,7 @@ func TestRenewedLeasesOfAWriteThatIsLent(t *testing.T) {
 		time.Sleep(time.Second)
 		other.mustBeIn(t)
 		for _, h := range c.Holds() {
-			if left := time.Until(h.Until); left > promised(h.Lease) {
+			if left := time.Until(h.Until); left > protocol.Promised(h.Lease) {
 				t.Errorf("a lease of %v is believed in for %v", h.Lease, left)
 			}
 		}

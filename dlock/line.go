@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
 // Who waits for a fair lock stands in line in the store: every call by itself, with a place that ends unless it is kept. So
@@ -136,13 +137,14 @@ func (q *queue) took(trip time.Duration, late bool, err error) {
 }
 
 // far says whether a grant for so long is heard of too late to be renewed, every time.
-func (q *queue) far(lease time.Duration) bool { return q.trip >= promised(lease)/2 }
+func (q *queue) far(lease time.Duration) bool { return q.trip >= protocol.Promised(lease)/2 }
 
 // askLocked has those who wait for some claims ask the store themselves.
 func (q *queue) askLocked(claims []*claim) {
 	for a := q.first; a != nil; a = a.next {
 		if a.h != nil && slices.Contains(claims, a.h.claim) {
-			a.h.claim.noted, a.h.claim.unsure = false, true
+			a.h.claim.noted = false
+			a.h.claim.Stray()
 			a.ask()
 		}
 	}
@@ -158,11 +160,9 @@ func (c *Client) lookedLocked(claims []*claim, sent instant, place time.Duration
 	for _, cl := range claims {
 		switch until := sent + place; {
 		case unknown:
-			cl.unsure = true
-			cl.horizon = max(cl.horizon, until)
+			cl.StrayUntil(until)
 		case cl.dead && err == nil:
-			cl.unsure = true
-			cl.horizon = max(cl.horizon, c.now())
+			cl.StrayUntil(c.now())
 		default:
 			continue
 		}
@@ -273,7 +273,7 @@ func (c *Client) granted(q *queue, g backend.Grant) {
 func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
 	since, lease = min(since, c.now()), min(lease, longestLease)
-	end := since + promised(lease)
+	end := since + protocol.Promised(lease)
 	switch {
 	case a.barred() && a.trying: // the answer says what becomes of it
 	case a.barred():
@@ -281,7 +281,8 @@ func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease ti
 	case lease <= 0 || since < c.struckAt || c.begunLocked(a, since): // what was forced may be that
 		c.lookAtLineLocked(q)
 	case c.now()+q.trip >= end && q.far(lease):
-		a.h.claim.noted, a.h.claim.unsure, a.late = false, true, true
+		a.h.claim.noted, a.late = false, true
+		a.h.claim.Stray()
 		a.ask()
 	case c.now() >= end:
 		c.lookAtLineLocked(q)
@@ -299,12 +300,9 @@ func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration)
 	}
 	h, cl := a.h, a.h.claim
 	cl.noted = false
-	cl.sending(since, lease)
-	end := c.now() + promised(a.o.lease)
-	cl.deadline.Store(int64(min(since+promised(lease), end)))
-	cl.more.grant, cl.more.end = lease, end
+	cl.Given(since, lease, c.now()+protocol.Promised(a.o.lease))
 	if a.o.keeps {
-		cl.keep(c.now() + a.o.atLeast)
+		cl.Keep(c.now()+a.o.atLeast, since)
 	}
 	a.h = nil
 	c.dequeueLocked(a)

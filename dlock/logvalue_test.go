@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -51,7 +52,7 @@ func TestWhatIsLogged(t *testing.T) {
 		must(t, err)
 		go c.FencedLocker("x").LockContext(ctx, Wait(time.Minute))
 		synctest.Wait()
-		until, token := began.Add(promised(DefaultLease)).Format(time.RFC3339Nano), 1.0
+		until, token := began.Add(protocol.Promised(DefaultLease)).Format(time.RFC3339Nano), 1.0
 		names := func(n int) []any {
 			var names []any
 			for i := range n {

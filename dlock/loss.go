@@ -114,7 +114,7 @@ func (c *Client) ranOutLocked(cl *claim, now instant) why {
 	switch {
 	case known && w.reason != LossExpired:
 		return w
-	case !cl.watched && cl.goal() <= cl.until():
+	case !cl.GoesOn():
 		return why{reason: LossLease}
 	case stood > 0:
 		return why{reason: LossPaused, paused: stood}
@@ -133,7 +133,7 @@ type stall struct{ from, to instant }
 // stoodStillLocked returns for how long this process has stood still when a claim's time was over, if that explains why, or 0.
 func (c *Client) stoodStillLocked(cl *claim, now instant) time.Duration {
 	for _, s := range [...]stall{{c.alarms.nextLocked(now), now}, c.stalled} {
-		if s.from < cl.until() && cl.until() <= s.to && s.to-s.from >= cl.effective()/8 {
+		if s.from < cl.Until() && cl.Until() <= s.to && s.to-s.from >= cl.Effective()/8 {
 			return s.to - s.from
 		}
 	}
@@ -170,8 +170,8 @@ func (c *Client) goneLocked(cl *claim) {
 	if c.troubles[cl].reason == LossGone {
 		return // and the store is being asked
 	}
-	had := cl.confirmed()
-	cl.deadline.Store(min(cl.deadline.Load(), int64(c.now())))
+	had := cl.Confirmed(cl.began)
+	cl.Gone(c.now())
 	c.troubledLocked(cl, why{reason: LossGone, had: had})
 	c.backgroundLocked(func() {
 		w := c.whoHas(c.ctx, cl)
@@ -215,17 +215,9 @@ func (c *Client) lossLocked(h *hold, w why) *Loss {
 	return &Loss{
 		Name: cl.object.name, Kind: h.kind, Holder: cl.owner, Reason: w.reason, By: w.by, Paused: w.paused, Err: w.err,
 		At:      c.epoch.Add(now),
-		Held:    max(min(now, max(cl.until(), h.since()))-h.since(), 0),
-		Renewed: now - cmp.Or(w.had, cl.confirmed()),
+		Held:    max(min(now, max(cl.Until(), h.since()))-h.since(), 0),
+		Renewed: now - cmp.Or(w.had, cl.Confirmed(cl.began)),
 	}
-}
-
-// confirmed returns when the request was sent with which the store has last granted a claim what it has.
-func (cl *claim) confirmed() instant {
-	if cl.stays() {
-		return max(cl.more.sent, cl.began)
-	}
-	return max(cl.until()-promised(cl.effective()), cl.began)
 }
 
 // mostLosses is how many losses a client remembers for [Client.Losses].

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -53,7 +54,7 @@ func TestLossReasons(t *testing.T) {
 	}{
 		"expired": {
 			lose: func(t *testing.T, store *severed, c, other *Client) { store.cut.Store(true) },
-			want: Loss{Reason: LossExpired, Held: 40 * time.Second, Renewed: promised(DefaultLease), Err: errSevered},
+			want: Loss{Reason: LossExpired, Held: 40 * time.Second, Renewed: protocol.Promised(DefaultLease), Err: errSevered},
 			text: `connection refused`,
 		},
 		"gone": {
@@ -86,7 +87,7 @@ func TestLossReasons(t *testing.T) {
 		},
 		"lease": {
 			lose: func(t *testing.T, store *severed, c, other *Client) {},
-			want: Loss{Reason: LossLease, Held: promised(20 * time.Second), Renewed: promised(20 * time.Second)},
+			want: Loss{Reason: LossLease, Held: protocol.Promised(20 * time.Second), Renewed: protocol.Promised(20 * time.Second)},
 			text: `its fixed lease ran out`,
 			opts: []AcquireOption{FixedLease(20 * time.Second)},
 		},
@@ -243,7 +244,7 @@ func TestRenewalsThatFailTogether(t *testing.T) {
 		want  int
 	}{
 		"before the end": {25 * time.Second, 1},
-		"at the end":     {promised(DefaultLease) - time.Millisecond, 0},
+		"at the end":     {protocol.Promised(DefaultLease) - time.Millisecond, 0},
 		"for longer":     {time.Hour, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -298,8 +299,8 @@ func TestWhatIsGoneIsGone(t *testing.T) {
 		cl, ctx := h.hold.claim, h.Context()
 		other.Locker("x").ForceUnlock(t.Context())
 		<-store.asked
-		c.renewed(cl, cl.kind, c.now(), cl.lease, backend.RenewResult{}, errSevered)
-		c.renewed(cl, cl.kind, c.now(), cl.lease, backend.RenewResult{}, nil)
+		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, errSevered)
+		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, nil)
 		<-ctx.Done()
 		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone || l.Renewed > DefaultLease/2 {
 			t.Errorf("the cause is %+v", l)
@@ -322,7 +323,7 @@ func TestARenewalThatIsAnsweredTooLate(t *testing.T) {
 		sent := c.now()
 		time.Sleep(2 * time.Millisecond)
 		cl := h.hold.claim
-		c.renewed(cl, cl.kind, sent, cl.lease, backend.RenewResult{Held: true}, nil)
+		c.renewed(cl, cl.kind, sent, cl.Lease(), backend.RenewResult{Held: true}, nil)
 		if err := h.Err(); !errors.Is(err, ErrLost) {
 			t.Errorf("a millisecond after its lease: %v", err)
 		}

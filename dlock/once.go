@@ -200,7 +200,8 @@ func gaveUp(why, last error) error {
 func (c *Client) keep(h *hold, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h.claim.keep(c.now() + d)
+	cl := h.claim
+	cl.Keep(c.now()+d, cl.Confirmed(cl.began))
 }
 
 var (

@@ -179,7 +179,8 @@ func TestOnceWhoseProcessDies(t *testing.T) {
 		})
 		<-began
 		c.mu.Lock()
-		heldOf(c, "once:job@now").claim.watched = false // as others see it: it isn't renewed
+		cl := heldOf(c, "once:job@now").claim
+		cl.Want(cl.Lease(), false) // as others see it: it isn't renewed
 		c.mu.Unlock()
 		time.Sleep(DefaultLease - time.Millisecond)
 		wantOnce(t, other, succeed, false, ErrHeld)

@@ -141,7 +141,8 @@ func TestOnceWhoseProcessDiesWithOthersWaiting(t *testing.T) {
 			return nil
 		})
 		c.mu.Lock()
-		heldOf(c, "x").claim.watched = false // as others see it: it isn't renewed
+		cl := heldOf(c, "x").claim
+		cl.Want(cl.Lease(), false) // as others see it: it isn't renewed
 		c.mu.Unlock()
 		var all []<-chan onceResult
 		for range 5 {

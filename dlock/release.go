@@ -116,7 +116,7 @@ func (h *hold) takeSlot(ctx context.Context) bool {
 
 // budget returns how long an unlock may take.
 func (h *hold) budget(now instant) time.Duration {
-	left := h.claim.until() - now
+	left := h.claim.Until() - now
 	if left <= 0 {
 		return longestRelease // it is lost, and no store is asked
 	}
@@ -198,23 +198,18 @@ func (h *hold) leaves() bool {
 func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) error {
 	cl := h.claim
 	h.count--
-	lease := cl.lease
-	asked := max(cl.remaining(now), cl.left(now))
+	lease, asked := cl.PartialRelease(now, h.count < h.renewedFrom)
 	if h.count < h.renewedFrom {
-		cl.watched, h.renewedFrom = false, 0 // what is left has a fixed lease
-		cl.cut = now
-		lease = asked
+		h.renewedFrom = 0 // what is left has a fixed lease
 	}
-	asked = max(asked, lease)
-	cl.asking(asked)
-	cl.sending(now, c.stored(asked))
+	cl.StepSent(now, asked, c.stored(asked))
 	c.unlock()
 
 	res, err := step(ctx, c, backend.Session.Release, cl.releaseRequest(c.stored(asked), false))
 
 	c.mu.Lock()
 	defer c.unlock()
-	cl.asked()
+	cl.StepOver()
 	switch {
 	case h.state == forsaken:
 		return nil
@@ -222,7 +217,7 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) err
 		return ErrLost
 	case err != nil && !isDisplaced(err):
 		if backend.KindOf(err) == backend.Unknown {
-			cl.doubted(asked)
+			cl.Unanswered(asked)
 		}
 		return nil
 	case res.Outcome != backend.Left:
@@ -271,8 +266,8 @@ func (c *Client) departLocked(h *hold, q *queue, now instant) departure {
 	cl := h.claim
 	cl.dead, cl.leaving = true, true
 	delete(c.troubles, cl)
-	d := departure{h: h, q: q, began: now, lease: c.stored(cl.lease), ask: c.asksWhoWaitsLocked(cl, now)}
-	cl.sending(now, max(d.lease, c.stored(cl.left(now))))
+	d := departure{h: h, q: q, began: now, lease: c.stored(cl.Lease()), ask: c.asksWhoWaitsLocked(cl, now)}
+	cl.Sent(now, max(d.lease, c.stored(cl.Left(now))))
 	d.inner = c.endInnerLocked(h)
 	return d
 }
@@ -313,7 +308,7 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 		c.wakeLocked(cl) // freed or not: nobody here has it any more
 	}
 	c.vacateLocked(h)
-	if cl.unsure || err != nil && err != ErrLost {
+	if cl.Strays() || err != nil && err != ErrLost {
 		c.takeBackLocked(cl)
 	}
 }
@@ -340,7 +335,7 @@ func (c *Client) keptLocked(cl *claim) {
 	if o == nil {
 		return
 	}
-	over := c.now() + kept(cl.left(c.now())) + endJitter
+	over := c.now() + kept(cl.Left(c.now())) + endJitter
 	if q := o.line; q != nil {
 		q.soon = q.soon || q.looking // that one may not have seen it
 		c.hastenLocked(&q.look, over)
@@ -361,7 +356,7 @@ func (c *Client) keptLocked(cl *claim) {
 // more than we do, and something is left.
 func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
-	if left := cl.left(c.now()); left > 0 {
+	if left := cl.Left(c.now()); left > 0 {
 		req.Keep, req.AskWaiting = kept(left), false
 		req.Lease = max(lease, c.stored(left))
 	}
@@ -464,9 +459,9 @@ func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
 	for _, side := range before {
-		c.releaseOnce(ctx, side, c.stored(side.lease), false)
+		c.releaseOnce(ctx, side, c.stored(side.Lease()), false)
 	}
-	_, err := c.releaseOnce(ctx, cl, c.stored(cl.lease), false)
+	_, err := c.releaseOnce(ctx, cl, c.stored(cl.Lease()), false)
 	return err
 }
 

@@ -82,7 +82,7 @@ func (s *several) Err() error {
 		return err
 	}
 	for _, p := range s.given {
-		if c := p.locker.client; c.now() >= p.h.claim.until() {
+		if c := p.locker.client; c.now() >= p.h.claim.Until() {
 			if err := c.lossOf(p.h); err != nil {
 				s.line.cancel(err)
 			}
@@ -185,7 +185,7 @@ func (s *several) until() time.Time {
 	return first
 }
 
-func (p *part) until() time.Time { return p.locker.client.epoch.Add(p.h.claim.until()) }
+func (p *part) until() time.Time { return p.locker.client.epoch.Add(p.h.claim.Until()) }
 
 // token returns that of the last hold that has one.
 func (s *several) token() (token uint64) {

@@ -72,16 +72,11 @@ func (o *object) endsFirst(v *variable) *hold {
 		return nil
 	}
 	for _, h := range slices.Backward(o.reading.older) {
-		if h.party == party(v) && !first.claim.endsBefore(h.claim) {
+		if h.party == party(v) && !first.claim.EndsBefore(&h.claim.Promise) {
 			first = h
 		}
 	}
 	return first
-}
-
-// endsBefore says whether a claim ends by itself, and another doesn't, or later.
-func (cl *claim) endsBefore(other *claim) bool {
-	return !cl.watched && (other.watched || cl.until() < other.until())
 }
 
 // reader returns the hold with which a party reads, or nil.
@@ -242,7 +237,7 @@ func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
 	cl := h.claim
 	under := cl.retain()
 	c.restLocked(o, h)
-	if under == nil && cl.watched && !cl.more.noted {
+	if under == nil && cl.Renewed() && !cl.more.noted {
 		o.reading.young = cl
 		c.admitReadersLocked(o, cl)
 	}
@@ -421,19 +416,19 @@ func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
 	defer func() {
 		c.mu.Lock()
 		defer c.unlock()
-		if cl.unsure || err != nil && err != ErrLost {
+		if cl.Strays() || err != nil && err != ErrLost {
 			c.takeBackLocked(cl)
 		}
 	}()
-	_, err = c.drain(ctx, cl, c.stored(cl.lease), false)
+	_, err = c.drain(ctx, cl, c.stored(cl.Lease()), false)
 	return err
 }
 
 // endRenewalLocked leaves what a reader has with the lease that it had before a re-entry that was to be renewed.
 func (c *Client) endRenewalLocked(h *hold) {
 	cl, now := h.claim, c.now()
-	cl.watched, h.renewedFrom = false, 0
-	cl.lease = cl.remaining(now)
+	h.renewedFrom = 0
+	cl.EndRenewal(now)
 	c.scheduleLocked(&cl.alarm, c.nextLook(cl, now))
 }
 
@@ -446,22 +441,21 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 		return errAgain
 	}
 	cl, now := h.claim, c.now()
-	if cl.watched {
+	if cl.Renewed() {
 		h.count++
 		h.offered = false
 		c.unlock()
 		return nil
 	}
-	lease := cl.reentryLease(a.o, now)
-	cl.asking(lease)
-	cl.sending(now, c.stored(lease))
+	lease, asked := cl.Reentry(now, a.o.lease)
+	cl.StepSent(now, asked, c.stored(asked))
 	c.unlock()
 
-	res, err := step(ctx, c, backend.Session.Renew, cl.renewRequest(c.stored(lease)))
+	res, err := step(ctx, c, backend.Session.Renew, cl.renewRequest(c.stored(asked)))
 
 	c.mu.Lock()
 	defer c.unlock()
-	cl.asked()
+	cl.StepOver()
 	switch {
 	case err == nil && !res.Held, isDisplaced(err):
 		c.loseLocked(h, gone)
@@ -477,9 +471,10 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	h.count++
 	h.offered = false
 	if !a.o.fixed {
-		cl.watched, h.renewedFrom = true, h.count
+		cl.Renew()
+		h.renewedFrom = h.count
 	}
-	c.prolongLocked(h, now, lease, lease)
+	c.prolongLocked(h, now, lease, asked)
 	return nil
 }
 
@@ -493,20 +488,22 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		return nil, err
 	}
 	sent, lease := c.now(), c.stored(a.o.lease)
-	inner.sending(sent, lease)
+	inner.Sent(sent, lease)
 	c.unlock()
 
 	res, err := c.acquireStep(ctx, inner, a.o.lease, inner.acquireRequest(lease, false))
 
 	c.mu.Lock()
 	defer c.unlock()
-	if now := c.now(); inner.more.holds > 0 && now >= inner.until() {
+	if now := c.now(); inner.more.holds > 0 && now >= inner.Until() {
 		c.loseClaimLocked(inner, c.ranOutLocked(inner, now)) // no answer brings that back
 	}
 	switch {
 	case err != nil:
-		inner.unsure = inner.unsure || backend.KindOf(err) == backend.Unknown
-		if inner.dead && inner.unsure {
+		if backend.KindOf(err) == backend.Unknown {
+			inner.Stray()
+		}
+		if inner.dead && inner.Strays() {
 			c.takeBackLocked(inner) // the write has ended, and with it what is to be released
 		}
 		return nil, err
@@ -516,12 +513,12 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	case c.closed:
 		return nil, ErrClosed
 	case inner.dead:
-		inner.unsure = true
+		inner.Stray()
 		c.takeBackLocked(inner) // it may have been carried out after its release
 		return nil, errAgain
 	}
-	inner.extend(sent, a.o.lease)
-	if c.now() >= inner.until() {
+	inner.Granted(sent, a.o.lease)
+	if c.now() >= inner.Until() {
 		return nil, errLate
 	}
 	first := inner.more.holds == 0
@@ -532,9 +529,10 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a)
 	switch {
 	case first:
-		inner.lease, inner.watched = a.o.lease, !a.o.fixed
-	case !inner.watched && !a.o.fixed:
-		inner.lease, inner.watched, h.renewedFrom = a.o.lease, true, h.count
+		inner.Want(a.o.lease, !a.o.fixed)
+	case !inner.Renewed() && !a.o.fixed:
+		inner.Want(a.o.lease, true)
+		h.renewedFrom = h.count
 	}
 	c.scheduleLocked(&inner.alarm, c.nextLook(inner, sent))
 	return h, nil
@@ -547,7 +545,8 @@ func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	}
 	inner := w.inner()
 	if inner == nil {
-		inner = &claim{object: w.claim.object, kind: a.kind, owner: w.claim.owner, lease: a.o.lease, more: &more{under: w}}
+		inner = &claim{object: w.claim.object, kind: a.kind, owner: w.claim.owner, more: &more{under: w}}
+		inner.Want(a.o.lease, false)
 		w.claim.more.inner = inner
 	}
 	if inner.dead {

@@ -126,8 +126,7 @@ func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	cl.unsure = true
-	cl.horizon = max(cl.horizon, c.now())
+	cl.StrayUntil(c.now())
 	if cl.dead && !cl.leaving {
 		c.takeBackLocked(cl)
 	}

@@ -35,7 +35,6 @@ const (
 	mostTakeBacks       = 64          // under way at a time
 	firstPatience       = time.Second // for an answer; then twice that
 	longestIntermission = time.Second // between two rounds that fail
-	takeBackPatience    = time.Minute // after the lease
 )
 
 // takeBackLocked begins to take a claim back. No request that could lock may follow for it.
@@ -84,7 +83,7 @@ func (c *Client) releaseAgain(t *takeBack) {
 	defer cancel()
 	sent := c.now()
 	c.mu.Lock()
-	req := c.lastRelease(t.claim, c.stored(t.claim.lease), false) // whoever had it may yet say how long it is to stay taken
+	req := c.lastRelease(t.claim, c.stored(t.claim.Lease()), false) // whoever had it may yet say how long it is to stay taken
 	c.mu.Unlock()
 	res, err := step(ctx, c, backend.Session.Release, req)
 
@@ -119,13 +118,13 @@ func (c *Client) tookBackLocked(t *takeBack, sent instant, res backend.ReleaseRe
 	case err == nil && res.Outcome == backend.Kept:
 		c.keptLocked(cl)
 	}
-	if answered && (sent >= cl.horizon || !cl.unsure) || sent >= cl.horizon+max(cl.lease, takeBackPatience) {
+	if cl.TakenBack(sent, answered) {
 		cl.back = false
 		return
 	}
-	next := now + t.tries.next(firstBackoff, longestPause(c.stored(cl.lease)))
-	if sent < cl.horizon {
-		next = min(next, max(cl.horizon, now))
+	next := now + t.tries.next(firstBackoff, longestPause(c.stored(cl.Lease())))
+	if sent < cl.Horizon() {
+		next = min(next, max(cl.Horizon(), now))
 	}
 	c.scheduleLocked(&t.alarm, next)
 }

@@ -146,9 +146,10 @@ func (c *Client) keepFromNow(h *hold, d time.Duration) {
 	if !c.checkLocked(h) {
 		return
 	}
-	h.claim.lengthens(d)
-	h.claim.keep(c.now() + d)
-	c.hastenLocked(&h.claim.alarm, c.now())
+	cl, now := h.claim, c.now()
+	cl.Lengthens(d)
+	cl.Keep(now+d, cl.Confirmed(cl.began))
+	c.hastenLocked(&cl.alarm, now)
 }
 
 // waitContext returns a context that ends with the wait, and when any of several clients is closed.

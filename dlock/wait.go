@@ -236,7 +236,7 @@ func (q *queue) nextLocked(h *hold) *acquisition {
 // committed says whether a lead must go on: it is asking, or may have got what it asked for, and nobody
 // else would ask for that again.
 func (a *acquisition) committed() bool {
-	return !a.parked() && (a.trying || a.h != nil && a.h.claim.unsure)
+	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
 // firstInLocked returns who is to talk to the store: the first, or else whoever does, or the first
@@ -669,7 +669,7 @@ func (c *Client) leaveClosed(a *acquisition) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
-	c.releaseOnce(ctx, cl, c.stored(cl.lease), true)
+	c.releaseOnce(ctx, cl, c.stored(cl.Lease()), true)
 }
 
 // quit takes a waiter out of the queue for good, and returns err. Who is handed something just then stays, to take it.

@@ -121,13 +121,13 @@ func (cl *claim) ring(c *Client, now instant) {
 	switch {
 	case cl.dead:
 		c.forgetAllLocked(cl)
-	case now >= cl.until():
+	case now >= cl.Until():
 		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
-	case cl.watched || rules[cl.kind].asserted || cl.goal() > cl.until():
+	case cl.GoesOn() || rules[cl.kind].asserted:
 		c.alarms.batch = append(c.alarms.batch, cl)
 		c.scheduleLocked(&cl.alarm, c.next(cl, now, 6)) // if it isn't answered by then
 	default:
-		c.scheduleLocked(&cl.alarm, cl.until())
+		c.scheduleLocked(&cl.alarm, cl.Until())
 	}
 }
 
@@ -135,46 +135,23 @@ func (cl *claim) ring(c *Client, now instant) {
 // instant.
 func (c *Client) nextLook(cl *claim, sent instant) instant {
 	switch {
-	case cl.watched, cl.goal() > cl.until():
+	case cl.GoesOn():
 		return c.next(cl, sent, 3)
 	case rules[cl.kind].asserted:
-		return min(sent+c.lease/3, cl.until())
+		return min(sent+c.lease/3, cl.Until())
 	default:
-		return cl.until()
+		return cl.Until()
 	}
 }
 
-// renewalLease returns the lease that a renewal asks for: of one that isn't to last any longer, what is left, but not less than
-// it stays taken.
-func (cl *claim) renewalLease(now instant) time.Duration {
-	if cl.watched {
-		return max(cl.lease, cl.left(now))
-	}
-	return max(cl.remaining(now), cl.left(now))
-}
-
-// effective returns the lease that the claim can count on: its own, or a shorter one of a request
-// that may yet be carried out.
-func (cl *claim) effective() time.Duration {
-	lease := cl.lease
-	for _, shorter := range []time.Duration{cl.doubt, cl.granted()} {
-		if shorter > 0 {
-			lease = min(lease, shorter)
-		}
-	}
-	return lease
-}
-
-// next returns the time of the next renewal where it should be about such a part of a lease after that instant: a little
-// earlier, on a grid that all claims with this lease share, so that they are renewed in batches. It
-// is never after the deadline.
+// next returns the time of the next renewal where it should be about such a part of a lease after that
+// instant.
 func (c *Client) next(cl *claim, after instant, part time.Duration) instant {
-	lease := cl.effective()
+	most := cl.Lease()
 	if rules[cl.kind].asserted {
-		lease = min(lease, c.lease) // however much longer its own is
+		most = c.lease // however much longer its own is
 	}
-	at := after + lease/part
-	return min(at-at%max(lease/16, 1), cl.until())
+	return cl.Next(after, part, most)
 }
 
 // renewLocked starts the renewal of a batch.
@@ -183,12 +160,10 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 	leases := make([]time.Duration, len(batch))
 	latest := sent
 	for i, cl := range batch {
-		leases[i] = cl.renewalLease(sent)
-		asked := max(leases[i], cl.most)
-		reqs[i] = cl.renewRequest(c.stored(asked))
-		cl.sending(sent, reqs[i].Lease)
-		cl.renewing(asked)
-		latest = max(latest, cl.until())
+		lease, asked := cl.Renewal(sent)
+		leases[i], reqs[i] = lease, cl.renewRequest(c.stored(asked))
+		cl.RenewalSent(sent, asked, reqs[i].Lease)
+		latest = max(latest, cl.Until())
 	}
 	c.backgroundLocked(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, latest-c.now())
@@ -221,13 +196,13 @@ func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 	now, left, n := c.now(), time.Duration(math.MaxInt64), 0
 	for _, cl := range failed.claims {
 		w := c.troubles[cl]
-		if cl.dead || w.err == nil || w.said > sent || cl.alarm.at >= cl.until() {
+		if cl.dead || w.err == nil || w.said > sent || cl.alarm.at >= cl.Until() {
 			continue
 		}
 		w.said = now
 		c.troubles[cl] = w
 		n++
-		left = min(left, cl.until()-now)
+		left = min(left, cl.Until()-now)
 		if len(names) < most {
 			names = append(names, cl.object.name)
 		}
@@ -264,7 +239,7 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 	defer c.unlock()
 	now := c.now()
 	if err == nil || backend.KindOf(err) != backend.Unknown {
-		cl.renewed()
+		cl.RenewalOver()
 	}
 	switch {
 	case cl.dead, c.closed:
@@ -278,13 +253,11 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 		c.scheduleLocked(&cl.alarm, min(cl.alarm.at, c.next(cl, now, 16)))
 	case !res.Held:
 		c.goneLocked(cl)
-	case now >= cl.until():
+	case now >= cl.Until():
 		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
 	default:
 		delete(c.troubles, cl)
-		if sent > cl.cut {
-			cl.extend(sent, lease)
-		}
+		cl.RenewalGranted(sent, lease)
 		c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
 	}
 }
