@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
@@ -124,6 +125,7 @@ func TestCountingThroughFaults(t *testing.T) {
 // one again, as in a restart of all that goes by the documentation:
 // what is held all the while isn't lost, and those who count go on.
 func TestHoldsOutliveARestartOfEachServer(t *testing.T) {
+	depth.Needs(t, depth.Change)
 	if wiretest.Apart(t, 1) {
 		return
 	}

@@ -165,7 +165,8 @@ func storeOf(t *testing.T, servers []*testservers.Server, open func() backend.Ba
 }
 
 func TestContractOnRedis(t *testing.T) {
-	wiretest.Suite(t, depth.Of(1, 2, 2), wiretest.StepsAndModel, func() contract.Harness {
+	quick, all := wiretest.Cases{"steps/", "-steps/as_", "model"}, wiretest.StepsAndModel
+	wiretest.Suite(t, 2, depth.Of(quick, all, all), func() contract.Harness {
 		servers := redises(t)
 		makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
@@ -289,6 +290,7 @@ func comesAndGoes(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
 // majority in the next moment: so here nobody competes, and no writer waits. A session that is closed wakes nobody where there is nothing to release.
 // Where a write was forgotten the read under it outlives a forced release: see TestForcedWriteThatAStoreHasForgotten. And every vote is waited for: a lock that was taken without the slowest is lost with the next one that is forgotten, as it should be.
 func TestContractWithAStoreThatForgets(t *testing.T) {
+	depth.Needs(t, depth.Change)
 	parts := slices.DeleteFunc(slices.Clone(mostSteps), func(part string) bool {
 		return strings.Contains(part, "concurrency") || part == "steps/read" || part == "steps/write" || part == "steps/close/notifier"
 	})
