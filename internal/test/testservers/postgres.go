@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -85,8 +86,54 @@ func Postgres(t TB, settings ...string) *Server {
 	folder, err := postgresFolder()
 	need(t, folder, err)
 	data := filepath.Join(unprivilegedFolder(t), "data")
-	runUnprivileged(t, filepath.Join(folder, "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
+	initPostgres(t, folder, data)
 	return startPostgres(t, folder, data, settings)
+}
+
+// initPostgres makes the folder of an empty PostgreSQL. Its own program for that keeps a processor busy
+// for as long as many a test, so what it has made once is kept in the user's cache, for copies.
+func initPostgres(t TB, folder, data string) {
+	t.Helper()
+	args := []string{"-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"}
+	kept := keptPostgres(t, folder, args)
+	if kept != "" && exec.Command("cp", "-a", kept, data).Run() == nil {
+		return
+	}
+	_ = os.RemoveAll(data) // what was copied of it
+	runUnprivileged(t, filepath.Join(folder, "initdb"), append(args, "-D", data)...)
+	if kept == "" {
+		return
+	}
+	// It is there as a whole or not at all: another test may be making it, too.
+	ours, err := os.MkdirTemp(filepath.Dir(kept), "new")
+	if err != nil {
+		return
+	}
+	defer os.RemoveAll(ours)
+	copied := filepath.Join(ours, "data")
+	if exec.Command("cp", "-a", data, copied).Run() == nil {
+		_ = os.Rename(copied, kept) // or it is there by now
+	}
+}
+
+// keptPostgres returns where what initdb makes is kept, for this very program and who runs it, or
+// nothing if there is no such place.
+func keptPostgres(t TB, folder string, args []string) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	program, err := os.Stat(filepath.Join(folder, "postgres"))
+	if err != nil {
+		return ""
+	}
+	cache = filepath.Join(cache, "distsync-tests")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return ""
+	}
+	of := fmt.Sprint(folder, program.Size(), program.ModTime().UnixNano(), unprivileged(t), args)
+	return filepath.Join(cache, fmt.Sprintf("postgres-%x", sha256.Sum256([]byte(of)))[:32])
 }
 
 // PostgresStandby starts a standby of a server, which follows it under that name, with further

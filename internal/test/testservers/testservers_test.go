@@ -1,8 +1,10 @@
 package testservers_test
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,6 +103,40 @@ func TestRedisSentinel(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// What initdb has made once is copied for the next, and these have nothing in common.
+func TestPostgresIsCopied(t *testing.T) {
+	testservers.PostgresTool(t, "initdb") // skips where there is none
+	cache := t.TempDir()
+	t.Setenv("HOME", cache)
+	t.Setenv("XDG_CACHE_HOME", cache)
+	kept := func() (paths []string) {
+		t.Helper()
+		err := filepath.WalkDir(cache, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Name() == "postgresql.conf" {
+				paths = append(paths, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return paths
+	}
+	first := testservers.Postgres(t)
+	first.SQL("CREATE TABLE mine (n int)")
+	before := kept()
+	if len(before) == 0 {
+		t.Fatal("nothing is kept")
+	}
+	second := testservers.Postgres(t)
+	if n := second.SQL("SELECT count(*) FROM pg_tables WHERE tablename = 'mine'"); n != "0" {
+		t.Errorf("the second server has %s tables of the first", n)
+	}
+	if after := kept(); !slices.Equal(before, after) {
+		t.Errorf("kept are %q, and were %q", after, before)
+	}
 }
 
 func TestPostgres(t *testing.T) {
