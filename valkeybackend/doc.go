@@ -12,8 +12,8 @@
 //		return ship(ctx, 42) // nobody else is in here; ctx ends if the lock is lost
 //	})
 //
-// What one can do with a lock is in package [github.com/seed951563bd/distsync/dlock], and what follows is
-// about Valkey. [New] takes the client that a program has already, for whatever else.
+// Package [github.com/seed951563bd/distsync/dlock] says what you can do with a lock. This page is about
+// Valkey. [New] takes the client that a program already has.
 //
 // # What is promised, and what is not
 //
@@ -27,40 +27,44 @@
 // lock; the first hears of that when it next renews or, if its lease is fixed, when that ends. A
 // server that evicts keys (maxmemory-policy) evicts locks.
 //
-// A server whose memory is full, and that evicts nothing, grants no locks, but renews those that are held
-// and lets them go.
+// A server whose memory is full, and that evicts nothing, grants no locks, but renews and releases
+// held ones.
 //
 // # Names are keys
 //
-// A lock's name is its key, among all others, so it must not be the key of other data. What is no lock
-// the steps leave alone, and report as [backend.ErrConflict]: anything but a hash, and a hash without
-// an expiry that has other things in it than an owner and a count. A hash that expires is taken for
-// a lock by those who wait, until it is gone; but a forced unlock deletes only what looks like a lock
-// and expires. Names like lock:orders:42 keep clear of all that, or [WithPrefix].
+// A lock's name is its key, so it must not be the key of other data. The steps leave other data alone,
+// and report it as [backend.ErrConflict]: anything that is no hash, and a hash without an expiry that
+// has more in it than an owner and a count. Waiters take a hash that expires for a lock, until it is
+// gone. A forced unlock deletes only what looks like a lock and expires. Names like lock:orders:42, or
+// [WithPrefix], avoid all that.
 //
 // # Kinds of lock
 //
-// There are fenced and read-write locks, too. A fenced lock is a plain lock with a key beside it that has the number of the
-// last acquisition, and stays. A read-write lock is a hash with a mode and all who hold it, with a key
-// for each reader that says how long he reads, and a hash with the notes of writers who wait.
+// A fenced lock is a plain lock with another key that has the number of the last acquisition, and
+// stays. A read-write lock is a hash with a mode and its holders, a key for each reader that says how
+// long it reads, and a hash with the notes of waiting writers.
 //
-// A fair lock is a plain lock with a list of those who wait for it, and two sorted sets with the times by which they do. The server
-// itself gives it to the first of them, for a second, by the script of whoever frees it or looks, and publishes that for his client. From what the server's clock said when the client
-// last looked it knows since when it has the lock: all that wait keep their places with one script a second. If that clock is put forward between
-// the two, by less than the message takes, the client may believe to have the lock for as much too long as the message was late. With
-// [WithReplicas] whoever is given a lock asks first, and waits for the replicas.
+// A fair lock is a plain lock with a list of its waiters, and two sorted sets with their times. Any
+// script that frees it or looks gives it to the first waiter, for a second, and publishes that for its
+// client. All waiters keep their places with one script a second, which also returns the server's
+// clock: from that the client knows since when it has the lock. If that clock is put forward in
+// between, by less than the message takes, the client may believe in the lock for as much too long as
+// the message was late. With [WithReplicas] a client that is given a lock asks first, and waits for the
+// replicas.
 //
-// And there are semaphores. One is a key with how many permits are available, and a sorted set of those that are out: an id for
-// each, by when it ends, which is compared with the server's clock. Who gets in is decided by how many ids are out. The key with
-// the number stays when all permits are back, since a Java program may go by it. So the name remains a semaphore's, until
-// somebody deletes the key; and a key that is a whole number for another reason is taken for one, and overwritten. Nobody can
-// have more than 10,000 permits in one call, since the server does nothing else meanwhile. A name that is another in braces, as
-// {orders}, is refused: both would have their ids under one key.
+// A semaphore is a key with the number of available permits, and a sorted set with an id and an end for
+// each taken permit. The ends are compared with the server's clock, and the number of ids decides who
+// gets in. The key with the number stays when all permits are back, since a Java program may go by it.
+// So the name remains a semaphore's until the key is deleted. A key that is a whole number for another
+// reason is taken for a semaphore, and overwritten. One call gets 10,000 permits at most, since the
+// server does nothing else meanwhile. A name that is another in braces, as {orders}, is refused: both
+// would have their ids under one key.
 //
-// A name that holds a read-write lock, or a semaphore, is refused to the other kinds with [backend.ErrConflict], and the other way
-// round. Redisson's script for plain locks, which is used here, doesn't tell a read-write lock: so whoever
-// is refused a plain lock asks what that is, with one more command, unless his client waits for the lock already.
-// Redisson itself looks for nothing of the kind: its read-write lock on the name of a lock that is held enters.
+// A name that holds a read-write lock, or a semaphore, is refused to the other kinds with
+// [backend.ErrConflict], and the other way round. Redisson's script for plain locks, which is used
+// here, doesn't tell a read-write lock. So a call that is refused a plain lock asks what that is, with
+// one more command, unless its client waits for the lock already. Redisson itself doesn't look: its
+// read-write lock enters beside a held lock of that name.
 //
 // # Replicas and failover
 //
@@ -68,28 +72,27 @@
 // before it has copied an acquisition is replaced by a replica that doesn't know the lock, and a
 // second owner gets in. [WithReplicas] makes that less likely: a lock then counts as acquired only
 // when so many replicas have it. It doesn't make it impossible, and it says nothing about renewals,
-// so a lock that is held for longer than its lease may end too early on a new master. Where two
-// owners must never be, whatever fails, use a store that agrees before it answers, such as etcd.
+// so a lock that is held for longer than its lease may end too early on a new master. If there must
+// never be two owners, whatever fails, use a store that agrees before it answers, such as etcd.
 //
 // During a failover attempts to lock fail and are repeated, as are renewals and the last unlock; it
 // must be over within a lease (30 s by default), or locks that are held are lost. A client with a
 // Sentinel.MasterSet asks the sentinels for the master. A release that the new master has not heard of
 // leaves the lock held there until its lease is over.
 //
-// An old master that has become a replica may still be asked, over connections that stand. What it
-// would have to write it refuses, without any effect. From its own data, which may be old, it says who
-// has a lock, and that somebody hasn't. The latter, which would end a hold, counts only if a server
-// says it that would carry out a write: after a no to a renewal or an unlock it is asked for that. A
-// replica that takes writes (replica-read-only no) is believed.
+// An old master that has become a replica may still be asked, over old connections. It refuses writes,
+// without any effect. It answers questions about holders from its own data, which may be old. Its
+// answer that an owner has no hold would end that hold. So after such an answer to a renewal or an
+// unlock the server is asked whether it would carry out a write, and only then is believed. A replica
+// that takes writes (replica-read-only no) is believed.
 //
 // # Clusters
 //
-// Each lock is on the one master that has the slot of its name. While a slot is migrated from one
-// master to another its locks can be neither released nor unlocked in part, since the server finds
-// the lock and its channel on different sides and asks to try again; whoever is about to unlock
-// does so for up to 5 s, and in the background after that. Nobody gets in twice meanwhile. With
-// WithReplicas, nor can new locks be acquired in such a slot. Slots with few keys migrate within
-// milliseconds.
+// Each lock is on the one master that has the slot of its name. While a slot is migrated, its locks
+// can't be released: the server finds the lock and its channel on different sides, and asks to try
+// again. An unlock tries for up to 5 s, and then in the background. Meanwhile nobody gets in twice.
+// With WithReplicas new locks can't be acquired in such a slot either. Slots with few keys migrate
+// within milliseconds.
 //
 // Every release is passed on to every server of a cluster. [WithShardedPubSub] keeps it on the
 // server that has the lock, if all clients agree on that, and it is what Redisson does there.
@@ -105,15 +108,16 @@
 // # On the wire
 //
 // The protocol is that of Redisson's RLock: the lock is a hash with one field, and its release is
-// published on a channel. Fenced, read-write and fair locks are kept as its RFencedLock, RReadWriteLock and RFairLock keep
-// them, and permits as its RPermitExpirableSemaphore does, by other scripts. Java programs that use Redisson, Go programs that use package
-// [github.com/seed951563bd/distsync/redisbackend], and those that use this one exclude and wake
-// each other. With a cluster of Redis 7 or Valkey that takes [WithShardedPubSub] everywhere, or
-// nowhere and a Redisson that is told not to use sharded channels.
+// published on a channel. Fenced, read-write and fair locks, and permits, are kept as Redisson's
+// RFencedLock, RReadWriteLock, RFairLock and RPermitExpirableSemaphore keep them, by other scripts.
+// So Java programs with Redisson, Go programs with package
+// [github.com/seed951563bd/distsync/redisbackend], and those with this one exclude and wake each other.
+// With a cluster of Redis 7 or Valkey use [WithShardedPubSub] everywhere, or nowhere and a Redisson
+// that is told not to use sharded channels.
 //
 // The user that the client logs in as needs the commands EVAL, EVALSHA, EXISTS, HEXISTS, HINCRBY,
 // HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING, besides
-// those that valkey-go needs for itself. With PUBSUB, whoever unlocks learns on the way whether
+// those that valkey-go needs for itself. With PUBSUB, an unlock learns on the way whether
 // others wait. The names of channels are arguments in the place of keys, so besides the lock names
 // the user needs the pattern redisson_lock__channel:* twice: among its keys and among its channels.
 // The options say which commands they need besides.
@@ -130,16 +134,17 @@
 //
 // For latches it is GET, SET and DECR; and redisson_countdownlatch__channel__* twice.
 //
-// To ask who has a lock the user needs EVAL, EVALSHA, GET, HGET, HLEN, HSCAN, LRANGE, PTTL, STRLEN, TIME, TYPE, ZCARD, ZCOUNT, ZRANGEBYSCORE and
-// ZSCORE, and to list locks SCAN besides; among the keys those of locks, {NAME}:timeout, {NAME}:*:rwlock_timeout:*, redisson_lock_queue:*,
-// redisson_lock_timeout:* and distsync_fair_places:*, all of them, whatever kinds of lock there are; and no channels. Without
-// these permissions it is an error that says so, and nothing else changes.
+// To ask who has a lock the user needs EVAL, EVALSHA, GET, HGET, HLEN, HSCAN, LRANGE, PTTL, STRLEN,
+// TIME, TYPE, ZCARD, ZCOUNT, ZRANGEBYSCORE and ZSCORE, and to list locks SCAN besides; among the keys
+// those of locks, {NAME}:timeout, {NAME}:*:rwlock_timeout:*, redisson_lock_queue:*,
+// redisson_lock_timeout:* and distsync_fair_places:*, whatever kinds of lock there are; and no
+// channels. Without these permissions such a call returns an error that says so.
 //
 // # Connections
 //
-// Steps share the client's connections with everything else that it is used for; valkey-go sends
-// together what is asked at once. Each dlock.Client that waits for a lock adds one connection, which
-// carries all its subscriptions, or with WithShardedPubSub one to each master of a cluster; one that
-// carries none for a minute is closed. That it has fallen silent is noticed by the client's own pings,
-// which its Dialer.KeepAlive and ConnWriteTimeout control.
+// Steps share the client's connections with its other commands; valkey-go sends simultaneous commands
+// together. Each dlock.Client that waits for a lock adds one connection for all its subscriptions, or
+// with WithShardedPubSub one to each master of a cluster. It is closed after a minute without a
+// subscription. The client's own pings notice when it has fallen silent; its Dialer.KeepAlive and
+// ConnWriteTimeout control these.
 package valkeybackend

@@ -37,7 +37,7 @@ func TestDocumentedCommands(t *testing.T) {
 				backend.Write:     {"Read-write locks:", "Fair locks:"},
 				backend.Fair:      {"Fair locks:", "Permits:"},
 				backend.Permits:   {"Permits:", "Latches:"},
-				backend.Latch:     {"Latches:", "Somebody who only looks"},
+				backend.Latch:     {"Latches:", "A user that only looks"},
 			}
 		}
 		words := func(kind backend.Kind) []string {
