@@ -1,5 +1,5 @@
-// Package dlocktest is for tests of code that uses locks of [github.com/seed951563bd/distsync/dlock]: a store in memory, whose faults are
-// called by name.
+// Package dlocktest is for tests of code that uses locks of
+// [github.com/seed951563bd/distsync/dlock]: a store in memory, whose faults are called by name.
 //
 // A [Store] takes the place of a Redis in a test. The code under test is given a *dlock.Client, and can't tell the
 // difference:
@@ -12,12 +12,13 @@
 //		// ... the code under test is given client
 //	}
 //
-// At the end of the test the Store looks whether anybody still has a lock, or waits for one, and fails the test if so: a path on which
-// somebody forgets to unlock is found by the tests that take it.
+// At the end of the test the Store fails it if a lock is still held or waited for: so a test finds a
+// path that forgets to unlock.
 //
 // # What can be tested with it
 //
-// That a handler answers 423 while another has the lock: take the lock with a second client, as another process would, and call the handler.
+// That a handler answers 423 while another has the lock: take the lock with a second client, as another
+// process would, and call the handler.
 //
 //	other := dlock.New(store)
 //	defer other.Close()
@@ -33,16 +34,18 @@
 //
 //	store.Lose("import")
 //
-// That it stops, too, when nothing is heard of the store for so long that the lock ends: [Store.PauseRenewals]. And that
-// nothing is done twice, or that somebody notices, when the store has forgotten who had the lock: [Store.Wipe].
+// That it also stops when the store is silent for so long that the lease ends: [Store.PauseRenewals].
 //
-// That somebody has a lock while something goes on, and nobody after it: [Store.Held] and [Store.Free].
+// That nothing is done twice, or that it is noticed, when the store has forgotten a lock: [Store.Wipe].
+//
+// That a lock is held while the job runs, and free after it: [Store.Held] and [Store.Free].
 //
 // # Time
 //
-// Everything works in real time: give the client a short lease where one is to run out, dlock.WithLease(200*time.Millisecond). In a bubble of
-// testing/synctest it need not be short, since waiting costs nothing there, and synctest.Wait says when everybody has got as far as he
-// can. Make the Store and its clients inside the bubble, with its t, and close the clients before it ends:
+// Everything works in real time: if a lease is to run out, give the client a short one,
+// dlock.WithLease(200*time.Millisecond). In a bubble of testing/synctest waiting costs nothing, and
+// synctest.Wait returns when all goroutines wait. Make the Store and its clients inside the bubble, with
+// its t, and close the clients before it ends:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		store := dlocktest.New(t)
@@ -61,6 +64,7 @@
 //
 // # What it doesn't show
 //
-// A Store is one machine that never fails by itself, and its clock is that of the test. What a server does in a failover, and what a network does to
-// requests, is tested in this repository, on servers: see docs/reliability.md there.
+// A Store is one machine that never fails by itself, and its clock is that of the test. Failovers of
+// servers, and faults of networks, are tested in this repository, on real servers: see
+// docs/reliability.md there.
 package dlocktest

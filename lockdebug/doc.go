@@ -1,24 +1,24 @@
-// Package lockdebug serves a page on which one sees what the clients of a program do: what they hold and wait for, what they have lost and
-// why, and, when asked for, which locks are in their store.
+// Package lockdebug serves a page that shows what the clients of a program do: what they hold and wait
+// for, what they have lost and why, and, on demand, which locks are in their store.
 //
 //	http.Handle("/debug/locks", lockdebug.Handler(client))
 //
-// Nothing registers itself, and nothing can be changed through it. But it shows the names of locks,
-// and can have the store list its locks: let only those reach it who may see that, as with
-// net/http/pprof.
+// Nothing registers itself, and the page changes nothing. But it shows the names of locks, and can have
+// the store list its locks: restrict access to it, as to net/http/pprof.
 //
-// The page comes first with what may need somebody: locks that were lost, holds that end soon or aren't renewed, and calls that have waited for longer
-// than [dlock.DefaultLease], so that whoever has what they wait for is alive. It has no scripts, and works on a phone and in the dark.
+// First come things that may need attention: lost locks, holds that end soon or aren't renewed, and
+// calls that have waited for longer than [dlock.DefaultLease], so that the holder must be alive. The
+// page has no scripts, and works on a phone and in dark mode.
 //
-// Of calls that wait it says who has the lock. For that the store is asked, about 20 locks at most and
-// for half a second at most; of the others one asks by a click. All else that is shown this process
-// knows, unless one asks for more.
+// Calls that wait are shown with the holder of their lock. The store is asked for it, about 20 locks at
+// most, and for half a second at most; a click asks for the others. Everything else is known to this
+// process, unless more is asked for.
 //
-// The heads of columns are links that sort. With very many rows, look for a part of a name, a holder or
-// a caller: of those that match, 200 are shown, and it is said how many there are.
+// The heads of columns are links that sort. A search finds a part of a name, a holder or a caller. Of the
+// rows that match, 200 are shown, and their number.
 //
 // With [HandlerOf] it shows sets of shards, too: what this process runs and waits for, and which
-// members it has seen last. No store is asked for that.
+// members it saw last. No store is asked for that.
 //
 // # Parameters
 //
@@ -34,13 +34,13 @@
 //	prefix=orders:  for those whose names begin with that,
 //	name=orders:42  or for the one of that name
 //
-// Any path, and the methods GET and HEAD. A value that can't be understood is answered with status 400; parameters
-// of other names are ignored.
+// Any path will do, with the methods GET and HEAD. An invalid value is answered with status 400; other
+// parameters are ignored.
 //
 // # JSON
 //
-// It has all rows, but no more than 10,000 of the store. Times are in RFC 3339. Durations are numbers of
-// seconds. Fields keep their names, and there may be more of them.
+// It has all rows, but at most 10,000 of the store. Times are in RFC 3339. Durations are numbers of
+// seconds. Fields keep their names, and more may be added.
 //
 //	{
 //	  "time": "2026-11-22T03:04:05.678Z",

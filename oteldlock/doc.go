@@ -6,8 +6,8 @@
 //	}
 //	client := dlock.New(redisbackend.New(rdb), dlock.WithTrace(trace))
 //
-// It needs OpenTelemetry's API only: what becomes of it is up to the SDK that the program sets up. examples/prometheus serves it
-// to Prometheus.
+// It needs OpenTelemetry's API only; the program sets up the SDK. examples/prometheus serves the
+// metrics to Prometheus.
 //
 // # Metrics
 //
@@ -52,24 +52,29 @@
 //     whatever the outcome.
 //   - name: only with [WithNameLabel].
 //
-// An instrument that the program's SDK drops (by a view, say) costs next to nothing. Else the SDK's part is nearly all of it: it records nine times for a lock and its unlock, which takes 2 µs
-// of CPU with version 1.47.
+// An instrument that the program's SDK drops, by a view for example, costs next to nothing. Otherwise
+// the SDK takes nearly all of the time: nine records for a lock and its unlock take 2 µs of CPU with
+// version 1.47.
 //
-// Calls that never came to ask, with an empty name or of a client that is closed, aren't counted.
+// Calls with an empty name, or of a closed client, aren't counted.
 //
-// Losses are counted from 0 on, for each reason, as soon as somebody asks for a lock of that kind (and name), so that the first one is seen to be one. Other
-// counters aren't there until they have counted.
+// The counters of losses begin at 0, for each reason, at the first request for a lock of that kind (and
+// name), so that the first loss is seen as an increase. Other counters don't exist until they count.
 //
 // # Spans
 //
-// "distsync acquire", of kind internal, lasts from the call that acquires to its end, and has distsync.name, kind, outcome, via, holder (what the store
-// knows the hold by) and permits. Its status is Error where error.type is there, and else not set.
+// "distsync acquire", of kind internal, is the acquiring call. It has distsync.name, kind, outcome,
+// via, holder (the hold's id in the store) and permits. Its status is Error if there is an error.type,
+// and otherwise not set.
 //
-// What the store was asked meanwhile are its events, "distsync.step", with step, duration (in seconds) and error.type, and not spans of their own: a step is told of when
-// it has ended, and clients of stores that are instrumented (with redisotel, say) make better ones. These are children of the span, since the store is called with its context;
-// on Redis and Valkey that takes the backend's option WithContextValues, since the steps of many goroutines share round trips otherwise. What belongs to no acquisition,
-// an unlock among it, is in the caller's own span in the same way, and no event.
+// Steps of the store are its events, "distsync.step", with step, duration (in seconds) and error.type.
+// They aren't spans, since they are reported at their end. An instrumented client of the store (with
+// redisotel, for example) makes better spans. These are children of the span, since the store is called
+// with its context. On Redis and Valkey that needs the backend's option WithContextValues, since steps
+// share round trips otherwise. Spans of other steps, such as those of an unlock, are children of the
+// caller's own span in the same way, without an event.
 //
-// A hold isn't a span, since it may last for hours: what is done while a lock is held is in the caller's own spans. A loss has no span, since it happens in nobody's
-// call: it is counted, the client logs it, and the cause of the hold's context says why.
+// A hold isn't a span, since it may last for hours: work under a lock is in the caller's own spans. A
+// loss has no span, since it happens in no call: it is counted, the client logs it, and the cause of the
+// hold's context says why.
 package oteldlock
