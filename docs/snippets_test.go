@@ -23,6 +23,7 @@ var snippets = map[string][]string{
 	"../oteldlock/README.md": {"../oteldlock/*_test.go"},
 	"before-production.md":   {"before_production_test.go"},
 	"fencing.md":             {"fencing_test.go"},
+	"kubernetes.md":          {"kubernetes_test.go"},
 	"guide.md":               {"guide_test.go", "../dlocktest/guarantees_test.go"},
 	"porting.md":             {"porting/*.go", "porting/*.java"},
 	"recipes.md":             {"recipes/*.go"},
