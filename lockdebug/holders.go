@@ -19,8 +19,8 @@ type waited struct {
 	name   string
 }
 
-// tellHolders fills in who has the locks that are waited for. The stores are asked about the first of
-// them only, all at once, and for half a second; of the others it isn't known.
+// tellHolders fills in who has the locks that are waited for. The stores are asked about the first
+// of them only, all at once, and for half a second; of the others it isn't known.
 func (h *handler) tellHolders(ctx context.Context, q query, lists ...[]wait) {
 	if q.unasked {
 		return

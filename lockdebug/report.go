@@ -174,10 +174,12 @@ func newWait(s subject, w dlock.WaitInfo, now time.Time) wait {
 	return wait{subject: s, By: w.By, Caller: w.Caller, Since: w.Since, Waited: seconds(waited), Until: w.Until, Long: waited > dlock.DefaultLease, Place: w.Place, Permits: w.Permits, left: since(now, w.Until)}
 }
 
-// since returns how long it is, or was, from one time to another, or 0: what was read after now was read may be later.
+// since returns how long it is, or was, from one time to another, or 0: what was read after now was
+// read may be later.
 func since(from, to time.Time) time.Duration { return max(to.Sub(from), 0) }
 
-// endsSoon says whether a hold is in danger. A renewal is due when a third of the lease has passed: where half has, some have failed.
+// endsSoon says whether a hold is in danger. A renewal is due when a third of the lease has passed:
+// where half has, some have failed.
 func endsSoon(h dlock.HoldInfo, now time.Time) bool {
 	left := h.Until.Sub(now)
 	if h.Renewed {

@@ -116,12 +116,12 @@ type column struct {
 	URL    string // where the table is sorted by it
 }
 
-// Column returns the head of a column of text, which a click sorts from A to Z, and the next one from
-// Z to A.
+// Column returns the head of a column of text, which a click sorts from A to Z, and the next one
+// from Z to A.
 func (r rows[T]) Column(name, title string) column { return r.column(name, title, "") }
 
-// Number returns the head of a column of numbers, which a click sorts from the largest to the least,
-// and the next one the other way round.
+// Number returns the head of a column of numbers, which a click sorts from the largest to the
+// least, and the next one the other way round.
 func (r rows[T]) Number(name, title string) column {
 	c := r.column(name, title, "-")
 	c.Number = true

@@ -12,8 +12,8 @@ import (
 // longest is how many bytes of a text are shown.
 const longest = 512
 
-// text returns a text as it may be shown: what doesn't print, or turns the writing around, is escaped as in a Go string, and so is the backslash. The
-// end of a very long text is left out.
+// text returns a text as it may be shown: what doesn't print, or turns the writing around, is
+// escaped as in a Go string, and so is the backslash. The end of a very long text is left out.
 func text(s string) string {
 	rest := ""
 	if len(s) > longest {

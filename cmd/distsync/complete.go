@@ -9,8 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// completeNames completes names of locks that are held, for up to most arguments, or any number if that is negative. A store
-// that doesn't answer soon completes nothing.
+// completeNames completes names of locks that are held, for up to most arguments, or any number if
+// that is negative. A store that doesn't answer soon completes nothing.
 func (g *global) completeNames(most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) (names []string, _ cobra.ShellCompDirective) {
 		if fromEnvironment(cmd.Flags()) != nil || most >= 0 && len(args) >= most {

@@ -78,7 +78,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// What completes words in shells is a script that they understand, and completes commands and flags.
+// What completes words in shells is a script that they understand, and completes commands and
+// flags.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish"} {

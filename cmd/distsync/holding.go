@@ -36,11 +36,13 @@ func newHolding(k *taker, name string, out io.Writer) (s *holding, end func()) {
 	s = &holding{taker: k, name: name, out: out,
 		signals: make(chan os.Signal, 64), renewals: make(chan dlock.RenewDone, 16)}
 	s.listen(ending)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // readers of our messages may go: that ends nothing
+	// Those who read our messages may go: that ends nothing.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return s, func() { signal.Stop(s.signals) }
 }
 
-// listen lets signals come to us, but for those that whoever started us wants ignored, as nohup(1) does.
+// listen lets signals come to us, but for those that whoever started us wants ignored, as nohup(1)
+// does.
 func (s *holding) listen(signals []os.Signal) {
 	for _, sig := range signals {
 		if !signal.Ignored(sig) {
@@ -49,9 +51,11 @@ func (s *holding) listen(signals []os.Signal) {
 	}
 }
 
-// under waits for the lock, and calls do while it is held. Until do has called waited, a signal ends
-// its context.
-func (s *holding) under(ctx context.Context, do func(ctx context.Context, waited func()) error) error {
+// under waits for the lock, and calls do while it is held. Until do has called waited, a signal
+// ends its context.
+func (s *holding) under(
+	ctx context.Context, do func(ctx context.Context, waited func()) error,
+) error {
 	ctx, interrupt := context.WithCancelCause(ctx)
 	defer interrupt(nil)
 	waited := s.interruptible(interrupt)
@@ -174,7 +178,8 @@ func (s *holding) lose(err error) {
 	s.tell("lost", func(p *progress) { p.Reason, p.Error = reasonOf(err), err.Error() })
 }
 
-// release gives the lock back. The error is that of the store, and tells why it isn't given back yet.
+// release gives the lock back. The error is that of the store, and tells why it isn't given back
+// yet.
 func (s *holding) release(ctx context.Context) error {
 	err := s.hold.Release(ctx)
 	switch _, known := errors.AsType[*dlock.Loss](s.lost); {

@@ -198,7 +198,8 @@ func lastsOf(h dlock.Holder) string {
 	return lasts(h.Remaining)
 }
 
-// lastsLongest returns how long the last of the holders has the lock, and whether all have given it back.
+// lastsLongest returns how long the last of the holders has the lock, and whether all have given it
+// back.
 func lastsLongest(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""

@@ -14,8 +14,8 @@
 //	distsync unlock --force orders:42      # takes a lock away from whoever has it
 //	distsync doctor                        # whether locks can work there, for this user
 //
-// The rest says distsync help: which stores there are and how their URLs look, what can be set in the environment, and with which
-// status it exits. With --help each command has examples.
+// The rest says distsync help: which stores there are and how their URLs look, what can be set in
+// the environment, and with which status it exits. With --help each command has examples.
 package main
 
 import (
@@ -89,7 +89,8 @@ func wantCommand(cmd *cobra.Command) {
 	}
 }
 
-// addDefaults adds the commands that every program of this kind has. Where they write has to be known.
+// addDefaults adds the commands that every program of this kind has. Where they write has to be
+// known.
 func addDefaults(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

@@ -30,8 +30,8 @@ func meant(word string, names ...string) (best string) {
 	return best
 }
 
-// distance returns how many letters make one word of another: left out, put in, replaced, or changed
-// with the next.
+// distance returns how many letters make one word of another: left out, put in, replaced, or
+// changed with the next.
 func distance(a, b string) int {
 	s, t := []rune(a), []rune(b)
 	var rows [][]int // of how many it is for the first i letters of a, and the first j of b
@@ -75,7 +75,8 @@ func noCommand(cmd *cobra.Command, word string) error {
 
 // noFlag returns the error of flags of cmd that couldn't be parsed.
 func noFlag(cmd *cobra.Command, err error) error {
-	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if ok && unknown.GetSpecifiedShortnames() == "" {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		if name := meant(unknown.GetSpecifiedName(), names...); name != "" {

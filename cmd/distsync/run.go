@@ -61,14 +61,14 @@ command has ended, and whatever its status: for jobs that every machine's cron s
 clocks that differ.
 
 Where it has waited for a fair lock, the command begins up to a second after its turn has
-come, when the lock is renewed for the first time. All who share permits must say the same LIMIT: the last
-to say another changes it for all.
+come, when the lock is renewed for the first time. All who share permits must say the
+same LIMIT: the last to say another changes it for all.
 
 The signals INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the
 command's process group. After a TERM that is passed on the command takes the time that
-it needs, under the lock, unless --grace is given: then it is killed that much later. While distsync waits for the lock the first six end it. Who
-stops the command with ^Z for longer than the lease loses the lock, and the command
-is killed.
+it needs, under the lock, unless --grace is given: then it is killed that much later.
+While distsync waits for the lock the first six end it. If the command is stopped with
+^Z for longer than the lease, the lock is lost, and the command is killed.
 
 Exit status: the command's; 128+N if signal N ended it, or the wait for the lock; 124 if
 it ran for longer than --timeout; 76 if the lock was lost, or about to be; 75 if it was
@@ -84,7 +84,8 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
   distsync run gpu --permits 4 -- ./train`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && args[0] == "" {
-				return exitf(exitUsage, "the name is empty: usage is distsync run NAME [FLAGS] -- COMMAND [ARG…]")
+				return exitf(exitUsage, "the name is empty: usage is "+
+					"distsync run NAME [FLAGS] -- COMMAND [ARG…]")
 			}
 			if cmd.ArgsLenAtDash() != 1 || len(args) < 2 || args[1] == "" {
 				return exitf(exitUsage, "usage is distsync run NAME [FLAGS] -- COMMAND [ARG…]")
@@ -135,7 +136,8 @@ func (r *runner) check(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// margin is how long before the lock may be another's everything has to be dead: killing takes its time on a busy machine.
+// margin is how long before the lock may be another's everything has to be dead: killing takes its
+// time on a busy machine.
 func (r *runner) margin() time.Duration { return min(r.lease/10, time.Second) }
 
 // A progress is an event of a run, as programs get it.

@@ -18,7 +18,8 @@ import (
 	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
 )
 
-// Signals that end the wait for a lock, and those that are passed on besides while the command runs.
+// Signals that end the wait for a lock, and those that are passed on besides while the command
+// runs.
 var (
 	ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2}
@@ -83,8 +84,9 @@ func (s *running) run(ctx context.Context) (err error) {
 // giveBack gives the lock back. If the store doesn't take it, the lock ends with its lease.
 func (s *running) giveBack() { _ = s.release(context.Background()) }
 
-// settle waits until the lock lasts for long enough to begin, or is lost. What the store gives to the first in line of a fair lock lasts
-// for a second or so, until it is renewed, which is soon; a command that began before that would be asked to end at once.
+// settle waits until the lock lasts for long enough to begin, or is lost. What the store gives to
+// the first in line of a fair lock lasts for a second or so, until it is renewed, which is soon; a
+// command that began before that would be asked to end at once.
 func (s *running) settle(ctx context.Context) {
 	for time.Until(s.last()) <= s.grace {
 		select {
@@ -204,7 +206,8 @@ func (s *running) lookAtGrace(left time.Duration) time.Duration {
 	return never
 }
 
-// lookAtLock asks the command to end when the lock is in danger, and kills it before the lock could be another's.
+// lookAtLock asks the command to end when the lock is in danger, and kills it before the lock could
+// be another's.
 func (s *running) lookAtLock(now time.Time) time.Duration {
 	last := s.last()
 	if !last.Equal(s.told) {
@@ -234,7 +237,8 @@ func (s *running) lookAtLock(now time.Time) time.Duration {
 // last returns when the command has to be dead.
 func (s *running) last() time.Time { return s.hold.Until().Add(-s.margin()) }
 
-// lookAtTime asks the command to end, and kills it, when it has run for as long as it may: that is left.
+// lookAtTime asks the command to end, and kills it, when it has run for as long as it may: that is
+// left.
 func (s *running) lookAtTime(left time.Duration) time.Duration {
 	if left > 0 {
 		return left
@@ -250,7 +254,8 @@ func (s *running) lookAtTime(left time.Duration) time.Duration {
 	return never
 }
 
-var errNotRenewed = errors.New("the command was ended, since the lock was about to be lost: it couldn't be renewed")
+var errNotRenewed = errors.New("the command was ended, since the lock was about to be lost: " +
+	"it couldn't be renewed")
 
 // terminate asks the command to end, also if it is stopped.
 func (s *running) terminate(reason string) {

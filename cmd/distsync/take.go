@@ -82,8 +82,8 @@ func (k *taker) counts() (n, limit int, err error) {
 	n, err = strconv.Atoi(first)
 	limit, err2 := strconv.Atoi(second)
 	if err != nil || err2 != nil || n < 1 || limit < n {
-		return 0, 0, exitf(exitUsage, "--permits %s: want LIMIT, for one of so many, or N/LIMIT, as in 2/5",
-			printable(k.permits))
+		return 0, 0, exitf(exitUsage, "--permits %s: want LIMIT, for one of so many, or N/LIMIT, "+
+			"as in 2/5", printable(k.permits))
 	}
 	return n, limit, nil
 }
