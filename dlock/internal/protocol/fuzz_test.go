@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed951563bd/distsync/internal/test/deep"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
 // A world is a holder that does what a client does with a promise, a store, and requests between
@@ -267,7 +267,7 @@ func FuzzPromise(f *testing.F) {
 
 // The same with random things, as many as take a moment.
 func TestAHolderReliesOnNoMoreThanTheStoreKeeps(t *testing.T) {
-	for seed := range uint64(deep.Of(200_000, 5_000_000)) {
+	for seed := range uint64(depth.Of(50_000, 200_000, 5_000_000)) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		what := make([]byte, 61)
 		for i := range what {
