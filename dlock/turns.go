@@ -102,12 +102,8 @@ func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.key) }
 func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= c.handoverEnd(cl) && c.queueLocked(cl) != nil
 	waiting := res.Waiting - c.absentLocked(cl.object.key())
-	switch {
-	case waiting <= 0 || res.Strangers == 0:
-	case res.Strangers < res.Waiting:
-		waiting++ // strangers are slower to come than others of ours, who are here, too
-	case waiting > 1:
-		waiting-- // who of the strangers has just had a turn often has the next
+	if waiting > 0 && res.Strangers > 0 {
+		waiting = max(waiting+besideStrangers(cl, res), 1)
 	}
 	switch {
 	case waiting > 0 && own == toCome:
@@ -122,6 +118,25 @@ func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult
 		}
 		c.wakeLocked(cl)
 	}
+}
+
+// besideStrangers returns how many releases more, or fewer, pass where some who wait are strangers.
+// The numbers are those with which each side has a fair share, as measured.
+func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
+	few := 2*res.Strangers <= res.Waiting
+	switch {
+	case few:
+		more = 1 // strangers are slower to come than others of ours
+	case res.Strangers == res.Waiting:
+		more = -1 // a stranger that has just had a turn often has the next
+	}
+	switch rule := rules[cl.kind]; {
+	case rule.many:
+		more-- // others give permits back, too
+	case !rule.passes && !few:
+		more-- // it has one turn at a time, as they have, and comes later
+	}
+	return more
 }
 
 // absentLocked returns how many of those who wait for a lock aren't waited for.

@@ -467,3 +467,58 @@ func TestHandoverBesideStrangers(t *testing.T) {
 		})
 	}
 }
+
+// How many releases a client lets pass depends on how many of those who wait are strangers, and on
+// whether it hands such a lock on inside.
+func TestReleasesThatPassBesideStrangers(t *testing.T) {
+	for _, c := range []struct {
+		kind               backend.Kind
+		waiting, strangers int
+		pass               int
+	}{
+		{KindPlain, 3, 0, 3}, {KindPlain, 3, 1, 4}, {KindPlain, 3, 2, 3}, {KindPlain, 3, 3, 2}, {KindPlain, 1, 1, 1},
+		{KindWrite, 3, 1, 4}, {KindWrite, 3, 3, 2},
+		{KindFenced, 3, 0, 3}, {KindFenced, 3, 1, 4}, {KindFenced, 3, 2, 2}, {KindFenced, 3, 3, 1}, {KindFenced, 1, 1, 1},
+		{KindPermits, 3, 0, 3}, {KindPermits, 3, 1, 3}, {KindPermits, 3, 3, 1}, {KindPermits, 1, 1, 1},
+	} {
+		t.Run(fmt.Sprintf("%v, %d of %d", c.kind, c.strangers, c.waiting), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &hooked{Backend: membackend.New()}
+				b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+					res, err := do(ctx)
+					res.Counted, res.Waiting, res.Strangers = true, c.waiting, c.strangers
+					return res, err
+				}
+				client := New(b, quiet())
+				defer client.Close()
+				must(t, doOnce(t.Context(), client, c.kind))
+				key := lockKey{rules[c.kind].family, "x"}
+				client.mu.Lock()
+				defer client.mu.Unlock()
+				cr := client.crowds[key]
+				if cr == nil {
+					t.Fatal("nobody is let pass")
+				}
+				// It doesn't listen, so the message of its own release isn't among those that it hears.
+				if got := cr.skip + 1; got != c.pass {
+					t.Errorf("%d releases pass, want %d", got, c.pass)
+				}
+			})
+		})
+	}
+}
+
+// doOnce has the lock x once, of whatever kind.
+func doOnce(ctx context.Context, c *Client, kind Kind) error {
+	nothing := func(context.Context) error { return nil }
+	switch kind {
+	case KindFenced:
+		return c.FencedLocker("x").Do(ctx, nothing)
+	case KindWrite:
+		return c.RWLocker("x").Writer().Do(ctx, nothing)
+	case KindPermits:
+		return c.Semaphore("x", 2).Do(ctx, 1, nothing)
+	default:
+		return c.Locker("x").Do(ctx, nothing)
+	}
+}

@@ -39,7 +39,11 @@ func (c command) refused() bool {
 // identifies says whether it is a look of ours who has a lock, which goes with an attempt now and
 // then.
 func (c command) identifies() bool {
-	return len(c.effects) > 0 && c.effects[0][0] == "hlen" && len(c.effects) <= 2 && len(c.args) == 4
+	if len(c.effects) == 0 || len(c.args) != 4 {
+		return false
+	}
+	first := c.effects[0][0]
+	return first == "hlen" && len(c.effects) <= 2 || first == "zrange" && len(c.effects) == 1
 }
 
 // renews says whether it is a script that lets its first key last longer, and does nothing else with it.

@@ -63,7 +63,11 @@ func (b *acquires) send(ctx context.Context, group []int) {
 	})
 	calls := make([]Call, len(group))
 	for i, index := range group {
-		calls[i] = b.kinds[index].acquire(b.Dialect, b.reqs[index])
+		k, req := b.kinds[index], b.reqs[index]
+		if k.untold {
+			b.strangers.asks(req.Owner)
+		}
+		calls[i] = k.acquire(b.Dialect, req)
 	}
 	sent := time.Now()
 	var doubtful []int

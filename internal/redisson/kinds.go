@@ -27,8 +27,12 @@ type kind struct {
 	// blind says that whoever is refused isn't told whether what keeps him out is a lock of the kind.
 	blind bool
 
-	// passed says that a client may pass such a lock on inside: see strangers.
-	passed bool
+	// holders asks who has such a lock, for clients that contend with Redisson's: see strangers. Nil:
+	// nobody asks. Holder returns the client of one of them, and whether it is Redisson's; or, where
+	// owners are untold, what stands for the owner.
+	holders func(name string) Command
+	holder  func(owner string) (client string, stranger bool)
+	untold  bool
 
 	// line says that those who wait stand in line: see turns. Then there is no channel on which releases are published.
 	line bool
@@ -89,7 +93,8 @@ var kinds = [...]kind{
 	},
 	backend.Write: {
 		owner:         inside,
-		passed:        true,
+		holders:       hashed,
+		holder:        hashedHolder,
 		acquire:       inAny(AcquireWrite),
 		acquired:      ParseGrant,
 		release:       Dialect.ReleaseWrite,
@@ -126,6 +131,9 @@ var kinds = [...]kind{
 	},
 	backend.Permits: {
 		owner:         holder,
+		holders:       permitted,
+		holder:        permitHolder,
+		untold:        true,
 		refuse:        refuseBraces("semaphore", "list of permits"),
 		acquire:       Dialect.AcquirePermits,
 		acquired:      ParsePermits,
@@ -177,7 +185,8 @@ var exclusive = kind{
 	acquired:      ParseAcquire,
 	count:         func(name, owner string) Command { return ask("HGET", name, owner) },
 	blind:         true,
-	passed:        true,
+	holders:       hashed,
+	holder:        hashedHolder,
 	release:       Dialect.Release,
 	released:      ParseRelease,
 	keep:          Dialect.Keep,
@@ -200,7 +209,7 @@ var exclusive = kind{
 // fenced is an exclusive lock that is acquired in another way.
 func fenced() kind {
 	k := exclusive
-	k.acquire, k.acquired, k.count, k.blind, k.passed = inAny(AcquireFenced), ParseFenced, nil, false, false
+	k.acquire, k.acquired, k.count, k.blind = inAny(AcquireFenced), ParseFenced, nil, false
 	k.keys = func(name, _ string) []string { return []string{Channel(name), tokenKey(name)} }
 	return k
 }

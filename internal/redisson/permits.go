@@ -85,14 +85,21 @@ func holder(owner string) string {
 // holderOf is what is known of the owner of an id, in hex: where it ends as ours do, what it begins with. Redisson's are random. It says
 // whether the owner has given the permit back, and it is kept.
 func holderOf(id string) (owner string, kept bool) {
-	if len(id) == idLen {
-		number := binary.BigEndian.Uint32([]byte(id[holderLen:]))
-		kept = number <= math.MaxInt32 && number > math.MaxInt32-maxPermits
-		if kept || number > math.MaxUint32-maxPermits {
-			id = id[:holderLen]
-		}
+	ours, kept := isOurs(id)
+	if ours {
+		id = id[:holderLen]
 	}
 	return hex.EncodeToString([]byte(id)), kept
+}
+
+// isOurs says whether an id ends as ours do, and whether the permit is kept.
+func isOurs(id string) (ours, kept bool) {
+	if len(id) != idLen {
+		return false, false
+	}
+	number := binary.BigEndian.Uint32([]byte(id[holderLen:]))
+	kept = number <= math.MaxInt32 && number > math.MaxInt32-maxPermits
+	return kept || number > math.MaxUint32-maxPermits, kept
 }
 
 func permitsKeys(name string) []string { return []string{name, ids(name), PermitsChannel(name)} }

@@ -181,7 +181,7 @@ func (s *session) attempt(ctx context.Context, k *kind, req backend.AcquireReque
 	r := s.runLooking(ctx, k, req)
 	s.denied.note(k, r.Err)
 	res, err := parse(r, k.acquired)
-	if k.passed && err == nil && !res.Acquired {
+	if k.holders != nil && err == nil && !res.Acquired {
 		s.strangers.refused(req.Name)
 	}
 	return r, res, err
@@ -190,11 +190,14 @@ func (s *session) attempt(ctx context.Context, k *kind, req backend.AcquireReque
 // runLooking carries out an attempt, and looks now and then who keeps its owner out.
 func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRequest) Reply {
 	call := k.acquire(s.Dialect, req)
-	if !k.passed || !s.strangers.due(req.Name) || !s.Subscriber.Listens(k.channel(req.Name)) {
+	if k.untold {
+		s.strangers.asks(req.Owner)
+	}
+	if k.holders == nil || !s.strangers.due(req.Name) || !s.Subscriber.Listens(k.channel(req.Name)) {
 		return s.run(ctx, call)
 	}
-	replies := runWith(ctx, s.Transport.SendTogether, call, []Command{{}, whoHas(req.Name)})
-	s.strangers.saw(req.Name, req.Owner, replies[1])
+	replies := runWith(ctx, s.Transport.SendTogether, call, []Command{{}, k.holders(req.Name)})
+	s.strangers.saw(k, req.Name, req.Owner, replies[1])
 	return replies[0]
 }
 
