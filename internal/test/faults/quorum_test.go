@@ -11,6 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/quorumbackend"
 )
@@ -109,11 +110,14 @@ func late(s step) func(*party) func() {
 
 // TestQuorum has each store of three suffer, whichever it is that is asked first: from the start, and when somebody has the lock and others want it.
 func TestQuorum(t *testing.T) {
-	for _, ailment := range ailments {
+	for row, ailment := range ailments {
 		t.Run(ailment.name, func(t *testing.T) {
 			t.Parallel()
 			for victim := range 3 {
 				t.Run(fmt.Sprint("store ", victim+1), func(t *testing.T) {
+					if victim != row%3 {
+						depth.Needs(t, depth.Change) // each ailment is that of one store, each time
+					}
 					t.Parallel()
 					l := threeStores(t, victim)
 					runs := []struct {
