@@ -57,9 +57,9 @@ func WithCreate() Option { return func(o *options) { o.create = true } }
 func Polling() Option { return func(o *options) { o.polls = true } }
 
 // New returns a backend on a pool, which stays the caller's: close it after the client of the
-// locks. A step takes one of its connections for one round trip. Renewals and releases have two
-// connections of their own, made with the pool's configuration, so that they don't wait behind a
-// program's own queries. Listening takes one more.
+// locks. A step takes one of its connections for one round trip. Renewals, releases and
+// acquisitions of plain and fenced locks have two connections of their own, made with the pool's
+// configuration, so that they don't wait behind a program's own queries. Listening takes one more.
 //
 // No parameters are set, so the pool may be connected by way of a pooler. With PgBouncer in
 // transaction mode nobody can be told of releases: waiters poll, and the client logs that once.

@@ -194,7 +194,8 @@ func TestReentryBesideASlowStep(t *testing.T) {
 	}
 }
 
-// A pool that is exhausted keeps acquisitions waiting, and neither renewals nor releases.
+// A pool that is exhausted keeps steps waiting that may wait for guards, and neither renewals nor
+// releases, nor what goes together with others.
 func TestExhaustedPool(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr, size(1))
@@ -209,9 +210,15 @@ func TestExhaustedPool(t *testing.T) {
 	if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), wiretest.Release(alice))); res.Outcome != backend.Freed {
 		t.Error("not released")
 	}
+	res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice)))
+	if !res.Acquired {
+		t.Error("not acquired")
+	}
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err := s.Acquire(short, wiretest.Acquire(alice))
+	_, err := s.Acquire(short, backend.AcquireRequest{
+		Kind: backend.Read, Name: "read", Owner: alice, Lease: lease,
+	})
 	wiretest.WantKind(t, err, backend.Retry)
 }
 

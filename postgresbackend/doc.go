@@ -93,9 +93,13 @@
 // sections that many processes compete for. Session advisory locks commit nothing, and take a third of
 // the time, but are lost unseen with their connection, and stranded by poolers.
 //
-// A client takes a connection of the pool for each step under way. It has two of its own for renewals
-// and releases, which must not wait behind a program's own queries, and one that listens while calls
-// wait.
+// Goroutines that lock and unlock at about the same time share a round trip and a commit: plain and
+// fenced locks that are free, and those that are held once. A goroutine that is alone waits for no
+// other, and a row that is kept locked holds up no others.
+//
+// A client has two connections of its own, for these, for renewals and for releases, which must not
+// wait behind a program's own queries. It takes one of the pool for each other step under way, and
+// has one that listens while calls wait.
 //
 // Set idle_in_transaction_session_timeout if transactions are guarded: one that hangs keeps everybody
 // out of its lock. An acquisition that finds such a transaction waits for it for a quarter of a second,

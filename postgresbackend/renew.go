@@ -124,10 +124,13 @@ func (s *session) renewAll(ctx context.Context, b *batch, reqs []backend.RenewRe
 	held = make([]bool, n)
 	if b.role != 0 {
 		var i int64
-		err = s.forEach(ctx, s.lane(), []any{&i}, func() { held[i-1] = true }, nil,
-			`SELECT i FROM `+s.b.q+`distsync_v1_renew_parts(
+		begin := func() { clear(held) }
+		err = s.transact(ctx, s.lane(), begin, []statement{{
+			sql: `SELECT i FROM ` + s.b.q + `distsync_v1_renew_parts(
 				$1::text[], $2::smallint[], $3::text[], $4::integer[], $5::bigint[])`,
-			names, kinds, owners, counts, leases)
+			args: []any{names, kinds, owners, counts, leases},
+			dest: []any{&i}, row: func() { held[i-1] = true },
+		}}, nil)
 		return held, err
 	}
 	var some *[]int64

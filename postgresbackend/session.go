@@ -27,7 +27,7 @@ type session struct {
 	opened time.Time
 
 	mu     sync.Mutex
-	urgent *pgxpool.Pool // two connections for renewals and releases; nil until the first, and after Close
+	urgent *pgxpool.Pool // two connections; nil until the first step on them, and after Close
 	over   bool          // no such pool is made any more
 
 	listener
@@ -61,7 +61,8 @@ func (s *session) checkRequest(ctx context.Context, kind backend.Kind, name stri
 	return ended(ctx)
 }
 
-// lane returns the pool for renewals and releases.
+// lane returns the pool for renewals, releases and all that goes together, none of which waits for
+// guards or stands behind a program's own queries.
 func (s *session) lane() *pgxpool.Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,6 +72,7 @@ func (s *session) lane() *pgxpool.Pool {
 	config := s.b.pool.Config()
 	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
 	config.ShouldPing = idleForLong
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // of what is sent together
 	if pool, err := pgxpool.NewWithConfig(s.ctx, config); err == nil {
 		s.urgent = pool
 	}
@@ -203,8 +205,7 @@ func (s *session) leave(conn *pgxpool.Conn, pool *pgxpool.Pool, err error) {
 // Settle implements [backend.Leavable]: pgx leaves a request when its context ends, and closes the
 // connection.
 func (s *session) Settle() {
-	s.acquires.Settle()
-	s.releases.Settle()
+	s.steps.Settle()
 	s.busy.wait()
 }
 

@@ -31,13 +31,14 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res 
 		return res, err
 	}
 	s.sweepNowAndThen()
-	if simple(req) {
-		gains, err := s.acquires.Send(ctx, &pending[backend.AcquireRequest]{req: req})
+	if simple(&req) {
+		own := req // of those that go together
+		results, err := s.steps.Send(ctx, &step{acquire: &own})
 		if err != nil {
 			return res, err
 		}
-		if !gains[0].left {
-			return gains[0].res, gains[0].err
+		if !results[0].left {
+			return results[0].acquired, results[0].err
 		}
 	}
 	return s.acquireAlone(ctx, req)
@@ -165,13 +166,14 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res 
 	if err := s.checkRequest(ctx, req.Kind, name, owner); err != nil {
 		return res, err
 	}
-	if simpleRelease(req) {
-		back, err := s.releases.Send(ctx, &pending[backend.ReleaseRequest]{req: req})
+	if simpleRelease(&req) {
+		own := req
+		results, err := s.steps.Send(ctx, &step{release: &own})
 		if err != nil {
 			return res, err
 		}
-		if !back[0].left {
-			return back[0].res, back[0].err
+		if !results[0].left {
+			return results[0].released, results[0].err
 		}
 	}
 	return s.release(ctx, req, nil)

@@ -3,6 +3,7 @@ package postgresbackend
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -11,30 +12,19 @@ import (
 	"github.com/seed951563bd/distsync/internal/gather"
 )
 
-// What many goroutines acquire and release at about the same time goes together, in one statement
+// What many goroutines acquire and release at about the same time goes together, in one transaction
 // and so one commit: plain locks that are free, and those that are held once. Whoever is alone
-// waits for nobody. What such a statement leaves out, since somebody is at it or it isn't that
-// simple, is done by a step of its own.
+// waits for nobody: what comes while one transaction is under way goes with the next. Acquisitions
+// and releases share it, so that each of many goroutines waits for two commits and not for halves
+// of three. What such a transaction leaves out, since somebody is at it or it isn't that simple, is
+// done by a step of its own.
 
-// A gained is what came of an acquisition that went together with others.
-type gained struct {
-	left bool // to a step of its own
-	res  backend.AcquireResult
-	err  error
-}
-
-// A given is what came of a release.
-type given struct {
-	left bool
-	res  backend.ReleaseResult
-	err  error
-}
-
-// A pending is a request that goes together with others, unless it is alone. One that has no
+// A step is a request that goes together with others, unless it is alone. One that has no
 // connection yet can be called back.
-type pending[Req any] struct {
-	req   Req
-	state atomic.Int32
+type step struct {
+	acquire *backend.AcquireRequest // or nil
+	release *backend.ReleaseRequest // or nil
+	state   atomic.Int32
 }
 
 const (
@@ -42,139 +32,178 @@ const (
 	isCalled = 2 // back
 )
 
-// sends says whether the request may be sent now: it can't be called back any more.
-func (p *pending[Req]) sends() bool {
+// sends says whether the step may be sent now: it can't be called back any more.
+func (p *step) sends() bool {
 	return p.state.CompareAndSwap(0, isSent) || p.state.Load() == isSent
 }
 
-// recall calls a request back, and says whether it will never be sent.
-func recall[Req any](all []*pending[Req]) bool { return all[0].state.CompareAndSwap(0, isCalled) }
+// recall calls a step back, and says whether it will never be sent.
+func recall(steps []*step) bool { return steps[0].state.CompareAndSwap(0, isCalled) }
 
-func requests[Req any](all []*pending[Req]) []Req {
-	reqs := make([]Req, len(all))
-	for i, p := range all {
-		reqs[i] = p.req
-	}
-	return reqs
+// A result is what came of a step.
+type result struct {
+	left     bool // to a step of its own
+	acquired backend.AcquireResult
+	released backend.ReleaseResult
+	err      error
 }
 
 // together is how steps go together.
 type together struct {
-	acquires *gather.Sender[*pending[backend.AcquireRequest], gained]
-	releases *gather.Sender[*pending[backend.ReleaseRequest], given]
+	steps *gather.Sender[*step, result]
 }
 
-// flights is how many statements are under way before what comes goes together in the next.
+// flights is how many transactions are under way before what comes goes together in the next.
 const flights = 1
 
 func (s *session) gatherSteps() {
-	s.acquires = gather.New(func(ctx context.Context, all []*pending[backend.AcquireRequest]) []gained {
-		if len(all) == 1 {
-			return []gained{s.acquireUnlessLocked(ctx, all[0])}
+	s.steps = gather.New(func(ctx context.Context, steps []*step) []result {
+		switch p := steps[0]; {
+		case len(steps) > 1:
+			return s.carryOut(ctx, steps)
+		case p.acquire != nil:
+			return []result{s.acquireUnlessLocked(ctx, p)}
+		default:
+			res, err := s.release(ctx, *p.release, p.sends)
+			return []result{{released: res, err: err}}
 		}
-		return s.acquireAll(ctx, requests(all))
-	}, recall).Limit(flights)
-	s.releases = gather.New(func(ctx context.Context, all []*pending[backend.ReleaseRequest]) []given {
-		if len(all) == 1 {
-			res, err := s.release(ctx, all[0].req, all[0].sends)
-			return []given{{res: res, err: err}}
-		}
-		return s.releaseAll(ctx, requests(all))
 	}, recall).Limit(flights)
 }
 
 // simple says whether a request may go together with others.
-func simple(req backend.AcquireRequest) bool {
+func simple(req *backend.AcquireRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) && !req.Reentry
 }
 
 // simpleRelease says whether a request may go together with others.
-func simpleRelease(req backend.ReleaseRequest) bool {
-	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) && req.Keep == 0 && !req.AskWaiting
+func simpleRelease(req *backend.ReleaseRequest) bool {
+	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) &&
+		req.Keep == 0 && !req.AskWaiting
 }
 
 // acquireUnlessLocked is Acquire in a statement of its own that waits for nobody: those who come
 // meanwhile wait for it.
-func (s *session) acquireUnlessLocked(ctx context.Context, p *pending[backend.AcquireRequest]) gained {
-	req, name := p.req, encode(p.req.Name)
+func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
+	name := encode(p.acquire.Name)
 	var a answer
-	c := s.acquiring(req, name, &a, false)
+	c := s.acquiring(*p.acquire, name, &a, false)
 	c.sends = p.sends
-	if err := s.do(ctx, s.b.pool, c); err != nil {
-		return gained{err: err}
+	if err := s.do(ctx, s.lane(), c); err != nil {
+		return result{err: err}
 	}
 	if a.status == isAgain {
-		return gained{left: true}
+		return result{left: true}
 	}
-	res, err := s.acquired(req, name, &a)
-	return gained{res: res, err: err}
+	res, err := s.acquired(*p.acquire, name, &a)
+	return result{acquired: res, err: err}
 }
 
-// acquireAll acquires what several have asked for.
-func (s *session) acquireAll(ctx context.Context, all []backend.AcquireRequest) []gained {
-	names, owners, leases := make([]string, len(all)), make([]string, len(all)), make([]int64, len(all))
-	gains := make([]gained, len(all))
-	for i, req := range all {
-		names[i], owners[i], leases[i] = encode(req.Name), encode(req.Owner), ms(req.Lease)
-		gains[i].left = true
-	}
-	var i int64
-	var token, left *int64
-	var noted *bool
-	one := int32(1)
-	err := s.forEach(ctx, s.b.pool, []any{&i, &token, &left, &noted}, func() {
-		a := answer{status: isHeld, left: left, noted: noted}
-		if token != nil {
-			a = answer{status: isDone, held: &one, token: token}
+// lines are what a statement does for several steps.
+type lines struct {
+	at            []int // which steps these are
+	names, owners []string
+	leases        []int64
+}
+
+func (l *lines) add(i int, name, owner string, lease time.Duration) {
+	l.at = append(l.at, i)
+	l.names, l.owners = append(l.names, encode(name)), append(l.owners, encode(owner))
+	l.leases = append(l.leases, ms(lease))
+}
+
+// carryOut carries out several steps in one transaction. It acquires first: a transaction that has
+// released a lock has its row locked in a way that guards let pass, and must not take it over.
+func (s *session) carryOut(ctx context.Context, steps []*step) []result {
+	var acquires, releases lines
+	for i, p := range steps {
+		if req := p.acquire; req != nil {
+			acquires.add(i, req.Name, req.Owner, req.Lease)
+		} else {
+			releases.add(i, p.release.Name, p.release.Owner, p.release.Lease)
 		}
-		g := &gains[i-1]
-		g.left = false
-		g.res, g.err = s.acquired(all[i-1], names[i-1], &a)
-	}, nil, `SELECT i, num, remaining, noted FROM `+s.b.q+`distsync_v1_acquire_all($1::text[], $2::text[], $3::bigint[])`, names, owners, leases)
+	}
+	var results []result
+	var woken []string
+	begin := func() {
+		results, woken = make([]result, len(steps)), nil
+		for i := range results {
+			results[i].left = true
+		}
+	}
+	var all []statement
+	if len(acquires.at) > 0 {
+		var i int64
+		var token, left *int64
+		var noted *bool
+		one := int32(1)
+		all = append(all, statement{
+			sql: `SELECT i, num, remaining, noted FROM ` + s.b.q +
+				`distsync_v1_acquire_all($1::text[], $2::text[], $3::bigint[])`,
+			args: []any{acquires.names, acquires.owners, acquires.leases},
+			dest: []any{&i, &token, &left, &noted},
+			row: func() {
+				a := answer{status: isHeld, left: left, noted: noted}
+				if token != nil {
+					a = answer{status: isDone, held: &one, token: token}
+				}
+				at := acquires.at[i-1]
+				res, err := s.acquired(*steps[at].acquire, acquires.names[i-1], &a)
+				results[at] = result{acquired: res, err: err}
+			},
+		})
+	}
+	if len(releases.at) > 0 {
+		var i int64
+		var tell bool
+		all = append(all, statement{
+			sql: `SELECT i, tell FROM ` + s.b.q +
+				`distsync_v1_release_all($1::text[], $2::text[])`,
+			args: []any{releases.names, releases.owners},
+			dest: []any{&i, &tell},
+			row: func() {
+				freed := backend.ReleaseResult{Outcome: backend.Freed}
+				results[releases.at[i-1]] = result{released: freed}
+				if tell {
+					woken = append(woken, releases.names[i-1])
+				}
+			},
+		})
+	}
+	err := s.transact(ctx, s.lane(), begin, all, func() func(context.Context, *pgxpool.Conn) {
+		if len(woken) == 0 {
+			return nil
+		}
+		return func(ctx context.Context, conn *pgxpool.Conn) {
+			s.say(ctx, conn, `SELECT `+s.b.q+`distsync_v1_tell(u, $2) FROM unnest($1::text[]) u`,
+				woken, tellFreed)
+		}
+	})
 	if err != nil {
-		for i := range gains {
-			gains[i] = gained{left: !inDoubt(err), err: err}
+		results = make([]result, len(steps))
+		for i := range results {
+			results[i] = result{left: !inDoubt(err), err: err}
 		}
 	}
-	return gains
+	return results
 }
 
 // inDoubt says whether what an error is about may have been done. Else each is told why it wasn't
 // by a step of its own.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
-// releaseAll releases what several give back.
-func (s *session) releaseAll(ctx context.Context, all []backend.ReleaseRequest) []given {
-	names, owners := make([]string, len(all)), make([]string, len(all))
-	back := make([]given, len(all))
-	for i, req := range all {
-		names[i], owners[i] = encode(req.Name), encode(req.Owner)
-		back[i].left = true
-	}
-	var i int64
-	var tell bool
-	var woken []string
-	err := s.forEach(ctx, s.lane(), []any{&i, &tell}, func() {
-		back[i-1] = given{res: backend.ReleaseResult{Outcome: backend.Freed}}
-		if tell {
-			woken = append(woken, names[i-1])
-		}
-	}, func(ctx context.Context, conn *pgxpool.Conn) {
-		if len(woken) > 0 {
-			s.say(ctx, conn, `SELECT `+s.b.q+`distsync_v1_tell(u, $2) FROM unnest($1::text[]) u`, woken, tellFreed)
-		}
-	}, `SELECT i, tell FROM `+s.b.q+`distsync_v1_release_all($1::text[], $2::text[])`, names, owners)
-	if err != nil {
-		for i := range back {
-			back[i] = given{left: !inDoubt(err), err: err}
-		}
-	}
-	return back
+// A statement is one of several of a transaction. Its row is called for each line of its answer.
+type statement struct {
+	sql  string
+	args []any
+	dest []any
+	row  func()
 }
 
-// forEach carries out a statement, and calls row for each line of its answer; then, unless it
-// failed, after by another goroutine.
-func (s *session) forEach(ctx context.Context, pool *pgxpool.Pool, dest []any, row func(), after func(context.Context, *pgxpool.Conn), sql string, args ...any) error {
+// transact carries out statements in one transaction and one round trip. It calls begin before
+// anything is answered, and again if all has to be sent again. If it hasn't failed, another
+// goroutine does then what after returns. Neither that nor after need be there.
+func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
+	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {
 		return err
 	}
@@ -182,79 +211,100 @@ func (s *session) forEach(ctx context.Context, pool *pgxpool.Pool, dest []any, r
 	if err != nil {
 		return err
 	}
-	if err := s.b.prepare(ctx, conn.Conn(), sql); err != nil {
-		s.leave(conn, pool, err)
-		return retry(err)
-	}
-	each := func() error {
-		rows, err := conn.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
-		if err == nil {
-			_, err = pgx.ForEachRow(rows, dest, func() error { row(); return nil })
+	for _, one := range all {
+		if err := s.b.prepare(ctx, conn.Conn(), one.sql); err != nil {
+			s.leave(conn, pool, err)
+			return retry(err)
 		}
-		return err
 	}
-	err = each()
-	if err != nil && forgets(ctx, conn.Conn(), err) {
-		err = each() // no row has come
+	if err = send(ctx, conn, begin, all); err != nil && forgets(ctx, conn.Conn(), err) {
+		err = send(ctx, conn, begin, all) // all was rolled back
 	}
 	if err != nil {
 		s.leave(conn, pool, err)
 		return failed(err)
 	}
-	if after == nil {
-		conn.Release()
-		return nil
+	if after != nil {
+		if f := after(); f != nil {
+			s.afterwards(ctx, conn, f)
+			return nil
+		}
 	}
-	s.afterwards(ctx, conn, after)
+	conn.Release()
 	return nil
 }
 
+// send sends statements with nothing between them that would end their transaction. It is over,
+// and what the rows say is true, when this returns without an error.
+func send(ctx context.Context, conn *pgxpool.Conn, begin func(), all []statement) error {
+	begin()
+	var batch pgx.Batch
+	for _, one := range all {
+		batch.Queue(one.sql, one.args...).Query(func(rows pgx.Rows) error {
+			_, err := pgx.ForEachRow(rows, one.dest, func() error { one.row(); return nil })
+			return err
+		})
+	}
+	return conn.SendBatch(ctx, &batch).Close()
+}
+
 // AcquireBatch implements [backend.Batcher].
-func (s *session) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(i int, res backend.AcquireResult, err error)) {
-	var all []backend.AcquireRequest
+func (s *session) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest,
+	answer func(i int, res backend.AcquireResult, err error)) {
+	var steps []*step
 	var at []int
-	for i, req := range reqs {
+	for i := range reqs {
+		req := &reqs[i]
 		if simple(req) && s.check(ctx, req.Kind, encode(req.Name), encode(req.Owner)) == nil {
-			all, at = append(all, req), append(at, i)
+			steps, at = append(steps, &step{acquire: req}), append(at, i)
 		}
 	}
-	done := make([]bool, len(reqs))
-	if len(all) > 1 {
-		for k, g := range s.acquireAll(ctx, all) {
-			if done[at[k]] = !g.left; !g.left {
-				answer(at[k], g.res, g.err)
-			}
+	s.batch(ctx, steps, at, len(reqs), func(i int, r *result) {
+		if r == nil {
+			res, err := s.acquireAlone(ctx, reqs[i])
+			r = &result{acquired: res, err: err}
 		}
-	}
-	for i, req := range reqs {
-		if !done[i] {
-			res, err := s.acquireAlone(ctx, req)
-			answer(i, res, err)
-		}
-	}
+		answer(i, r.acquired, r.err)
+	})
 }
 
 // ReleaseBatch implements [backend.Batcher].
-func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(i int, res backend.ReleaseResult, err error)) {
-	var all []backend.ReleaseRequest
+func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest,
+	answer func(i int, res backend.ReleaseResult, err error)) {
+	var steps []*step
 	var at []int
-	for i, req := range reqs {
-		if simpleRelease(req) && s.checkRequest(ctx, req.Kind, encode(req.Name), encode(req.Owner)) == nil {
-			all, at = append(all, req), append(at, i)
+	for i := range reqs {
+		req := &reqs[i]
+		err := s.checkRequest(ctx, req.Kind, encode(req.Name), encode(req.Owner))
+		if simpleRelease(req) && err == nil {
+			steps, at = append(steps, &step{release: req}), append(at, i)
 		}
 	}
-	done := make([]bool, len(reqs))
-	if len(all) > 1 {
-		for k, g := range s.releaseAll(ctx, all) {
-			if done[at[k]] = !g.left; !g.left {
-				answer(at[k], g.res, g.err)
+	s.batch(ctx, steps, at, len(reqs), func(i int, r *result) {
+		if r == nil {
+			res, err := s.release(ctx, reqs[i], nil)
+			r = &result{released: res, err: err}
+		}
+		answer(i, r.released, r.err)
+	})
+}
+
+// batch carries out those of n requests together that can be, which are the steps; at says which.
+// It calls done for each with what came of it: first for these, then with nil for those that are
+// left to steps of their own.
+func (s *session) batch(ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result)) {
+	over := make([]bool, n)
+	if len(steps) > 1 {
+		for k, r := range s.carryOut(ctx, steps) {
+			if !r.left {
+				over[at[k]] = true
+				done(at[k], &r)
 			}
 		}
 	}
-	for i, req := range reqs {
-		if !done[i] {
-			res, err := s.release(ctx, req, nil)
-			answer(i, res, err)
+	for i := range n {
+		if !over[i] {
+			done(i, nil)
 		}
 	}
 }
