@@ -69,7 +69,8 @@ func schemaNamed(schema string) (option postgresbackend.Option, err error) {
 // checkPostgres checks what isn't about locks: the server, and what is in it.
 func (d *doctor) checkPostgres(ctx context.Context) {
 	for _, look := range []func(context.Context){
-		d.checkServer, d.checkFunctions, d.checkSettings, d.checkTables, d.checkStandbys, d.checkSnapshots, d.checkListeners, d.checkTime,
+		d.checkServer, d.checkFunctions, d.checkSettings, d.checkEncoding, d.checkTables,
+		d.checkStandbys, d.checkSnapshots, d.checkListeners, d.checkTime,
 	} {
 		if ctx.Err() == nil {
 			ctx, cancel := d.bounded(ctx)
@@ -143,6 +144,19 @@ func (d *doctor) checkSettings(ctx context.Context) {
 	default:
 		d.ok("settings", "what is locked is flushed (synchronous_commit is %s)", commit)
 	}
+}
+
+func (d *doctor) checkEncoding(ctx context.Context) {
+	var encoding string
+	if !d.ask(ctx, "encoding", `SELECT current_setting('server_encoding')`, nil, &encoding) {
+		return
+	}
+	if encoding != "UTF8" {
+		d.warn("encoding", "keep to names in ASCII, or use a database in UTF8",
+			"the database is in %s: other names may be refused, or look wrong in it", encoding)
+		return
+	}
+	d.ok("encoding", "the database is in UTF8: any name will do")
 }
 
 func (d *doctor) checkTables(ctx context.Context) {

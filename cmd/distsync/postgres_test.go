@@ -34,9 +34,13 @@ func TestDoctorOfPostgres(t *testing.T) {
 	checks, status = diagnose(t, "--store", app)
 	want(t, checks, "functions", statusOK, `"locks"`)
 	want(t, checks, "exclusive", statusOK, "released")
+	want(t, checks, "encoding", statusOK, "UTF8")
 	if status != 0 {
 		t.Errorf("status %d of a store with warnings", status)
 	}
+	server.SQL(`CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0`)
+	checks, _ = diagnose(t, "--store", strings.Replace(url, "/postgres?", "/latin?", 1))
+	want(t, checks, "encoding", statusWarn, "LATIN1")
 }
 
 // Where nobody can be told of releases the doctor says so.

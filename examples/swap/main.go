@@ -2,9 +2,10 @@
 // the backend.
 //
 //	go run ./examples/swap -backend memory
-//	go run ./examples/swap -backend redis  -addr localhost:6379
-//	go run ./examples/swap -backend valkey -addr localhost:6379
-//	go run ./examples/swap -backend etcd   -addr localhost:2379
+//	go run ./examples/swap -backend redis    -addr localhost:6379
+//	go run ./examples/swap -backend valkey   -addr localhost:6379
+//	go run ./examples/swap -backend etcd     -addr localhost:2379
+//	go run ./examples/swap -backend postgres -addr postgres://app@localhost:5432/orders
 package main
 
 import (
@@ -23,13 +24,14 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 	"github.com/seed951563bd/distsync/etcdbackend"
 	"github.com/seed951563bd/distsync/membackend"
+	"github.com/seed951563bd/distsync/postgresbackend"
 	"github.com/seed951563bd/distsync/redisbackend"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
 func main() {
-	store := flag.String("backend", "memory", "memory, redis, valkey or etcd")
-	addr := flag.String("addr", "", "host:port of the server (none for memory)")
+	store := flag.String("backend", "memory", "memory, redis, valkey, etcd or postgres")
+	addr := flag.String("addr", "", "host:port of the server, or a URL of PostgreSQL (none for memory)")
 	flag.Parse()
 	if err := run(*store, *addr); err != nil {
 		fmt.Fprintln(os.Stderr, "swap:", err)
@@ -66,6 +68,12 @@ func connect(store, addr string) (backend.Backend, func(), error) {
 			return nil, nil, err
 		}
 		return etcdbackend.New(client), func() { client.Close() }, nil
+	case "postgres":
+		b, err := postgresbackend.Connect(addr, postgresbackend.WithCreate())
+		if err != nil {
+			return nil, nil, err
+		}
+		return b, b.Close, nil
 	default:
 		return nil, nil, fmt.Errorf("no backend is called %q", store)
 	}
