@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -169,4 +170,55 @@ func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// Whoever asks to be told while the last hold is being given back is told, or finds it over: a
+// release that isn't committed yet and has seen nobody ask is waited for.
+func TestAskingBesideARelease(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	ctx, s := t.Context(), open(t, pool)
+	for _, c := range []struct {
+		held, wanted backend.Kind
+		release      string // by its name and owner
+	}{
+		{backend.Exclusive, backend.Exclusive, `release(1::smallint, $1, $2, '', 1000, 0, false)`},
+		{backend.Read, backend.Write, `leave(1::smallint, $1, $2, '', 1, 0, false)`},
+		{backend.Permits, backend.Permits, `leave(4::smallint, $1, $2, '', 1, 0, false)`},
+		{backend.Permits, backend.Permits, `renew_part(4::smallint, $1, $2, 2, 1000)`},
+		{backend.Permits, backend.Permits, `force(3::smallint, 4::smallint, $1)`},
+	} {
+		t.Run(c.release, func(t *testing.T) {
+			req := backend.AcquireRequest{Kind: c.held, Name: c.release, Owner: alice, Lease: lease,
+				Permits: 1, Limit: 1}
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
+			tx := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
+			defer tx.Rollback(ctx)
+			args := []any{req.Name, alice}[:strings.Count(c.release, "$")]
+			var tells bool
+			err := tx.QueryRow(ctx, `SELECT tell FROM distsync.distsync_v1_`+c.release, args...).Scan(&tells)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Kind, req.Owner = c.wanted, bob
+			done := make(chan backend.AcquireResult, 1)
+			go func() {
+				sub := wiretest.Must[backend.Subscription](t)(s.Subscribe(ctx, backend.SubscribeRequest{
+					Kind: req.Kind, Name: req.Name, Wake: func(backend.Wakeup) {},
+				}))
+				defer sub.Close()
+				done <- wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
+			}()
+			testservers.Until(t, "whoever asks waits for the release, or was answered", func() bool {
+				return len(done) > 0 || query[bool](t, pool,
+					`SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'`)
+			})
+			if err := tx.Commit(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if res := <-done; !res.Acquired && !tells {
+				t.Errorf("%+v, and nobody is told that it is free", res)
+			}
+		})
+	}
 }

@@ -94,6 +94,13 @@ SET search_path = pg_catalog, pg_temp AS $f$
 		FROM {s}distsync_v1_lock k WHERE k.name = p_name), false)
 $f$;
 
+-- How many sessions besides that one want a lock, if there may be any.
+CREATE OR REPLACE FUNCTION {s}distsync_v1_waiting(p_name text, p_session text, p_any boolean) RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $f$
+	SELECT count(*) FROM {s}distsync_v1_part p WHERE p_any AND p.name = p_name AND p.role = 5
+		AND p.owner <> p_session AND p.n > 0 AND p.expires > clock_timestamp()
+$f$;
+
 -- Steps. Each is a transaction of its own in READ COMMITTED, locks the row of one lock at most, and then its parts.
 -- One that takes a lock over locks its row FOR UPDATE first of all, and updates it in the same (sub)transaction: no
 -- EXCEPTION block, no weaker lock before. That waits for transactions that are guarded by the last hold, also for
@@ -264,11 +271,7 @@ BEGIN
 	END IF;
 	tell := (status = 2 OR noted) AND l.asked > clock_timestamp();
 	IF p_ask AND status = 2 THEN
-		waiting := 0;
-		IF tell THEN
-			SELECT count(*) INTO waiting FROM {s}distsync_v1_part p
-				WHERE p.name = p_name AND p.role = 5 AND p.owner <> p_session AND p.n > 0 AND p.expires > clock_timestamp();
-		END IF;
+		waiting := {s}distsync_v1_waiting(p_name, p_session, tell);
 	END IF;
 END $f$;
 
@@ -286,6 +289,24 @@ BEGIN
 		RAISE EXCEPTION 'distsync: role %', p_role USING ERRCODE = '22023';
 	END IF;
 {begin}
+	-- Whoever asks to be told takes the other side of this: either it is seen to have asked, or it
+	-- sees that this is over.
+	alone := pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name)) IS NULL; -- faster than PERFORM
+	IF p_keep <= 0 THEN -- what nearly all want, in one statement
+		DELETE FROM {s}distsync_v1_part q WHERE q.ctid = (SELECT x.ctid FROM {s}distsync_v1_part x
+			WHERE x.name = p_name AND x.role = p_role AND x.owner = p_owner AND x.n = p_n AND NOT x.kept
+				AND x.expires > clock_timestamp() FOR UPDATE SKIP LOCKED)
+			RETURNING (SELECT k.asked > clock_timestamp() FROM {s}distsync_v1_lock k WHERE k.name = p_name)
+			INTO tell;
+		IF FOUND THEN
+			status := 2;
+			tell := coalesce(tell, false);
+			IF p_ask THEN
+				waiting := {s}distsync_v1_waiting(p_name, p_session, tell);
+			END IF;
+			RETURN;
+		END IF;
+	END IF;
 	SELECT * INTO p FROM {s}distsync_v1_part q WHERE q.name = p_name AND q.role = p_role AND q.owner = p_owner FOR UPDATE SKIP LOCKED;
 	alone := FOUND;
 	IF NOT alone THEN
@@ -314,11 +335,7 @@ BEGIN
 	END IF;
 	tell := ended AND EXISTS (SELECT FROM {s}distsync_v1_lock k WHERE k.name = p_name AND k.asked > clock_timestamp());
 	IF p_ask AND status = 2 THEN
-		waiting := 0;
-		IF tell THEN
-			SELECT count(*) INTO waiting FROM {s}distsync_v1_part q
-				WHERE q.name = p_name AND q.role = 5 AND q.owner <> p_session AND q.n > 0 AND q.expires > clock_timestamp();
-		END IF;
+		waiting := {s}distsync_v1_waiting(p_name, p_session, tell);
 	END IF;
 END $f$;
 
@@ -393,6 +410,7 @@ BEGIN
 		RAISE EXCEPTION 'distsync: role %', p_role USING ERRCODE = '22023';
 	END IF;
 {begin}
+	tell := pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name)) IS NULL; -- as distsync_v1_leave
 	tell := false;
 	SELECT * INTO p FROM {s}distsync_v1_part q WHERE q.name = p_name AND q.role = p_role AND q.owner = p_owner FOR NO KEY UPDATE;
 	IF NOT FOUND OR p.expires <= clock_timestamp() OR p.kept THEN
@@ -425,6 +443,7 @@ BEGIN
 			RETURNING * INTO l;
 		ended := FOUND;
 	ELSE
+		PERFORM pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name)); -- as distsync_v1_leave
 		SELECT * INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name;
 	END IF;
 	IF l.kind > 1 AND (p_role = 0) = ended AND (p_role <> 1 OR l.owner IS NULL OR l.expires <= clock_timestamp()) THEN
@@ -447,25 +466,32 @@ CREATE OR REPLACE FUNCTION {s}distsync_v1_read(p_name text, p_owner text, p_leas
 	OUT status smallint, OUT remaining bigint, OUT noted boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms' AS $f$
 DECLARE
-	l {s}distsync_v1_lock;
+	l record;
 	t timestamptz;
-	u timestamptz;
 	lease interval := p_lease * interval '1 millisecond';
 	own boolean;
 BEGIN
 {begin}
-	UPDATE {s}distsync_v1_part p SET expires = greatest(p.expires, clock_timestamp() + lease)
-		WHERE p.name = p_name AND p.role = 1 AND p.owner = p_owner AND p.expires > clock_timestamp();
-	IF FOUND THEN
-		status := 1;
-		RETURN;
-	END IF;
-	SELECT * INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name; -- locks nothing
-	IF NOT FOUND THEN
-		INSERT INTO {s}distsync_v1_lock (name, kind) VALUES (p_name, 2) ON CONFLICT (name) DO NOTHING;
-		SELECT * INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name;
-		IF NOT FOUND THEN
+	FOR try IN 1 .. 2 LOOP
+		SELECT k.kind, k.owner, k.kept, k.shared, k.expires, k.asked,
+				(SELECT max(p.expires) FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 2
+					AND p.expires > clock_timestamp()
+					AND p.since < clock_timestamp() - p_waited * interval '1 millisecond') AS behind,
+				EXISTS (SELECT FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 1
+					AND p.owner = p_owner AND p.expires > clock_timestamp()) AS reads
+			INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name; -- locks nothing
+		EXIT WHEN FOUND;
+		IF try = 2 THEN
 			status := 9;
+			RETURN;
+		END IF;
+		INSERT INTO {s}distsync_v1_lock (name, kind) VALUES (p_name, 2) ON CONFLICT (name) DO NOTHING;
+	END LOOP;
+	IF l.reads THEN
+		UPDATE {s}distsync_v1_part p SET expires = greatest(p.expires, clock_timestamp() + lease)
+			WHERE p.name = p_name AND p.role = 1 AND p.owner = p_owner AND p.expires > clock_timestamp();
+		IF FOUND THEN
+			status := 1;
 			RETURN;
 		END IF;
 	END IF;
@@ -481,10 +507,8 @@ BEGIN
 			status := 0; remaining := {s}distsync_v1_left(l.expires, t);
 			RETURN;
 		END IF;
-		SELECT max(p.expires) INTO u FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 2 AND p.expires > t
-			AND p.since < t - p_waited * interval '1 millisecond';
-		IF u IS NOT NULL THEN
-			status := 0; remaining := {s}distsync_v1_left(u, t);
+		IF l.behind > t THEN
+			status := 0; remaining := {s}distsync_v1_left(l.behind, t);
 			RETURN;
 		END IF;
 	END IF;
@@ -492,17 +516,19 @@ BEGIN
 		-- The short way: no lock of the row, which would make multixacts and let writers starve, but one in memory that
 		-- is shared, and that those who take the row over wait for. It doesn't go on to want the row: two that did
 		-- would wait for each other.
-		PERFORM pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name));
-		SELECT * INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name; -- a new snapshot
-		t := clock_timestamp();
-		IF NOT FOUND OR l.kind <> 2 OR NOT (coalesce(l.owner = p_owner AND NOT l.kept AND l.expires > t, false)
-			OR l.shared AND (l.owner IS NULL OR l.expires <= t)) THEN
-			status := 9;
-			RETURN;
-		END IF;
+		own := pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name)) IS NULL; -- faster than PERFORM
+		INSERT INTO {s}distsync_v1_part AS p (name, role, owner, expires) -- a new snapshot
+			SELECT p_name, 1, p_owner, clock_timestamp() + lease FROM {s}distsync_v1_lock k
+			WHERE k.name = p_name AND k.kind = 2
+				AND (k.owner = p_owner AND NOT k.kept AND k.expires > clock_timestamp()
+					OR k.shared AND (k.owner IS NULL OR k.expires <= clock_timestamp()))
+			ON CONFLICT (name, role, owner) DO UPDATE SET expires = greatest(p.expires, excluded.expires);
+		status := CASE WHEN FOUND THEN 1 ELSE 9 END;
+		RETURN;
 	ELSE
 		-- The first reader after somebody who was alone takes the lock over, and waits for that one's guards.
-		SELECT * INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name FOR UPDATE;
+		SELECT k.kind, k.owner, k.shared, k.expires INTO l FROM {s}distsync_v1_lock k
+			WHERE k.name = p_name FOR UPDATE;
 		IF NOT FOUND OR l.shared AND l.kind = 2 OR l.owner IS NOT NULL AND l.expires > clock_timestamp() OR l.kind > 3 THEN
 			status := 9;
 			RETURN;
@@ -893,6 +919,9 @@ BEGIN
 		IF NOT EXISTS (SELECT FROM {s}distsync_v1_lock k WHERE k.name = u.name AND k.asked >= t + interval '5 min') THEN
 			INSERT INTO {s}distsync_v1_lock AS k (name, asked) VALUES (u.name, t + interval '10 min')
 				ON CONFLICT (name) DO UPDATE SET asked = greatest(k.asked, excluded.asked) WHERE k.kind <= 3;
+			-- Steps that give a part back lock no row. Those under way may have seen nobody ask:
+			-- they are over now, and whoever asks looks again.
+			PERFORM pg_advisory_xact_lock({s}distsync_v1_key(u.name));
 		END IF;
 		INSERT INTO {s}distsync_v1_part AS p (name, role, owner, n, expires) VALUES (u.name, 5, p_session, u.n, t + interval '5 min')
 			ON CONFLICT (name, role, owner) DO UPDATE SET n = excluded.n, expires = excluded.expires;
