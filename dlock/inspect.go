@@ -168,7 +168,7 @@ type Holder struct {
 	Count     int           // how often it holds the lock, or how many permits it has
 	Remaining time.Duration // how long it lasts if nobody renews it; negative if it never ends
 
-	Kept bool // it has given it back, and the lock stays taken nevertheless: see [AtLeast] and [Client.Once]
+	Kept bool // it has given the lock back, which stays taken: see [AtLeast] and [Client.Once]
 }
 
 // LockInfo is a lock as the store knows it.
@@ -181,7 +181,7 @@ type LockInfo struct {
 	Kind    backend.Kind // Exclusive for all three ways to a plain lock, Write for a read-write lock, or Permits
 	Holders []Holder     // a writer before readers; the first thousand
 	More    int          // others that have it
-	Line    []string     // the ids of who stands in line for a fair lock, in order; the first thousand
+	Line    []string     // the ids in line for a fair lock, in order; the first thousand
 	Limit   int          // of a semaphore: how many permits there are, as the store was told last; 0 if it doesn't know
 }
 

@@ -29,7 +29,7 @@ type Loss struct {
 
 	By     string        // of LossTaken: what the store knows the new holder by
 	Paused time.Duration // of LossPaused: for how long the process stood still, at least
-	Err    error         // of LossExpired: what the store said last
+	Err    error         // of LossExpired: the store's last error
 }
 
 // LossReason is why a lock was lost.

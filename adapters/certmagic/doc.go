@@ -24,19 +24,21 @@
 //		log.Print(err)
 //	}
 //
-// Replicas of a service that share a storage (files on NFS, a bucket, a database) must not all ask the CA for the same
-// certificate. For that certmagic has the storage lock a name. Many storages do that badly: with files that stay when a
-// process dies, or that two processes both find stale. The locks of a [Storage] are those of dlock, in another store: while
-// a replica obtains a certificate, its lock is renewed. If it dies the lock ends with its lease (30 s, see
-// [dlock.WithLease]), and the next replica goes on. Certificates, keys and everything else stay where they are.
+// Replicas that share a storage (files on NFS, a bucket, a database) must not all ask the CA for the
+// same certificate. So certmagic has the storage lock a name. Many storages do that badly: with files
+// that stay when a process dies, or that two processes both find stale. The locks of a [Storage] are
+// those of dlock, in another store: while a replica obtains a certificate, its lock is renewed. If it
+// dies the lock ends with its lease (30 s, see [dlock.WithLease]), and the next replica goes on.
+// Certificates, keys and everything else stay where they are.
 //
-// While the store of locks is away no certificate is obtained or renewed: certmagic waits for the lock, and tries again.
-// Who loses the lock meanwhile (the store was away for longer than the lease, say) goes on with the attempt, since certmagic
-// can't be told. Before the next attempt it takes the lock again, or fails, see [Storage.RenewLockLease]. So two replicas
-// may both ask the CA then, and the storage keeps what comes last. Clocks make no difference.
+// While the store of locks is away no certificate is obtained or renewed: certmagic waits for the lock,
+// and tries again. A replica that loses its lock, because the store was away for longer than the lease,
+// goes on with its attempt, since certmagic can't be told. Before the next attempt it takes the lock
+// again, or fails: see [Storage.RenewLockLease]. So two replicas may both ask the CA, and the storage
+// keeps the last certificate. Clocks make no difference.
 //
-// A program that ends in the middle of something calls certmagic.CleanUpOwnLocks before the client is closed. Otherwise the
-// others wait until the lease is over.
+// A program that ends during an attempt calls certmagic.CleanUpOwnLocks before the client is closed.
+// Otherwise the others wait until the lease is over.
 //
-// All replicas must lock in the same way: while some still use the storage's own locks, these and those don't exclude each other.
+// All replicas must lock in the same way: this and the storage's own locks don't exclude each other.
 package certmagiclock

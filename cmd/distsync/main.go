@@ -6,16 +6,16 @@
 //
 //	export DISTSYNC_STORE=redis://localhost:6379
 //	distsync ls                            # which locks are held, and by whom
-//	distsync show orders:42                # who has one, for how long, and who stands in line
+//	distsync show orders:42                # who has one, for how long, and the line for it
 //	distsync watch orders:42               # who comes and goes
-//	distsync shards billing                # who runs which part of work that is divided
+//	distsync shards billing                # which member runs which shard
 //	distsync run nightly -- ./backup       # runs a command while it has the lock
 //	distsync hold deploy                   # holds a lock until Ctrl-C
-//	distsync unlock --force orders:42      # takes a lock away from whoever has it
+//	distsync unlock --force orders:42      # takes a lock away from its holder
 //	distsync doctor                        # whether locks can work there, for this user
 //
-// The rest says distsync help: which stores there are and how their URLs look, what can be set in
-// the environment, and with which status it exits. With --help each command has examples.
+// See distsync help for the stores and their URLs, the environment, and the exit status. Each command
+// has examples: distsync run --help.
 package main
 
 import (

@@ -66,8 +66,8 @@ func (b Blow) String() string {
 	return [...]string{"request lost", "reply lost", "request late"}[b]
 }
 
-// A Proxy is what clients connect to in place of a server. Its methods may be called at any time
-// and concurrently. What they do is done when they return.
+// A Proxy stands between clients and a server. Its methods may be called at any time and
+// concurrently. Each has taken effect when it returns.
 type Proxy struct {
 	listener net.Listener
 	server   string
@@ -121,7 +121,7 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Cut ends all connections. What they held up or held back is dropped. New ones are accepted.
+// Cut ends all connections and drops their delayed traffic. New connections are accepted.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +137,7 @@ func (p *Proxy) Refuse(refuse bool) {
 	p.refused = refuse
 }
 
-// SetDelay sets how long everything takes in each direction. What was first stays first.
+// SetDelay sets the delay in each direction. The order stays.
 func (p *Proxy) SetDelay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +147,7 @@ func (p *Proxy) SetDelay(d time.Duration) {
 	}
 }
 
-// Block lets nothing pass in a direction any more, not even the end of a connection: a black hole.
+// Block lets nothing pass in a direction, not even the end of a connection: a black hole.
 // Connections can be made, and stay.
 func (p *Proxy) Block(d Direction) {
 	p.mu.Lock()
@@ -155,8 +155,8 @@ func (p *Proxy) Block(d Direction) {
 	p.blocked |= d
 }
 
-// Unblock ends what Block began. What came meanwhile is passed on, late, though the client that
-// sent it may be gone. [Proxy.Cut] before it drops that.
+// Unblock ends a Block, and passes the blocked traffic on, late, even if its client is gone. Call
+// [Proxy.Cut] before to drop it.
 func (p *Proxy) Unblock(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,30 +166,31 @@ func (p *Proxy) Unblock(d Direction) {
 	}
 }
 
-// LoseReply loses the reply to the next request that matches: the server carries that out, replies
-// to earlier ones pass, and when its own comes the connection is cut. The channel is closed then.
+// LoseReply loses the reply to the next request that matches. The server carries the request out,
+// replies to earlier ones pass, and the connection is cut in place of the reply. Then the channel
+// is closed.
 //
-// Of requests that were sent together with it and after it the server has carried out some, all or
-// none. On a stream of HTTP/2 that carries several messages, any message counts as the reply. Over
-// RESP, connections that have subscribed are not looked at any more.
+// Requests that were sent together with it, or after it, may have been carried out or not. On a
+// stream of HTTP/2 with several messages, any message counts as the reply. Over RESP, connections
+// that have subscribed are ignored.
 //
 // The function must not use the proxy.
 func (p *Proxy) LoseReply(match func(Request) bool) (lost <-chan struct{}) {
 	return p.set(&trap{match: match, blow: LoseReply}).sprung
 }
 
-// Hold holds the next request that matches back, and with it whatever follows on its connection, or
-// on its stream of HTTP/2. The channel is closed when the request has come. Deliver passes it on to
+// Hold holds back the next request that matches, and all that follows it on its connection, or on
+// its stream of HTTP/2. The channel is closed when the request has come. Deliver passes it on to
 // the server, even if the client is gone by then, as a network may. [Proxy.Cut] drops it.
 func (p *Proxy) Hold(match func(Request) bool) (held <-chan struct{}, deliver func()) {
 	t := p.set(&trap{match: match, blow: HoldRequest})
 	return t.sprung, func() { p.deliver(t) }
 }
 
-// Strike deals a blow to the nth request, from 0, of those that come from now on, whoever sends it
-// and on whatever connection. Requests whose replies can't be told from others don't count where a
-// reply is to be lost (see [Proxy.LoseReply]). End says whether there has been such a request; if
-// not, it calls the blow off. What was held is delivered then, and end returns when that is answered.
+// Strike deals a blow to the nth request, from 0, of those that come from now on, from any client
+// and on any connection. If a reply is to be lost, requests whose replies can't be told from others
+// don't count (see [Proxy.LoseReply]). End says whether there was such a request. If not, it calls
+// the blow off. A request that was held is delivered then, and end returns when it is answered.
 func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	t := p.set(&trap{blow: blow, match: func(Request) bool { n--; return n < 0 }})
 	return func() bool {
@@ -204,8 +205,8 @@ func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	}
 }
 
-// Settle waits until the server has answered whatever was held and delivered, or the connection
-// ended. An answer to a subscription over RESP is not waited for.
+// Settle waits until the server has answered all delivered requests that were held, or their
+// connections have ended. It doesn't wait for answers to subscriptions over RESP.
 func (p *Proxy) Settle() { p.late.Wait() }
 
 func (p *Proxy) set(t *trap) *trap {

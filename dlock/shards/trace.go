@@ -44,7 +44,7 @@ type Change struct {
 	Members int
 	Seats   int
 	Mine    int  // shards that it wants
-	Lists   int  // more than 1: members disagree on what there is to do
-	Free    int  // shards for which nobody has room
-	Frozen  bool // somebody holds the lock of the members for writing, so that none can change
+	Lists   int  // how many different lists members have; more than 1: they disagree
+	Free    int  // shards for which no member has room
+	Frozen  bool // a writer holds the members' lock, so that nothing can change
 }
