@@ -189,3 +189,54 @@ func TestCluster(t *testing.T) {
 			})
 	})
 }
+
+// TestNothingIsAskedOfReplicas has a client prefer replicas for what reads only. What a lock needs goes to
+// masters all the same: a replica may not know yet who has it.
+func TestNothingIsAskedOfReplicas(t *testing.T) {
+	masters := testservers.RedisCluster(t, 3)
+	replicas := testservers.RedisClusterReplicas(t, masters)
+	asked := func() (n int) {
+		for _, replica := range replicas {
+			stats := replica.Do("INFO", "commandstats")
+			for _, verb := range []string{"eval", "evalsha", "exists", "hget", "pttl"} {
+				n += strings.Count(stats, "cmdstat_"+verb+":")
+			}
+		}
+		return n
+	}
+	reset := func() {
+		for _, replica := range replicas {
+			replica.Do("CONFIG", "RESETSTAT")
+		}
+	}
+	reset()
+	// A node lists its replica only when that has copied something.
+	testservers.Until(t, "a replica is asked what isn't about locks", func() bool {
+		opts := &redis.ClusterOptions{Addrs: wiretest.Addrs(masters), ReadOnly: true}
+		client := redis.NewClusterClient(opts)
+		defer client.Close()
+		client.Set(t.Context(), "{n}data", "1", 0)
+		client.Exists(t.Context(), "{n}data")
+		return asked() > 0
+	})
+	for name, change := range map[string]func(*redis.ClusterOptions){
+		"read only":  func(o *redis.ClusterOptions) { o.ReadOnly = true },
+		"by latency": func(o *redis.ClusterOptions) { o.RouteByLatency = true },
+		"randomly":   func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			reset()
+			s := open(t, connectCluster(t, masters, change))
+			for range 5 {
+				for _, step := range steps {
+					if err := step.Run(t.Context(), s); err != nil {
+						t.Errorf("%s: %v", step.Name, err)
+					}
+				}
+			}
+			if n := asked(); n > 0 {
+				t.Errorf("replicas were asked %d kinds of question", n)
+			}
+		})
+	}
+}
