@@ -347,7 +347,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if req.Kind == backend.Latch {
 		return s.subscribeLatch(ctx, req)
 	}
-	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
+	k, err := s.begin(ctx, req.Kind, req.Name, "")
 	if err == nil {
 		err = s.probe(ctx)
 	}
