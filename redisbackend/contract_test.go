@@ -1,8 +1,10 @@
 package redisbackend_test
 
 import (
+	"fmt"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,6 +85,43 @@ func TestContractOnCluster(t *testing.T) {
 			})
 		}}
 	})
+}
+
+// A node of a cluster that hangs delays nobody whose locks are at other nodes. What is at that node
+// waits for it, as where the only server hangs: so each part is a node that has none of the case's
+// locks. It takes minutes, in real time.
+func TestContractOnClusterWithParts(t *testing.T) {
+	depth.Needs(t, depth.Night)
+	nodes := testservers.RedisCluster(t, 4)
+	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
+		if !strings.Contains(t.Name(), "_part_hangs") {
+			t.SkipNow()
+		}
+		store := wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
+			return this.Cluster(t, nodes, wiretest.Options{})
+		})
+		for i := range nodes[1:] {
+			part := fmt.Sprint("part ", i+1)
+			spare := without(t, nodes, "a", part, "the holder of "+part)
+			store.Parts = append(store.Parts, func() func() { spare.Stop(); return spare.Cont })
+		}
+		return store
+	}})
+}
+
+// without returns a node of a cluster that has none of these keys. There are more nodes than keys.
+func without(t *testing.T, nodes []*testservers.Server, keys ...string) *testservers.Server {
+	t.Helper()
+	for _, node := range nodes {
+		if !slices.ContainsFunc(keys, func(key string) bool {
+			_, err := testservers.Do(node.Addr, "EXISTS", key)
+			return err == nil // any other node says that it has moved
+		}) {
+			return node
+		}
+	}
+	t.Fatalf("each node has one of the keys %q", keys)
+	return nil
 }
 
 func TestContractOnClusterWithShardedPubSub(t *testing.T) {
