@@ -100,3 +100,6 @@ func TestWithoutSubscriptions(t *testing.T) {
 }
 
 func TestPermissions(t *testing.T) { wiretest.Permissions(t, this, testservers.Redis(t)) }
+
+// A server that answers nobody for a while delays those who wait for no longer than that.
+func TestServerPauses(t *testing.T) { wiretest.Paused(t, this, testservers.Redis(t)) }

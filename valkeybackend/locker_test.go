@@ -205,3 +205,6 @@ func TestCallsReturnWithTheirContextWhileTheServerHangs(t *testing.T) {
 	}
 	testservers.Until(t, "everything is taken back", func() bool { return server.Do("DBSIZE") == "0" })
 }
+
+// A server that answers nobody for a while delays those who wait for no longer than that.
+func TestServerPauses(t *testing.T) { wiretest.Paused(t, this, testservers.Valkey(t)) }
