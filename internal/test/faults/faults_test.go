@@ -16,7 +16,7 @@ type fault struct {
 	name string
 	run  func(l *lab)
 	on   []string // stores; all if it is empty
-	soon []string // the stores on which every run has it, and not only the deep one; all if it is empty
+	soon []string // the stores that have it not only at night; all if it is empty
 
 	// kinds are those of the parties' locks, in turn, for each time that it is run on one server; once on plain ones if there are
 	// none. With the second variant it is run on those alone: to the store it makes no difference.

@@ -402,7 +402,7 @@ func (l *lab) isEmpty() {
 	l.everywhere("the store is empty", l.store.empty)
 }
 
-// isUnlocked waits until no lock is in the store any more, and in the deep run until nothing is. If
+// isUnlocked waits until no lock is in the store any more, and at night until nothing is. If
 // something is left that doesn't go away, the end finds it.
 func (l *lab) isUnlocked() {
 	l.Helper()
@@ -422,7 +422,7 @@ func (l *lab) everywhere(what string, is func(*testing.T, string) bool) {
 }
 
 // end waits until nothing of ours is in the store any more, and nobody needs the clients. Where
-// these keep something for a while that is no lock, the deep run waits until that while is over,
+// these keep something for a while that is no lock, the run at night waits until that while is over,
 // and others close the clients before.
 func (l *lab) end() {
 	l.Helper()
