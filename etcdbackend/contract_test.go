@@ -23,7 +23,7 @@ import (
 
 func TestContract(t *testing.T) {
 	cases := depth.Of(wiretest.Essential, nil, nil)
-	wiretest.Suite(t, depth.Of(8, 12, 12), cases, func() contract.Harness {
+	wiretest.Suite(t, 12, cases, func() contract.Harness {
 		server := testservers.Etcd(t)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store { return store(t, server.Addr) }}
 	})
