@@ -355,3 +355,21 @@ func TestWriteSaysWhenTheLastReadIsOver(t *testing.T) {
 		return !res.Acquired // else the machine was slow, and the Read over
 	})
 }
+
+// A Read that ends while a step is at its name, after what is over was taken out, is no reason to
+// wait for as long as for one that is over and guarded.
+func TestAReadThatEndsDuringAStep(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	left := func(ago string) float64 {
+		execute(t, pool, `DELETE FROM `+partTable)
+		execute(t, pool, `INSERT INTO `+partTable+` (name, role, owner, expires)
+			VALUES ('n', 1, $1, clock_timestamp() - $2::interval)`, alice, ago)
+		return query[float64](t, pool,
+			`SELECT extract(epoch FROM distsync.distsync_v1_out('n') - clock_timestamp())`)
+	}
+	testservers.Until(t, "one that has just ended is over", func() bool { return left("0") <= 0 })
+	if s := left("1 hour"); s <= 0 {
+		t.Errorf("one that is long over, and still there, is guarded: look again in %v s", s)
+	}
+}

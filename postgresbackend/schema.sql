@@ -78,10 +78,11 @@ BEGIN
 END $f$;
 
 -- Until when others read, or have permits; NULL: nobody does. What is over and still here is
--- guarded, or being renewed, and ends soon. Under FOR UPDATE, after prune.
+-- guarded, or being renewed, and ends soon; or it was not over yet when prune looked. Under FOR
+-- UPDATE, after prune.
 CREATE OR REPLACE FUNCTION {s}distsync_v1_out(p_name text) RETURNS timestamptz LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $f$
-	SELECT max(CASE WHEN p.expires > clock_timestamp() THEN p.expires
+	SELECT max(CASE WHEN p.expires > clock_timestamp() - interval '5 ms' THEN p.expires
 			ELSE clock_timestamp() + interval '100 ms' END)
 		FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role IN (1, 4)
 $f$;
@@ -689,7 +690,7 @@ BEGIN
 	SELECT coalesce(sum(q.n), 0), min(q.expires), count(*) > 0, coalesce(bool_or(q.owner = p_owner), false)
 		INTO used, first, live, left_over FROM {s}distsync_v1_part q WHERE q.name = p_name AND q.role = 4;
 	IF NOT own AND (p_n > most - used OR left_over) THEN
-		status := 0; remaining := CASE WHEN first > t THEN {s}distsync_v1_left(first, t) ELSE 100 END; -- guarded: soon
+		status := 0; remaining := CASE WHEN first > t - interval '5 ms' THEN {s}distsync_v1_left(first, t) ELSE 100 END; -- guarded: soon
 		tell := stirs AND l.asked > t;
 		RETURN;
 	END IF;
