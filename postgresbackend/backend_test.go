@@ -24,18 +24,21 @@ func TestExamples(t *testing.T) {
 	url = testservers.PostgresURL(addr)
 
 	ExampleConnect()
-	if owner := query[*string](t, pool, `SELECT owner FROM `+lockTable+` WHERE name = 'orders:42'`); owner == nil {
+	if owner := query[*string](t, pool,
+		`SELECT owner FROM `+lockTable+` WHERE name = 'orders:42'`); owner == nil {
 		t.Error("the lock of the example that connects isn't there")
 	}
 	execute(t, pool, `TRUNCATE `+lockTable)
 	Example()
 	ExampleBackend_Guard()
-	if n := query[int](t, pool, `SELECT count(*) FROM `+lockTable+` WHERE token > 0 AND owner IS NULL`); n != 2 {
+	if n := query[int](t, pool,
+		`SELECT count(*) FROM `+lockTable+` WHERE token > 0 AND owner IS NULL`); n != 2 {
 		t.Errorf("after the examples %d locks were acquired and released; want 2", n)
 	}
 	execute(t, pool, `TRUNCATE `+lockTable)
 	ExampleBackend_GuardSQL()
-	if n := query[int](t, pool, `SELECT count(*) FROM `+lockTable+` WHERE token > 0 AND owner IS NULL`); n != 1 {
+	if n := query[int](t, pool,
+		`SELECT count(*) FROM `+lockTable+` WHERE token > 0 AND owner IS NULL`); n != 1 {
 		t.Errorf("after the example with database/sql %d locks were acquired and released; want 1", n)
 	}
 }
@@ -58,7 +61,8 @@ func TestSessionParameters(t *testing.T) {
 				continue // they look once
 			}
 			err := step.Run(t.Context(), s)
-			if wiretest.WantKind(t, err, backend.Refused); err == nil || !strings.Contains(err.Error(), "default_transaction_isolation") {
+			if wiretest.WantKind(t, err, backend.Refused); err == nil ||
+				!strings.Contains(err.Error(), "default_transaction_isolation") {
 				t.Errorf("%s in %s: %v", step.Name, isolation, err)
 			}
 		}
@@ -68,7 +72,8 @@ func TestSessionParameters(t *testing.T) {
 	flushed := func(what string, step func()) {
 		t.Helper()
 		step()
-		if behind := query[bool](t, pool, `SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()`); behind {
+		if behind := query[bool](t, pool,
+			`SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()`); behind {
 			// Others write, too: what counts is that it isn't so each time.
 			testservers.Until(t, what+" is flushed", func() bool {
 				step()
@@ -76,8 +81,12 @@ func TestSessionParameters(t *testing.T) {
 			})
 		}
 	}
-	flushed("a lock", func() { wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice))) })
-	flushed("a renewal", func() { wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), wiretest.Renew(alice))) })
+	flushed("a lock", func() {
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice)))
+	})
+	flushed("a renewal", func() {
+		wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), wiretest.Renew(alice)))
+	})
 }
 
 // In a read-only session, as on a standby, what is held is found held, and what would write may be
@@ -87,12 +96,15 @@ func TestReadOnly(t *testing.T) {
 	addr := testservers.Postgres(t).Addr
 	pool := connect(t, addr)
 	migrate(t, pool)
-	wiretest.Must[backend.AcquireResult](t)(open(t, pool).Acquire(t.Context(), wiretest.Acquire(alice)))
+	wiretest.Must[backend.AcquireResult](t)(open(t, pool).Acquire(t.Context(),
+		wiretest.Acquire(alice)))
 	s := open(t, connect(t, addr, parameter("default_transaction_read_only", "on")))
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(bob))); res.Acquired || res.Remaining <= 0 {
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(),
+		wiretest.Acquire(bob))); res.Acquired || res.Remaining <= 0 {
 		t.Errorf("a try: %+v", res)
 	}
-	if res := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n"})); !res.Held {
+	if res := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(),
+		backend.LookRequest{Name: "n"})); !res.Held {
 		t.Errorf("a look: %+v", res)
 	}
 	_, err := s.Release(t.Context(), wiretest.Release(alice))
@@ -109,8 +121,10 @@ func TestLongNames(t *testing.T) {
 		strings.Repeat("n", 2500): false, strings.Repeat("n", 2501): true,
 		strings.Repeat("\xff", 1249): false, strings.Repeat("\xff", 1250): true,
 	} {
-		for _, kind := range []backend.Kind{backend.Exclusive, backend.Read, backend.Fair, backend.Permits} {
-			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: 1, Limit: 1})
+		for _, kind := range []backend.Kind{backend.Exclusive, backend.Read, backend.Fair,
+			backend.Permits} {
+			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: kind, Name: name, Owner: alice,
+				Lease: lease, Permits: 1, Limit: 1})
 			if got := wiretest.IsKind(err, backend.Refused); got != refused {
 				t.Errorf("%v of a name of %d bytes: %v", kind, len(name), err)
 			}
@@ -125,14 +139,18 @@ func TestTriesWriteNothing(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr, size(1))
 	migrate(t, pool)
 	s := open(t, pool)
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair, backend.Read, backend.Write, backend.Permits} {
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair, backend.Read,
+		backend.Write, backend.Permits} {
 		held := kind
 		if kind == backend.Read {
 			held = backend.Write
 		}
-		req := backend.AcquireRequest{Kind: held, Name: kind.String(), Owner: alice, Lease: lease, Permits: 1, Limit: 1}
+		req := backend.AcquireRequest{Kind: held, Name: kind.String(), Owner: alice, Lease: lease,
+			Permits: 1, Limit: 1}
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
-		next := func() string { return query[string](t, pool, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text`) }
+		next := func() string {
+			return query[string](t, pool, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text`)
+		}
 		req.Kind, req.Owner = kind, bob
 		testservers.Until(t, "nobody else writes during a try of "+kind.String(), func() bool {
 			before := next()
@@ -204,10 +222,12 @@ func TestExhaustedPool(t *testing.T) {
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice)))
 	conn := wiretest.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
 	defer conn.Release()
-	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), wiretest.Renew(alice))); !res.Held {
+	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(),
+		wiretest.Renew(alice))); !res.Held {
 		t.Error("not renewed")
 	}
-	if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), wiretest.Release(alice))); res.Outcome != backend.Freed {
+	if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(),
+		wiretest.Release(alice))); res.Outcome != backend.Freed {
 		t.Error("not released")
 	}
 	res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice)))
@@ -246,7 +266,8 @@ func TestTooManyConnections(t *testing.T) {
 		conn.Release()
 	}
 	pool.Reset()
-	testservers.Until(t, "there is room again", func() bool { return wiretest.Steps[0].Run(t.Context(), s) == nil })
+	testservers.Until(t, "there is room again",
+		func() bool { return wiretest.Steps[0].Run(t.Context(), s) == nil })
 }
 
 // Connect doesn't connect, and says what is wrong with a URL.
@@ -254,7 +275,8 @@ func TestConnect(t *testing.T) {
 	if _, err := postgresbackend.Connect("postgres://[::1"); err == nil {
 		t.Error("that is no URL")
 	}
-	b := wiretest.Must[*postgresbackend.Backend](t)(postgresbackend.Connect("postgres://nobody@127.0.0.1:1/none"))
+	const nowhere = "postgres://nobody@127.0.0.1:1/none"
+	b := wiretest.Must[*postgresbackend.Backend](t)(postgresbackend.Connect(nowhere))
 	defer b.Close()
 	s := b.Open()
 	defer s.Close()
@@ -272,12 +294,14 @@ func TestIdleThroughARestart(t *testing.T) {
 	s := open(t, pool)
 	for range 5 {
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice)))
-		if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), wiretest.Renew(alice))); !res.Held {
+		if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(),
+			wiretest.Renew(alice))); !res.Held {
 			t.Error("not renewed")
 		}
 		server.Restart()
 	}
-	if res := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice})); res.Count != 5 {
+	if res := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(),
+		backend.LookRequest{Name: "n", Owner: alice})); res.Count != 5 {
 		t.Errorf("%d holds after restarts of the server; want 5", res.Count)
 	}
 }

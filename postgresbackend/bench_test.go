@@ -24,13 +24,15 @@ import (
 func benchmarked(b *testing.B, conns int32) *pgxpool.Pool {
 	pool := connect(b, testservers.Postgres(b, "fsync=on").Addr, size(conns))
 	migrate(b, pool)
-	execute(b, pool, `CREATE TABLE bare (name text PRIMARY KEY, n integer NOT NULL) WITH (fillfactor = 50)`)
+	execute(b, pool,
+		`CREATE TABLE bare (name text PRIMARY KEY, n integer NOT NULL) WITH (fillfactor = 50)`)
 	execute(b, pool, `INSERT INTO bare SELECT i::text, 0 FROM generate_series(0, 999) i`)
 	return pool
 }
 
 func bareUpdate(b *testing.B, pool *pgxpool.Pool, name string) {
-	if _, err := pool.Exec(b.Context(), `UPDATE bare SET n = n + 1 WHERE name = $1`, name); err != nil {
+	if _, err := pool.Exec(b.Context(), `UPDATE bare SET n = n + 1 WHERE name = $1`,
+		name); err != nil {
 		b.Error(err)
 	}
 }
@@ -40,7 +42,8 @@ func lockAndUnlock(b *testing.B, s backend.Session, name string) {
 	if err != nil || !res.Acquired {
 		b.Error(res, err)
 	}
-	if _, err := s.Release(b.Context(), backend.ReleaseRequest{Name: name, Owner: alice, Lease: lease}); err != nil {
+	if _, err := s.Release(b.Context(), backend.ReleaseRequest{Name: name, Owner: alice,
+		Lease: lease}); err != nil {
 		b.Error(err)
 	}
 }
@@ -102,7 +105,8 @@ func BenchmarkRenew(b *testing.B) {
 	s := open(b, pool)
 	reqs := make([]backend.RenewRequest, many)
 	for i := range reqs {
-		wiretest.Must[backend.AcquireResult](b)(s.Acquire(b.Context(), backend.AcquireRequest{Name: fmt.Sprint(i), Owner: alice, Lease: lease}))
+		wiretest.Must[backend.AcquireResult](b)(s.Acquire(b.Context(),
+			backend.AcquireRequest{Name: fmt.Sprint(i), Owner: alice, Lease: lease}))
 		reqs[i] = backend.RenewRequest{Name: fmt.Sprint(i), Owner: alice, Lease: lease}
 	}
 	b.Run("bare", func(b *testing.B) {

@@ -16,7 +16,8 @@ import (
 // either connects to whichever of two servers isn't a standby.
 func either(t *testing.T, one, two *testservers.Server) *pgxpool.Pool {
 	t.Helper()
-	url := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write&pool_max_conns=4", one.Addr, two.Addr)
+	url := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable"+
+		"&target_session_attrs=read-write&pool_max_conns=4", one.Addr, two.Addr)
 	pool := wiretest.Must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), url))
 	t.Cleanup(pool.Close)
 	return pool
@@ -49,9 +50,11 @@ func TestFailover(t *testing.T) {
 				backend.AcquireRequest{Kind: backend.Fenced, Name: "n", Owner: alice, Lease: lease})).Token
 			if !synchronous {
 				testservers.Until(t, "the standby has the lock", func() bool {
-					return wiretest.Must[backend.LookResult](t)(reader.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice})).Count == 1
+					return wiretest.Must[backend.LookResult](t)(reader.Look(t.Context(),
+						backend.LookRequest{Name: "n", Owner: alice})).Count == 1
 				})
-				if res := wiretest.Must[backend.AcquireResult](t)(reader.Acquire(t.Context(), wiretest.Acquire(bob))); res.Acquired {
+				if res := wiretest.Must[backend.AcquireResult](t)(reader.Acquire(t.Context(),
+					wiretest.Acquire(bob))); res.Acquired {
 					t.Error("acquired on a standby")
 				}
 				_, err := reader.Release(t.Context(), wiretest.Release(alice))
@@ -68,7 +71,8 @@ func TestFailover(t *testing.T) {
 			if !held {
 				t.Fatal("the one that was promoted doesn't know the lock")
 			}
-			if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(bob))); res.Acquired {
+			if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(),
+				wiretest.Acquire(bob))); res.Acquired {
 				t.Error("another got it")
 			}
 			wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), wiretest.Release(alice)))

@@ -19,7 +19,8 @@ func TestNoPlaceIsNoAnswer(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := open(t, pool)
-	req := backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: lease}
+	req := backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease,
+		Place: lease}
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
 	tx := wiretest.Must[pgx.Tx](t)(pool.Begin(t.Context()))
 	defer tx.Rollback(context.Background())

@@ -68,15 +68,19 @@ func inASavepoint(sql string) string {
 }
 
 // weaker returns a statement that takes a weaker lock.
-func weaker(sql string) string { return strings.Replace(sql, " FOR UPDATE", " FOR NO KEY UPDATE", 1) }
+func weaker(sql string) string {
+	return strings.Replace(sql, " FOR UPDATE", " FOR NO KEY UPDATE", 1)
+}
 
 var (
 	unlocked = &flaw{"unlocked", []string{
-		locksRow, without(locksRow, " FOR UPDATE"), locksFree, without(locksFree, " FOR UPDATE SKIP LOCKED"),
+		locksRow, without(locksRow, " FOR UPDATE"),
+		locksFree, without(locksFree, " FOR UPDATE SKIP LOCKED"),
 		locksMany, without(locksMany, " FOR UPDATE SKIP LOCKED"),
 	}}
-	subtransaction = &flaw{"subtransaction", []string{updatesRow, inASavepoint(updatesRow), updatesMany, inASavepoint(updatesMany)}}
-	upgrade        = &flaw{"upgrade", []string{locksRow, weaker(locksRow) + locksRow}}
+	subtransaction = &flaw{"subtransaction",
+		[]string{updatesRow, inASavepoint(updatesRow), updatesMany, inASavepoint(updatesMany)}}
+	upgrade = &flaw{"upgrade", []string{locksRow, weaker(locksRow) + locksRow}}
 )
 
 // install creates the tables and functions with a flaw, or without, and returns a backend on them.
@@ -135,7 +139,8 @@ type guardRace struct {
 
 // run lets owners write until there are so many commits, or enough are wrong, and returns how many
 // are.
-func (r *guardRace) run(b *postgresbackend.Backend, guarded bool, commits int, enough func(wrong int) bool) (wrong int) {
+func (r *guardRace) run(b *postgresbackend.Backend, guarded bool, commits int,
+	enough func(wrong int) bool) (wrong int) {
 	r.t.Helper()
 	execute(r.t, r.pool, `TRUNCATE written`)
 	r.committed = 0
@@ -173,10 +178,12 @@ func (r *guardRace) run(b *postgresbackend.Backend, guarded bool, commits int, e
 }
 
 // turn is one attempt of one owner.
-func (r *guardRace) turn(ctx context.Context, b *postgresbackend.Backend, s backend.Session, w, n int, guarded bool) {
+func (r *guardRace) turn(ctx context.Context, b *postgresbackend.Backend, s backend.Session,
+	w, n int, guarded bool) {
 	const short = 5 * time.Millisecond
 	owner := fmt.Sprint(w, ":", n)
-	res, err := s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Fenced, Name: "l", Owner: owner, Lease: short})
+	res, err := s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Fenced, Name: "l", Owner: owner,
+		Lease: short})
 	if err != nil || !res.Acquired {
 		time.Sleep(time.Millisecond) // nobody tells
 		return
@@ -187,7 +194,8 @@ func (r *guardRace) turn(ctx context.Context, b *postgresbackend.Backend, s back
 				return err
 			}
 			if n%4 == 1 {
-				_, _ = s.Renew(ctx, backend.RenewRequest{Kind: backend.Fenced, Name: "l", Owner: owner, Lease: short})
+				_, _ = s.Renew(ctx, backend.RenewRequest{Kind: backend.Fenced, Name: "l", Owner: owner,
+					Lease: short})
 			} else {
 				time.Sleep(short + time.Millisecond)
 			}
@@ -199,7 +207,8 @@ func (r *guardRace) turn(ctx context.Context, b *postgresbackend.Backend, s back
 		}
 		time.Sleep(time.Duration(w) * 2 * time.Millisecond) // mostly longer than the lease
 		if n%3 == 0 {                                       // too early
-			_, _ = s.Release(ctx, backend.ReleaseRequest{Kind: backend.Fenced, Name: "l", Owner: owner, Lease: time.Second})
+			_, _ = s.Release(ctx, backend.ReleaseRequest{Kind: backend.Fenced, Name: "l", Owner: owner,
+				Lease: time.Second})
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO written (token) VALUES ($1)`, int64(res.Token))
 		return err
@@ -210,7 +219,8 @@ func (r *guardRace) turn(ctx context.Context, b *postgresbackend.Backend, s back
 		r.mu.Lock()
 		r.committed++
 		r.mu.Unlock()
-	case errors.Is(err, postgresbackend.ErrLost), ctx.Err() != nil, errors.As(err, &pgErr) && pgErr.Code == "40001":
+	case errors.Is(err, postgresbackend.ErrLost), ctx.Err() != nil,
+		errors.As(err, &pgErr) && pgErr.Code == "40001":
 	default:
 		r.t.Error(err)
 	}
@@ -256,7 +266,8 @@ type staleness struct {
 }
 
 // guard returns what a guard says that comes too late.
-func (w staleness) guard(t *testing.T, pool *pgxpool.Pool, b *postgresbackend.Backend, schema string) error {
+func (w staleness) guard(t *testing.T, pool *pgxpool.Pool, b *postgresbackend.Backend,
+	schema string) error {
 	t.Helper()
 	ctx, s := t.Context(), b.Open().(interface {
 		backend.Session
@@ -275,7 +286,8 @@ func (w staleness) guard(t *testing.T, pool *pgxpool.Pool, b *postgresbackend.Ba
 	if _, err := tx.Exec(ctx, `SELECT count(*) FROM pg_class`); err != nil { // the snapshot
 		t.Fatal(err)
 	}
-	wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, backend.RenewRequest{Kind: backend.Fenced, Name: name, Owner: alice, Lease: lease}))
+	wiretest.Must[backend.RenewResult](t)(s.Renew(ctx,
+		backend.RenewRequest{Kind: backend.Fenced, Name: name, Owner: alice, Lease: lease}))
 	guarded := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
 	defer guarded.Rollback(ctx)
 	if w.beside {
@@ -284,11 +296,13 @@ func (w staleness) guard(t *testing.T, pool *pgxpool.Pool, b *postgresbackend.Ba
 		}
 	}
 	for _, n := range []string{other, name} {
-		wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Fenced, Name: n}))
+		wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx,
+			backend.ForceReleaseRequest{Kind: backend.Fenced, Name: n}))
 	}
 	var reqs []backend.AcquireRequest
 	for _, n := range []string{name, other} {
-		reqs = append(reqs, backend.AcquireRequest{Kind: backend.Fenced, Name: n, Owner: bob, Lease: lease})
+		reqs = append(reqs, backend.AcquireRequest{Kind: backend.Fenced, Name: n, Owner: bob,
+			Lease: lease})
 	}
 	acquired := make(chan error, 2)
 	answered := func(_ int, res backend.AcquireResult, err error) {
@@ -328,8 +342,10 @@ func (w staleness) guard(t *testing.T, pool *pgxpool.Pool, b *postgresbackend.Ba
 // guardKinds are how a hold of each kind is acquired, and what another would ask for that it
 // excludes.
 var guardKinds = []struct{ kind, other backend.Kind }{
-	{backend.Exclusive, backend.Exclusive}, {backend.Fenced, backend.Fenced}, {backend.Fair, backend.Fair},
-	{backend.Read, backend.Write}, {backend.Write, backend.Read}, {backend.Write, backend.Write}, {backend.Permits, backend.Permits},
+	{backend.Exclusive, backend.Exclusive}, {backend.Fenced, backend.Fenced},
+	{backend.Fair, backend.Fair},
+	{backend.Read, backend.Write}, {backend.Write, backend.Read}, {backend.Write, backend.Write},
+	{backend.Permits, backend.Permits},
 }
 
 // A hold that was given back, forced or lost while a transaction is guarded by it keeps others out
@@ -342,14 +358,16 @@ func TestGuardKeepsOthersOut(t *testing.T) {
 	ends := map[string]func(t *testing.T, kind backend.Kind, name string) time.Duration{
 		"released": func(t *testing.T, kind backend.Kind, name string) time.Duration {
 			res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(),
-				backend.ReleaseRequest{Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: permitsOf(kind)}))
+				backend.ReleaseRequest{Kind: kind, Name: name, Owner: alice, Lease: lease,
+					Permits: permitsOf(kind)}))
 			if res.Outcome != backend.Freed {
 				t.Errorf("the release: %v", res.Outcome)
 			}
 			return 0
 		},
 		"forced": func(t *testing.T, kind backend.Kind, name string) time.Duration {
-			res := wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: kind, Name: name}))
+			res := wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(t.Context(),
+				backend.ForceReleaseRequest{Kind: kind, Name: name}))
 			if !res.Released {
 				t.Error("nothing was forced")
 			}
@@ -357,7 +375,8 @@ func TestGuardKeepsOthersOut(t *testing.T) {
 		},
 		"run out": func(t *testing.T, kind backend.Kind, name string) time.Duration {
 			renewed := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(),
-				backend.RenewRequest{Kind: kind, Name: name, Owner: alice, Lease: time.Millisecond, Permits: permitsOf(kind)}))
+				backend.RenewRequest{Kind: kind, Name: name, Owner: alice, Lease: time.Millisecond,
+					Permits: permitsOf(kind)}))
 			if !renewed.Held {
 				t.Error("it isn't held under the guard")
 			}
@@ -368,7 +387,8 @@ func TestGuardKeepsOthersOut(t *testing.T) {
 		for how, end := range ends {
 			t.Run(fmt.Sprintf("%v, then %v, %s", k.kind, k.other, how), func(t *testing.T) {
 				ctx, name := t.Context(), t.Name()
-				first := backend.AcquireRequest{Kind: k.kind, Name: name, Owner: alice, Lease: lease, Permits: permitsOf(k.kind), Limit: permitsOf(k.kind)}
+				first := backend.AcquireRequest{Kind: k.kind, Name: name, Owner: alice, Lease: lease,
+					Permits: permitsOf(k.kind), Limit: permitsOf(k.kind)}
 				if how == "run out" && (k.kind == backend.Read || k.kind == backend.Write) {
 					first.Lease = 300 * time.Millisecond // their ends don't come nearer
 				}
@@ -381,9 +401,11 @@ func TestGuardKeepsOthersOut(t *testing.T) {
 				end(t, k.kind, name)
 				testservers.Until(t, "the hold is over", func() bool {
 					return !wiretest.Must[backend.LookResult](t)(s.Look(ctx,
-						backend.LookRequest{Kind: k.kind, Name: name, Permits: permitsOf(k.kind), Limit: permitsOf(k.kind)})).Held
+						backend.LookRequest{Kind: k.kind, Name: name, Permits: permitsOf(k.kind),
+							Limit: permitsOf(k.kind)})).Held
 				})
-				next := backend.AcquireRequest{Kind: k.other, Name: name, Owner: bob, Lease: lease, Permits: permitsOf(k.other), Limit: permitsOf(k.other)}
+				next := backend.AcquireRequest{Kind: k.other, Name: name, Owner: bob, Lease: lease,
+					Permits: permitsOf(k.other), Limit: permitsOf(k.other)}
 				if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, next)); res.Acquired {
 					t.Error("another has the lock while a transaction is guarded")
 				}
@@ -412,10 +434,12 @@ func TestGuardLetsItsHolderGoOn(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	b, s := postgresbackend.New(pool), open(t, pool)
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair, backend.Read, backend.Write, backend.Permits} {
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair, backend.Read,
+		backend.Write, backend.Permits} {
 		t.Run(kind.String(), func(t *testing.T) {
 			ctx, name, n := t.Context(), kind.String(), permitsOf(kind)
-			req := backend.AcquireRequest{Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: n, Limit: 2 * n, Reentry: true}
+			req := backend.AcquireRequest{Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: n,
+				Limit: 2 * n, Reentry: true}
 			res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
 			for range 2 { // several transactions at a time
 				tx := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
@@ -444,7 +468,8 @@ func TestGuardLetsItsHolderGoOn(t *testing.T) {
 				}
 			}
 			release := backend.ReleaseRequest{Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: n}
-			if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release)); res.Outcome == backend.NotHeld {
+			if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx,
+				release)); res.Outcome == backend.NotHeld {
 				t.Errorf("release: %v", res.Outcome)
 			}
 		})
@@ -459,7 +484,8 @@ func TestGuardRefuses(t *testing.T) {
 	migrate(t, pool)
 	ctx, b, s := t.Context(), postgresbackend.New(pool), open(t, pool)
 	acquired := func(name string) claimed {
-		res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Fenced, Name: name, Owner: alice, Lease: lease}))
+		res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx,
+			backend.AcquireRequest{Kind: backend.Fenced, Name: name, Owner: alice, Lease: lease}))
 		return claimed{name, alice, res.Token}
 	}
 	guard := func(hold claimed, o pgx.TxOptions) error {
@@ -467,16 +493,20 @@ func TestGuardRefuses(t *testing.T) {
 	}
 	held := acquired("held")
 	kept := acquired("kept")
-	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{Kind: backend.Fenced, Name: "kept", Owner: alice, Lease: lease, Keep: lease}))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx,
+		backend.ReleaseRequest{Kind: backend.Fenced, Name: "kept", Owner: alice, Lease: lease,
+			Keep: lease}))
 	for what, hold := range map[string]claimed{
 		"a lock that there isn't": {"none", alice, 1}, "another's": {"held", bob, held.token},
 		"an earlier acquisition": {"held", alice, held.token - 1}, "one that is kept": kept,
 	} {
-		if err := guard(hold, pgx.TxOptions{}); !errors.Is(err, postgresbackend.ErrLost) || !strings.Contains(err.Error(), hold.name) {
+		if err := guard(hold, pgx.TxOptions{}); !errors.Is(err, postgresbackend.ErrLost) ||
+			!strings.Contains(err.Error(), hold.name) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := guard(held, pgx.TxOptions{AccessMode: pgx.ReadOnly}); err == nil || errors.Is(err, postgresbackend.ErrLost) {
+	if err := guard(held, pgx.TxOptions{AccessMode: pgx.ReadOnly}); err == nil ||
+		errors.Is(err, postgresbackend.ErrLost) {
 		t.Errorf("a read-only transaction: %v", err)
 	}
 	tx := wiretest.Must[pgx.Tx](t)(pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))
@@ -512,13 +542,15 @@ func TestGuardInASavepoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, wiretest.Release(alice)))
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, wiretest.Acquire(bob))); res.Acquired {
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx,
+		wiretest.Acquire(bob))); res.Acquired {
 		t.Error("acquired while a savepoint is guarded")
 	}
 	if err := savepoint.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, wiretest.Acquire(bob))); !res.Acquired {
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx,
+		wiretest.Acquire(bob))); !res.Acquired {
 		t.Error("not acquired when the savepoint is rolled back")
 	}
 }
@@ -542,7 +574,8 @@ func TestGuardOfAPreparedTransaction(t *testing.T) {
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, wiretest.Release(alice)))
 	keptOut := func(when string) {
 		t.Helper()
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, wiretest.Acquire(bob))); res.Acquired {
+		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx,
+			wiretest.Acquire(bob))); res.Acquired {
 			t.Fatal("acquired " + when)
 		}
 	}
@@ -554,7 +587,8 @@ func TestGuardOfAPreparedTransaction(t *testing.T) {
 	})
 	keptOut("after a crash, while the transaction is prepared")
 	execute(t, pool, `COMMIT PREPARED 'guarded'`)
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, wiretest.Acquire(bob))); !res.Acquired {
+	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx,
+		wiretest.Acquire(bob))); !res.Acquired {
 		t.Error("not acquired when it is committed")
 	}
 }

@@ -57,7 +57,8 @@ func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 // migrate does what a migration does, in the default schema.
 func migrate(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
-	execute(t, pool, postgresbackend.Schema(postgresbackend.DefaultSchema), pgx.QueryExecModeSimpleProtocol)
+	execute(t, pool, postgresbackend.Schema(postgresbackend.DefaultSchema),
+		pgx.QueryExecModeSimpleProtocol)
 }
 
 // query returns what a statement answers, in one value.
