@@ -21,7 +21,7 @@ type Fence struct {
 	Token     uint64
 }
 
-// What a guard answers.
+// The guard of a script answers with these.
 const (
 	staleToken = "STALETOKEN"
 	noToken    = "NOTOKEN"

@@ -170,7 +170,8 @@ func (s *Service) ownSlots(client net.Conn, words []string) string {
 				last = first
 			}
 			limits = append(limits, ":"+first, ":"+last)
-			slots = append(slots, array(":"+first, ":"+last, array(bulk(host), ":"+port, bulk("me"))))
+			me := array(bulk(host), ":"+port, bulk("me"))
+			slots = append(slots, array(":"+first, ":"+last, me))
 		}
 	}
 	switch {
@@ -227,11 +228,14 @@ func keysAreConstants(script string) bool {
 
 // declaredOnly is put before a script. It has all calls look whether the keys are declared;
 // channels are no keys.
-const declaredOnly = `local declared, real = {}, redis; for _, key in ipairs(KEYS) do declared[key] = true; end; ` +
-	`local function look(verb, ...) verb = string.lower(verb); local keys = {...}; ` +
-	`if (verb == 'time' or verb == 'publish' or verb == 'spublish' or verb == 'pubsub') then return; end; ` +
-	`for i = 1, (verb == 'del' or verb == 'exists') and #keys or 1 do ` +
-	`if (not declared[keys[i]]) then error('script tried accessing undeclared key'); end; end; end; ` +
+const declaredOnly = `local declared, real = {}, redis; ` +
+	`for _, key in ipairs(KEYS) do declared[key] = true; end; ` +
+	`local keyless = {time = true, publish = true, spublish = true, pubsub = true}; ` +
+	`local function look(verb, ...) ` +
+	`local keys, several = {...}, verb == 'del' or verb == 'exists'; ` +
+	`if (keyless[string.lower(verb)]) then return; end; ` +
+	`for i = 1, several and #keys or 1 do if (not declared[keys[i]]) then ` +
+	`error('script tried accessing undeclared key'); end; end; end; ` +
 	`local redis = {call = function(...) look(...); return real.call(...); end, ` +
 	`pcall = function(...) look(...); return real.pcall(...); end}; `
 
