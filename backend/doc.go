@@ -1,8 +1,8 @@
 // Package backend describes what a store must do to hold distributed locks.
 //
 // Application code uses package [github.com/seed951563bd/distsync/dlock] and the constructor of one
-// of the backends. To write a backend, implement [Backend] and [Session], the optional [Notifier],
-// [BatchRenewer] and [Batcher] if the store can do more, and run the contract suite
+// of the backends. To write a backend, implement [Backend] and [Session], and the [Capabilities]
+// that the store has beside, and run the contract suite
 // ([github.com/seed951563bd/distsync/contract]) on the result.
 //
 // A store needs little: one atomic step each to acquire, release, renew, force-release and look at
@@ -32,7 +32,7 @@
 //
 // A store declares its other kinds in its [Limits]. So a store without a kind, or older than it, needs
 // no change. Every request names its kind. A kind that isn't declared is refused with [UnknownKind], and
-// the caller is told at once; an [Explainer] says why.
+// the caller is told at once; [Capabilities].WhyNot says why.
 //
 // A [Fenced] lock is an Exclusive one that is numbered: the table above is true of it, too, and both
 // are one lock under one name. It also has a number for each name, which survives the lock:
@@ -145,15 +145,17 @@
 //
 // # What a store can do beside
 //
-// A session that can do more implements optional interfaces, which say what happens without them:
+// What else a session can do is in its [Capabilities]. Each says what is done without it:
 //
 //   - [Notifier]: the store can tell of releases.
 //   - [BatchRenewer], [Batcher]: it renews, or acquires and releases, several locks in few requests.
-//   - [Leavable]: its steps return when their context ends, whatever the store does.
-//   - [Prompt]: its steps never wait.
-//   - [Liner]: required of a store with Fair locks.
+//   - [Liner]: required of a store with [Fair] locks.
 //   - [Latcher]: it has count-down latches.
 //   - [Inspector], [Lister]: it says who has a lock, and which locks there are, for people.
+//
+// A session that implements one of these interfaces has that capability. A session that wraps another
+// is [Capable]: it says itself which it has, or all are lost. So is one with something to say that is
+// no interface: what its steps do when their context ends, or why it lacks a kind of lock.
 //
 // Requests and results are structs so that they can grow fields without breaking backends written
 // elsewhere. The zero value of a new field means the earlier behaviour.

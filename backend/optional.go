@@ -77,21 +77,19 @@ type Subscription interface {
 	Close()
 }
 
-// Prompt is an optional interface of a [Session] whose steps never wait, such as one that keeps
-// locks in the memory of this process. Its steps are called in the caller's goroutine. Steps of a
-// session that is neither Prompt nor [Leavable] get a goroutine each, so that a caller can leave a
-// step that hangs.
+// Prompt was an optional interface of a [Session] whose steps never wait.
+//
+// Deprecated: say so with [StepsNeverWait], see [Capable].
 type Prompt interface {
 	// Prompt does nothing.
 	Prompt()
 }
 
-// Leavable is an optional interface of a [Session] whose steps return as soon as their context
-// ends, with an error of kind [Unknown] if their request may still be under way. Its steps are
-// called in the caller's goroutine. Steps of other sessions get a goroutine each.
+// Leavable was an optional interface of a [Session] whose steps return as soon as their context ends.
+//
+// Deprecated: say so with [StepsReturn], and have Settle called by way of [Capabilities].Settle.
 type Leavable interface {
-	// Settle returns when no request of a returned step is under way any more. It is called once,
-	// after Close. Its caller may give up waiting for it.
+	// Settle is [Capabilities].Settle.
 	Settle()
 }
 
@@ -123,8 +121,8 @@ type BatchRenewer interface {
 // carried out in their order. Each method calls answer once for each request, with its index, as
 // soon as its answer is there, from any goroutine and concurrently. It returns after the last of
 // these calls. If a store consists of several servers, one that hangs must not delay the answers of
-// the others. The requests must not be changed or kept. A [Leavable] session leaves a batch as it
-// leaves a step.
+// the others. The requests must not be changed or kept. A session with [StepsReturn] leaves a
+// batch as it leaves a step.
 type Batcher interface {
 	AcquireBatch(ctx context.Context, reqs []AcquireRequest, answer func(i int, res AcquireResult, err error))
 	ReleaseBatch(ctx context.Context, reqs []ReleaseRequest, answer func(i int, res ReleaseResult, err error))
@@ -180,10 +178,10 @@ type Grant struct {
 	Lease time.Duration
 }
 
-// Explainer is an optional interface of a [Backend] that can say why it lacks a kind of lock, if
-// the reason is more than that it hasn't been written.
+// Explainer was an optional interface of a [Backend] that can say why it lacks a kind of lock.
+//
+// Deprecated: sessions say that, by way of [Capabilities].WhyNot.
 type Explainer interface {
-	// WhyNot returns why the store lacks a kind that its [Limits] don't declare, in words that go
-	// after a colon, or nothing.
+	// WhyNot is [Capabilities].WhyNot.
 	WhyNot(kind Kind) string
 }

@@ -130,7 +130,7 @@ func (l *historyLab) locks() []history.Lock {
 
 // promptness returns for how long a waiter may leave a lock free.
 func (l *historyLab) promptness() time.Duration {
-	if _, ok := l.session().(backend.Notifier); ok {
+	if backend.CapabilitiesOf(l.session()).Notifier != nil {
 		// A client that may hand the lock on asks the store a little later than others.
 		return 10*time.Millisecond + 2*dlock.DefaultHandover
 	}

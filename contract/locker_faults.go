@@ -444,9 +444,12 @@ func (f *faultyBackend) Open() backend.Session {
 	inner := f.inner.Open()
 	f.opened = inner
 	s := &faultySession{f, inner}
-	n, notifies := inner.(backend.Notifier)
-	b, renews := inner.(backend.BatchRenewer)
-	several, batches := inner.(backend.Batcher)
+	n := backend.CapabilitiesOf(inner).Notifier
+	notifies := n != nil
+	b := backend.CapabilitiesOf(inner).BatchRenewer
+	renews := b != nil
+	several := backend.CapabilitiesOf(inner).Batcher
+	batches := several != nil
 	notifies = notifies && !f.hideNotify
 	renews = renews && !f.hideBatches
 	switch {
@@ -528,8 +531,8 @@ func (s *faultySession) Look(ctx context.Context, req backend.LookRequest) (back
 
 // KeepPlaces implements [backend.Liner] for the stores that do.
 func (s *faultySession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	line, ok := s.inner.(backend.Liner)
-	if !ok {
+	line := backend.CapabilitiesOf(s.inner).Liner
+	if line == nil {
 		return backend.PlacesResult{}, backend.UnknownKind("a store that is no Liner", req.Kind)
 	}
 	step := &sentStep{kind: keepStep, name: req.Name, owners: slices.Clone(req.Owners), lease: req.Place}
@@ -541,8 +544,8 @@ var errNoInspector = &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("the 
 
 // Inspect implements [backend.Inspector] for the stores that do.
 func (s *faultySession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	i, ok := s.inner.(backend.Inspector)
-	if !ok {
+	i := backend.CapabilitiesOf(s.inner).Inspector
+	if i == nil {
 		return backend.Inspection{}, errNoInspector
 	}
 	return through(ctx, s.f, &sentStep{kind: inspectStep, name: req.Name}, req, i.Inspect)
@@ -550,8 +553,8 @@ func (s *faultySession) Inspect(ctx context.Context, req backend.InspectRequest)
 
 // Latch implements [backend.Latcher] for the stores that do.
 func (s *faultySession) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
-	l, ok := s.inner.(backend.Latcher)
-	if !ok {
+	l := backend.CapabilitiesOf(s.inner).Latcher
+	if l == nil {
 		return backend.LatchResult{}, errNoInspector
 	}
 	return l.Latch(ctx, req)
@@ -559,8 +562,8 @@ func (s *faultySession) Latch(ctx context.Context, req backend.LatchRequest) (ba
 
 // List implements [backend.Lister] for the stores that do.
 func (s *faultySession) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
-	l, ok := s.inner.(backend.Lister)
-	if !ok {
+	l := backend.CapabilitiesOf(s.inner).Lister
+	if l == nil {
 		return backend.ListResult{}, errNoInspector
 	}
 	if s.f.page > 0 {

@@ -34,8 +34,7 @@ var reasonCases = []testCase{
 // needInspector skips the case for stores that can't say who has a lock.
 func (l *lab) needInspector() {
 	l.Helper()
-	_, ok := l.other.(backend.Inspector)
-	l.skipWithout(ok, "backend.Inspector")
+	l.skipWithout(backend.CapabilitiesOf(l.other).Inspector != nil, "backend.Inspector")
 }
 
 // holder is Holder that must not fail.
@@ -147,8 +146,7 @@ func ended() context.Context {
 
 func locksOfStore(l *lab) {
 	l.needInspector()
-	_, ok := l.other.(backend.Lister)
-	l.skipWithout(ok, "backend.Lister")
+	l.skipWithout(backend.CapabilitiesOf(l.other).Lister != nil, "backend.Lister")
 	pages := newFaults(l.store.Backend())
 	pages.page = 2
 	p, q := l.processOn(pages), l.process()
@@ -290,7 +288,7 @@ type doom struct {
 func lossReasons(l *lab) {
 	told, q := newLedger(), l.process()
 	p := l.process(dlock.WithLease(l.brisk()), told.trace())
-	_, knows := l.other.(backend.Inspector)
+	knows := backend.CapabilitiesOf(l.other).Inspector != nil
 	taken := doom{strike: func(name string) {
 		l.vanish(name)
 		if l.kind == backend.Permits {

@@ -77,7 +77,7 @@ func (p *process) looks(name string) int {
 
 // hasNotifier says whether the store can notify.
 func (l *lab) hasNotifier() bool {
-	_, ok := l.other.(backend.Notifier)
+	ok := backend.CapabilitiesOf(l.other).Notifier != nil
 	return ok
 }
 

@@ -427,7 +427,7 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 		for _, s.owner = range s.owners {
 			req.Owners = append(req.Owners, s.id())
 		}
-		res, err := session.(backend.Liner).KeepPlaces(ctx, req)
+		res, err := backend.CapabilitiesOf(session).Liner.KeepPlaces(ctx, req)
 		return answer{text: "holder " + res.Holder, remaining: res.Remaining}, err
 	default: // opLook
 		res, err := session.Look(ctx, backend.LookRequest{Kind: s.kind, Name: name, Owner: owner, Permits: permits, Limit: limit})

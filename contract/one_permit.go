@@ -25,8 +25,10 @@ type onePermitBackend struct{ backend.Backend }
 // Open returns a session that implements the optional interfaces which the cases know, if the store's own does.
 func (b onePermitBackend) Open() backend.Session {
 	s := onePermit{b.Backend.Open()}
-	n, notifies := s.Session.(backend.Notifier)
-	r, batches := s.Session.(backend.BatchRenewer)
+	n := backend.CapabilitiesOf(s.Session).Notifier
+	notifies := n != nil
+	r := backend.CapabilitiesOf(s.Session).BatchRenewer
+	batches := r != nil
 	switch {
 	case notifies && batches:
 		return struct {

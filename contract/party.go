@@ -310,7 +310,7 @@ func (b *bell) waits(e *env, after string) {
 func (p party) subscribe(name string) (*bell, backend.Subscription) {
 	p.e.Helper()
 	b := newBell()
-	sub, err := p.s.(backend.Notifier).Subscribe(p.e.ctx, backend.SubscribeRequest{Kind: p.kind, Name: name, Wake: b.ring})
+	sub, err := backend.CapabilitiesOf(p.s).Notifier.Subscribe(p.e.ctx, backend.SubscribeRequest{Kind: p.kind, Name: name, Wake: b.ring})
 	if err != nil {
 		p.e.Fatalf("Subscribe(%.40q): %v", name, err)
 	}
@@ -320,13 +320,11 @@ func (p party) subscribe(name string) (*bell, backend.Subscription) {
 // needNotifier skips the case for stores that can't notify.
 func (e *env) needNotifier() {
 	e.Helper()
-	_, ok := e.session().(backend.Notifier)
-	e.skipWithout(ok, "backend.Notifier")
+	e.skipWithout(backend.CapabilitiesOf(e.session()).Notifier != nil, "backend.Notifier")
 }
 
 // needBatchRenewer skips the case for stores that can't renew in batches.
 func (e *env) needBatchRenewer() {
 	e.Helper()
-	_, ok := e.session().(backend.BatchRenewer)
-	e.skipWithout(ok, "backend.BatchRenewer")
+	e.skipWithout(backend.CapabilitiesOf(e.session()).BatchRenewer != nil, "backend.BatchRenewer")
 }

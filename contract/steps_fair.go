@@ -17,7 +17,7 @@ func (e *env) queuer(owner string) party {
 	e.Helper()
 	e.need(backend.Fair)
 	p := e.party(owner).as(backend.Fair)
-	if _, ok := p.s.(backend.Liner); !ok {
+	if backend.CapabilitiesOf(p.s).Liner == nil {
 		e.Fatal("the store declares Fair locks, but its session is no backend.Liner")
 	}
 	return p
@@ -34,7 +34,7 @@ func (p party) stands(name string, place time.Duration) {
 // keep keeps the places of owners of the session of p.
 func (p party) keep(name string, place time.Duration, owners ...string) backend.PlacesResult {
 	p.e.Helper()
-	res, err := p.s.(backend.Liner).KeepPlaces(p.e.ctx, backend.PlacesRequest{Kind: backend.Fair, Name: name, Owners: owners, Place: place})
+	res, err := backend.CapabilitiesOf(p.s).Liner.KeepPlaces(p.e.ctx, backend.PlacesRequest{Kind: backend.Fair, Name: name, Owners: owners, Place: place})
 	if err != nil {
 		p.e.Fatalf("KeepPlaces(%.40q, %.40q): %v", name, owners, err)
 	}
@@ -54,8 +54,8 @@ type ear struct {
 // listens subscribes the session of p, if it is a Notifier.
 func (p party) listens(name string) *ear {
 	p.e.Helper()
-	n, ok := p.s.(backend.Notifier)
-	if !ok {
+	n := backend.CapabilitiesOf(p.s).Notifier
+	if n == nil {
 		return nil
 	}
 	x := &ear{s: p.s, rung: make(chan struct{}, 1), taken: make(map[string]bool)}
@@ -655,7 +655,7 @@ var fairCases = []testCase{
 						return err
 					}
 					x := &ear{rung: make(chan struct{}, 1), taken: make(map[string]bool)}
-					sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{
+					sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 						Kind: backend.Fair, Name: name, Wake: func(backend.Wakeup) {}, Granted: x.granted,
 					})
 					if err != nil {
@@ -687,7 +687,7 @@ var fairCases = []testCase{
 			e.needNotifier()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			var calls atomic.Int32
-			sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{
+			sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 				Kind: backend.Fair, Name: "lock", Wake: func(backend.Wakeup) {}, Granted: func(backend.Grant) { calls.Add(1) },
 			})
 			if err != nil {
@@ -743,7 +743,7 @@ var fairCases = []testCase{
 			for i := range 3 {
 				name := fmt.Sprint("lock", i)
 				rung, x := newBell(), &ear{rung: make(chan struct{}, 1), taken: make(map[string]bool)}
-				sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{
+				sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 					Kind: backend.Fair, Name: name, Wake: rung.ring, Granted: x.granted,
 				})
 				if err != nil {
@@ -896,7 +896,7 @@ var fairCases = []testCase{
 			b.stands("lock", lease)
 			e.store.Wipe()
 			e.eventually("KeepPlaces names the holder, after Wipe", func() bool {
-				res, err := b.s.(backend.Liner).KeepPlaces(e.ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: lease})
+				res, err := backend.CapabilitiesOf(b.s).Liner.KeepPlaces(e.ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: lease})
 				return err == nil && res.Holder == "b"
 			})
 			e.eventually("a step of the former holder without an error", func() bool {
@@ -912,7 +912,7 @@ var fairCases = []testCase{
 			cancel()
 			a.acquires("lock", lease)
 			for range 5 {
-				res, err := b.s.(backend.Liner).KeepPlaces(over, backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"a", "b"}, Place: lease})
+				res, err := backend.CapabilitiesOf(b.s).Liner.KeepPlaces(over, backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"a", "b"}, Place: lease})
 				switch {
 				case err == nil && res.Holder != "a":
 					e.Fatalf("KeepPlaces returned no error, and the holder %q; want \"a\", or an error", res.Holder)
@@ -949,7 +949,7 @@ func (p party) queuesUntil(name string, lease time.Duration, givesUp bool) (acqu
 			return false, fmt.Errorf("%v waits too long for its turn", p)
 		}
 		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
-		if _, err := p.s.(backend.Liner).KeepPlaces(p.e.ctx, backend.PlacesRequest{Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease}); err != nil {
+		if _, err := backend.CapabilitiesOf(p.s).Liner.KeepPlaces(p.e.ctx, backend.PlacesRequest{Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease}); err != nil {
 			return false, err
 		}
 	}

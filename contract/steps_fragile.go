@@ -57,7 +57,7 @@ var fragileCases = []testCase{
 		need:  (*env).needBatchRenewer,
 		do: func(ctx context.Context, a party, name string) (held bool, err error) {
 			reqs := []backend.RenewRequest{{Kind: a.kind, Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()}}
-			a.s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(_ int, res backend.RenewResult, failed error) {
+			backend.CapabilitiesOf(a.s).BatchRenewer.RenewBatch(ctx, reqs, func(_ int, res backend.RenewResult, failed error) {
 				held, err = res.Held, failed
 			})
 			return held, err

@@ -16,8 +16,7 @@ import (
 func (e *env) watcher() party {
 	e.Helper()
 	p := e.party("nobody")
-	_, ok := p.s.(backend.Inspector)
-	e.skipWithout(ok, "backend.Inspector")
+	e.skipWithout(backend.CapabilitiesOf(p.s).Inspector != nil, "backend.Inspector")
 	return p
 }
 
@@ -25,8 +24,7 @@ func (e *env) watcher() party {
 func (e *env) lister() party {
 	e.Helper()
 	p := e.party("nobody")
-	_, ok := p.s.(backend.Lister)
-	e.skipWithout(ok, "backend.Lister")
+	e.skipWithout(backend.CapabilitiesOf(p.s).Lister != nil, "backend.Lister")
 	return p
 }
 
@@ -105,7 +103,7 @@ func inOrder(k backend.Kind, a, b string, n, m int) int {
 
 func (p party) inspect(name string) backend.Inspection {
 	p.e.Helper()
-	i, err := p.s.(backend.Inspector).Inspect(p.e.ctx, backend.InspectRequest{Name: name})
+	i, err := backend.CapabilitiesOf(p.s).Inspector.Inspect(p.e.ctx, backend.InspectRequest{Name: name})
 	if err != nil {
 		p.e.Fatalf("Inspect(%.40q): %v", name, err)
 	}
@@ -122,7 +120,7 @@ func (p party) inspects(name string, want view) {
 func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
 	p.e.Helper()
 	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {
-		res, err := p.s.(backend.Lister).List(p.e.ctx, req)
+		res, err := backend.CapabilitiesOf(p.s).Lister.List(p.e.ctx, req)
 		if err != nil {
 			p.e.Fatalf("List(%.40q), after %.40q: %v", prefix, req.After, err)
 		}
@@ -427,7 +425,7 @@ var inspectCases = []testCase{
 			for kind := range 4 {
 				name := fmt.Sprint("foreign", kind)
 				e.store.PutForeign(name)
-				i, err := w.s.(backend.Inspector).Inspect(e.ctx, backend.InspectRequest{Name: name})
+				i, err := backend.CapabilitiesOf(w.s).Inspector.Inspect(e.ctx, backend.InspectRequest{Name: name})
 				if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
 					e.Errorf("Inspect: %+v, error %v; want ErrConflict, of kind Refused", i, err)
 				}
@@ -478,7 +476,7 @@ var inspectCases = []testCase{
 			a.acquires("lock", lease)
 			a.acquires("lock", lease)
 			e.unbroken(func(p party) error {
-				i, err := p.s.(backend.Inspector).Inspect(e.ctx, backend.InspectRequest{Name: "lock"})
+				i, err := backend.CapabilitiesOf(p.s).Inspector.Inspect(e.ctx, backend.InspectRequest{Name: "lock"})
 				if err == nil {
 					e.seen("Inspect", i, "lock", view{shares: []share{{a, 2, term{lease, start}}}})
 				}
@@ -661,7 +659,7 @@ var listCases = []testCase{
 			e.unbroken(func(p party) error {
 				var got []backend.Inspection
 				for req := (backend.ListRequest{Limit: 2}); ; {
-					res, err := p.s.(backend.Lister).List(e.ctx, req)
+					res, err := backend.CapabilitiesOf(p.s).Lister.List(e.ctx, req)
 					if err != nil {
 						return err
 					}

@@ -121,9 +121,10 @@ var keepCases = []testCase{
 		func(e *env) {
 			e.needKeeps()
 			a, lease := e.party("a"), e.longLease()
-			w, ok := e.store.Backend().Open().(backend.Inspector)
-			e.skipWithout(ok, "backend.Inspector")
-			e.Cleanup(func() { w.(backend.Session).Close() })
+			s, can := backend.Open(e.store.Backend())
+			e.Cleanup(func() { s.Close() })
+			w := can.Inspector
+			e.skipWithout(w != nil, "backend.Inspector")
 			see := func(kept bool, lease time.Duration, since time.Time) {
 				e.Helper()
 				i, err := w.Inspect(e.ctx, backend.InspectRequest{Name: "lock"})
@@ -224,7 +225,7 @@ var keepKindCases = []testCase{
 					continue
 				}
 				name, rung := k.String(), newBell()
-				sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{
+				sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 					Name: name, Wake: rung.ring, Watches: true,
 				})
 				if err != nil {
@@ -429,7 +430,7 @@ var keepKindCases = []testCase{
 			a, b, lease := e.party("a").of(2, 5), e.party("b").of(2, 5), e.longLease()
 			a.acquires("sem", lease)
 			a.keeps("sem", 2*lease, backend.Kept)
-			if w, ok := a.s.(backend.Inspector); ok {
+			if w := backend.CapabilitiesOf(a.s).Inspector; w != nil {
 				i, err := w.Inspect(e.ctx, backend.InspectRequest{Name: "sem"})
 				if err != nil || len(i.Holders) != 1 || !i.Holders[0].Kept || i.Holders[0].Count != 2 {
 					e.Fatalf("Inspect: %+v, %v; want 2 permits that are kept", i, err)

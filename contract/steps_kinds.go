@@ -99,11 +99,11 @@ func (p party) steps(name string) map[string]error {
 	_, errs["ForceRelease"] = p.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: p.kind, Name: name})
 	_, errs["Look"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name, Owner: p.owner, Permits: p.permits, Limit: p.limit})
 	_, errs["Look without an owner"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name, Limit: p.limit})
-	if _, ok := p.s.(backend.BatchRenewer); ok {
+	if backend.CapabilitiesOf(p.s).BatchRenewer != nil {
 		_, batch := renewBatch(p.e, ctx, p.s, []backend.RenewRequest{renewal})
 		errs["RenewBatch"] = batch[0]
 	}
-	if l, ok := p.s.(backend.Liner); ok && p.kind == backend.Fair {
+	if l := backend.CapabilitiesOf(p.s).Liner; l != nil && p.kind == backend.Fair {
 		_, errs["KeepPlaces"] = l.KeepPlaces(ctx, backend.PlacesRequest{Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease})
 	}
 	return errs
@@ -121,7 +121,7 @@ var undeclaredCases = []testCase{
 				}
 				for _, name := range []string{"lock", "free"} {
 					errs := a.as(k).steps(name)
-					if n, ok := a.s.(backend.Notifier); ok {
+					if n := backend.CapabilitiesOf(a.s).Notifier; n != nil {
 						_, errs["Subscribe"] = n.Subscribe(e.ctx, backend.SubscribeRequest{Kind: k, Name: name, Wake: func(backend.Wakeup) {}})
 					}
 					for step, err := range errs {
@@ -265,7 +265,7 @@ var fencedCases = []testCase{
 				other.renews("lock", lease, false)
 				other.releases("lock", lease, backend.NotHeld)
 				holder.has("lock", 1)
-				if _, ok := other.s.(backend.Notifier); ok {
+				if backend.CapabilitiesOf(other.s).Notifier != nil {
 					rung, sub := other.subscribe("lock")
 					rung.reset()
 					holder.releases("lock", lease, backend.Freed)

@@ -19,15 +19,14 @@ type latcher struct {
 func (e *env) latcher() latcher {
 	e.Helper()
 	s := e.session()
-	_, ok := s.(backend.Latcher)
-	e.skipWithout(ok, "backend.Latcher")
+	e.skipWithout(backend.CapabilitiesOf(s).Latcher != nil, "backend.Latcher")
 	return latcher{e, s}
 }
 
 // does takes a step, and fails the test if the answer is another.
 func (l latcher) does(step backend.LatchStep, name string, n int64, want backend.LatchResult) {
 	l.e.Helper()
-	res, err := l.s.(backend.Latcher).Latch(l.e.ctx, backend.LatchRequest{Step: step, Name: name, Count: n})
+	res, err := backend.CapabilitiesOf(l.s).Latcher.Latch(l.e.ctx, backend.LatchRequest{Step: step, Name: name, Count: n})
 	if err != nil || res != want {
 		l.e.Fatalf("step %d of latch %.40q, %d: %+v, %v; want %+v", step, name, n, res, err, want)
 	}
@@ -76,7 +75,7 @@ var latchCases = []testCase{
 			const n = 100
 			a.sets("latch", n+1)
 			e.parallel(10, func(i int) error {
-				s := []backend.Session{a.s, b.s}[i%2].(backend.Latcher)
+				s := backend.CapabilitiesOf([]backend.Session{a.s, b.s}[i%2]).Latcher
 				for range n / 10 {
 					if _, err := s.Latch(e.ctx, backend.LatchRequest{Step: backend.CountDown, Name: "latch"}); err != nil {
 						return fmt.Errorf("CountDown: %w", err)
@@ -93,7 +92,7 @@ var latchCases = []testCase{
 			for round := range 30 {
 				name := fmt.Sprint("latch", round)
 				e.parallel(1+many, func(i int) error {
-					s, req := []backend.Session{a.s, b.s}[i%2].(backend.Latcher), backend.LatchRequest{Name: name}
+					s, req := backend.CapabilitiesOf([]backend.Session{a.s, b.s}[i%2]).Latcher, backend.LatchRequest{Name: name}
 					switch i {
 					case 0:
 						req.Step, req.Count = backend.SetLatch, n
@@ -103,7 +102,7 @@ var latchCases = []testCase{
 					_, err := s.Latch(e.ctx, req)
 					return err
 				})
-				res, err := a.s.(backend.Latcher).Latch(e.ctx, backend.LatchRequest{Name: name})
+				res, err := backend.CapabilitiesOf(a.s).Latcher.Latch(e.ctx, backend.LatchRequest{Name: name})
 				if err != nil || res.Count < n-many || res.Count > n {
 					e.Fatalf("a count of %d, %v; want at least %d", res.Count, err, n-many)
 				}
@@ -119,11 +118,11 @@ var latchCases = []testCase{
 			}
 			a.counts("latch", 2)
 			p.acquires("lock", lease)
-			got, err := a.s.(backend.Latcher).Latch(e.ctx, backend.LatchRequest{Step: backend.SetLatch, Name: "lock", Count: 1})
+			got, err := backend.CapabilitiesOf(a.s).Latcher.Latch(e.ctx, backend.LatchRequest{Step: backend.SetLatch, Name: "lock", Count: 1})
 			if err != nil && !errors.Is(err, backend.ErrConflict) || err == nil && !got.Set {
 				e.Fatalf("SetLatch of a lock: %+v, %v", got, err)
 			}
-			_, err = a.s.(backend.Latcher).Latch(e.ctx, backend.LatchRequest{Step: backend.CountDown, Name: "lock"})
+			_, err = backend.CapabilitiesOf(a.s).Latcher.Latch(e.ctx, backend.LatchRequest{Step: backend.CountDown, Name: "lock"})
 			if err != nil && !errors.Is(err, backend.ErrConflict) {
 				e.Fatalf("CountDown of a lock: %v", err)
 			}
@@ -136,12 +135,12 @@ var latchCases = []testCase{
 			e.parallel(10, func(i int) error {
 				name := fmt.Sprint("latch", i)
 				for round := range 10 {
-					la := a.s.(backend.Latcher)
+					la := backend.CapabilitiesOf(a.s).Latcher
 					if res, err := la.Latch(e.ctx, backend.LatchRequest{Step: backend.SetLatch, Name: name, Count: 1}); err != nil || !res.Set {
 						return fmt.Errorf("SetLatch: %+v, %w", res, err)
 					}
 					rung := newBell()
-					sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{
+					sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 						Kind: backend.Latch, Name: name, Watches: true, Wake: rung.ring,
 					})
 					if err != nil {
@@ -165,7 +164,7 @@ var latchCases = []testCase{
 			a, b := e.latcher(), e.latcher()
 			a.sets("latch", 1)
 			rung := newBell()
-			sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{
+			sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 				Kind: backend.Latch, Name: "latch", Watches: true, Wake: rung.ring,
 			})
 			if err != nil {
@@ -185,7 +184,7 @@ var latchLockerCases = []testCase{
 func latchOpens(l *lab) {
 	p, q := l.process(), l.process()
 	latch, other := p.Client.Latch("a"), q.Client.Latch("a")
-	if _, ok := l.session().(backend.Latcher); !ok {
+	if backend.CapabilitiesOf(l.session()).Latcher == nil {
 		if _, err := latch.Count(l.ctx); !errors.Is(err, errors.ErrUnsupported) {
 			l.Errorf("Count on a store without latches: %v", err)
 		}

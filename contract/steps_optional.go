@@ -97,7 +97,7 @@ var notifierCases = []testCase{
 						return fmt.Errorf("Acquire(%s): %+v, %v", name, res, err)
 					}
 					rung := newBell()
-					sub, err := b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: name, Wake: rung.ring, Watches: i%2 == 1})
+					sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: name, Wake: rung.ring, Watches: i%2 == 1})
 					if err != nil {
 						return fmt.Errorf("Subscribe(%s): %w", name, err)
 					}
@@ -195,7 +195,7 @@ var notifierCases = []testCase{
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			ctx, cancel := context.WithCancel(e.ctx)
 			rung := newBell()
-			sub, err := b.s.(backend.Notifier).Subscribe(ctx, backend.SubscribeRequest{Kind: e.kind, Name: "lock", Wake: rung.ring})
+			sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(ctx, backend.SubscribeRequest{Kind: e.kind, Name: "lock", Wake: rung.ring})
 			cancel()
 			if err != nil {
 				e.Fatalf("Subscribe: %v", err)
@@ -240,7 +240,7 @@ var notifierCases = []testCase{
 						}
 						var err error
 						bells[i] = newBell()
-						subs[i], err = b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
+						subs[i], err = backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
 						if err != nil {
 							return err
 						}
@@ -267,7 +267,7 @@ var notifierCases = []testCase{
 			subs := make([]backend.Subscription, names)
 			e.parallel(names, func(i int) (err error) {
 				bells[i] = newBell()
-				subs[i], err = b.s.(backend.Notifier).Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
+				subs[i], err = backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
 				return err
 			})
 			for i := range names {
@@ -302,7 +302,7 @@ var notifierCases = []testCase{
 			over, cancel := context.WithCancel(e.ctx)
 			cancel()
 			for range 20 {
-				sub, err := b.s.(backend.Notifier).Subscribe(over, backend.SubscribeRequest{Kind: e.kind, Name: "lock", Wake: newBell().ring})
+				sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(over, backend.SubscribeRequest{Kind: e.kind, Name: "lock", Wake: newBell().ring})
 				if err == nil {
 					sub.Close()
 				} else if backend.KindOf(err) == backend.Refused {
@@ -385,7 +385,7 @@ func renewBatch(e *env, ctx context.Context, s backend.Session, reqs []backend.R
 	var mu sync.Mutex
 	returned := false
 	answers, results, errs := make([]int, len(reqs)), make([]backend.RenewResult, len(reqs)), make([]error, len(reqs))
-	s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
+	backend.CapabilitiesOf(s).BatchRenewer.RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -530,7 +530,7 @@ var batchCases = []testCase{
 			e.parallel(10, func(int) error {
 				var held atomic.Int32
 				var failed atomic.Pointer[error]
-				a.s.(backend.BatchRenewer).RenewBatch(e.ctx, reqs, func(_ int, res backend.RenewResult, err error) {
+				backend.CapabilitiesOf(a.s).BatchRenewer.RenewBatch(e.ctx, reqs, func(_ int, res backend.RenewResult, err error) {
 					if res.Held {
 						held.Add(1)
 					}
@@ -588,7 +588,7 @@ var batchCases = []testCase{
 				{Kind: e.kind, Name: "other", Owner: "a", Lease: 2 * lease},
 			}
 			var answering, answered atomic.Int32
-			a.s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(int, backend.RenewResult, error) {
+			backend.CapabilitiesOf(a.s).BatchRenewer.RenewBatch(ctx, reqs, func(int, backend.RenewResult, error) {
 				if answering.Add(1) == 1 {
 					cancel()
 					e.sleep(20 * time.Millisecond) // time enough for who doesn't wait for this, and for the other
@@ -664,7 +664,7 @@ var closeCases = []testCase{
 				p := e.at(back.Open(), "a")
 				p.acquires("lock", e.longLease())
 				p.releases("lock", e.longLease(), backend.Freed)
-				if _, ok := p.s.(backend.Notifier); ok {
+				if backend.CapabilitiesOf(p.s).Notifier != nil {
 					p.subscribe("lock")
 				}
 				return p.s
@@ -692,7 +692,7 @@ var closeCases = []testCase{
 						for ctx.Err() == nil {
 							// Any answer will do: the session is being closed.
 							s.Acquire(ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: e.longLease()})
-							if n, ok := s.(backend.Notifier); ok && i%2 == 0 {
+							if n := backend.CapabilitiesOf(s).Notifier; n != nil && i%2 == 0 {
 								n.Subscribe(ctx, backend.SubscribeRequest{Kind: e.kind, Name: name, Wake: func(backend.Wakeup) {}})
 							}
 							time.Sleep(time.Millisecond)
@@ -837,7 +837,7 @@ func (e *env) conflicts(name string) {
 		_, err = a.s.Look(e.ctx, backend.LookRequest{Kind: e.kind, Name: name})
 		check("Look without an owner", err)
 	}
-	if _, ok := a.s.(backend.BatchRenewer); ok {
+	if backend.CapabilitiesOf(a.s).BatchRenewer != nil {
 		a.acquires(name+" lock", lease)
 		start := time.Now()
 		results, errs := renewBatch(e, e.ctx, a.s, []backend.RenewRequest{

@@ -12,9 +12,8 @@ import (
 // needBatcher skips the case for stores that can't take several steps at once.
 func (e *env) needBatcher() backend.Batcher {
 	e.Helper()
-	s := e.session()
-	b, ok := s.(backend.Batcher)
-	e.skipWithout(ok, "backend.Batcher")
+	b := backend.CapabilitiesOf(e.session()).Batcher
+	e.skipWithout(b != nil, "backend.Batcher")
 	return b
 }
 

@@ -536,7 +536,9 @@ type panicking struct {
 	acquires, releases *int
 }
 
-func (panicking) Prompt() {}
+func (panicking) Capabilities() backend.Capabilities {
+	return backend.Capabilities{Steps: backend.StepsNeverWait}
+}
 
 func (s panicking) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	if *s.acquires--; *s.acquires >= 0 {

@@ -56,7 +56,7 @@ func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batch
 			c.stepDone(told(i), reqs[i], began, err)
 		}
 	}
-	if c.leavable != nil {
+	if c.leavable {
 		defer c.running.Done()
 		do(c.batcher, ctx, reqs, answer)
 		return all

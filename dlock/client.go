@@ -25,13 +25,15 @@ type Client struct {
 	batches         backend.BatchRenewer // nil if the store has none
 	batcher         backend.Batcher      // nil if the store has none
 	prompt          bool                 // the store's steps never wait
-	leavable        backend.Leavable     // nil if the store's steps can't be left
+	leavable        bool                 // they can be left
+	settles         func()               // waits for what was left; nil if there is nothing
 	inspector       backend.Inspector    // nil if the store can't say who has a lock
 	latcher         backend.Latcher      // nil if the store has no latches
-	lines           bool                 // those who wait can stand in line in the store
+	lister          backend.Lister       // nil if the store can't say which locks there are
+	liner           backend.Liner        // nil if those who wait can't stand in line in the store
 	limits          backend.Limits
-	store           string            // what errors call it
-	explainer       backend.Explainer // nil if it has nothing to say of the kinds of lock that it lacks
+	store           string                    // what errors call it
+	whyNot          func(backend.Kind) string // nil if it has nothing to say of the kinds of lock that it lacks
 	id              string
 	lease           time.Duration
 	handover        time.Duration
@@ -120,16 +122,11 @@ func New(b backend.Backend, opts ...Option) *Client {
 		panic(fmt.Sprintf("dlock: New: the lease %v is shorter than the store's minimum of %v", c.lease, c.limits.MinLease))
 	}
 	c.ctx, c.end = context.WithCancelCause(context.Background())
-	c.explainer, _ = b.(backend.Explainer)
-	c.session = b.Open()
-	c.notifier, _ = c.session.(backend.Notifier)
-	c.batches, _ = c.session.(backend.BatchRenewer)
-	c.batcher, _ = c.session.(backend.Batcher)
-	_, c.prompt = c.session.(backend.Prompt)
-	c.leavable, _ = c.session.(backend.Leavable)
-	_, c.lines = c.session.(backend.Liner)
-	c.inspector, _ = c.session.(backend.Inspector)
-	c.latcher, _ = c.session.(backend.Latcher)
+	session, can := backend.Open(b)
+	c.session, c.whyNot, c.settles = session, can.WhyNot, can.Settle
+	c.prompt, c.leavable = can.Steps == backend.StepsNeverWait, can.Steps == backend.StepsReturn
+	c.notifier, c.batches, c.batcher = can.Notifier, can.BatchRenewer, can.Batcher
+	c.inspector, c.lister, c.liner, c.latcher = can.Inspector, can.Lister, can.Liner, can.Latcher
 	return c
 }
 
@@ -275,8 +272,8 @@ func (c *Client) settle() {
 	done := make(chan struct{})
 	go func() {
 		c.running.Wait()
-		if c.leavable != nil {
-			c.leavable.Settle()
+		if c.settles != nil {
+			c.settles()
 		}
 		<-c.log.written()
 		close(done)

@@ -207,15 +207,11 @@ func (c *Client) inspect(ctx context.Context, name string) (LockInfo, error) {
 	if c.inspector == nil {
 		return LockInfo{}, fmt.Errorf("%s can't say who has a lock: %w", c.store, errors.ErrUnsupported)
 	}
-	res, err := step(ctx, c, inspect, backend.InspectRequest{Name: name})
+	res, err := step(ctx, c, beside(c.inspector.Inspect), backend.InspectRequest{Name: name})
 	if err != nil {
 		return LockInfo{}, c.stepError(ctx, err)
 	}
 	return newLockInfo(res), nil
-}
-
-func inspect(s backend.Session, ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	return s.(backend.Inspector).Inspect(ctx, req)
 }
 
 func newLockInfo(i backend.Inspection) LockInfo {
@@ -287,13 +283,10 @@ func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.Lis
 	if err := c.over(ctx); err != nil {
 		return backend.ListResult{}, err
 	}
-	if _, ok := c.session.(backend.Lister); !ok {
+	if c.lister == nil {
 		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store, errors.ErrUnsupported)
 	}
-	list := func(s backend.Session, ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
-		return s.(backend.Lister).List(ctx, req)
-	}
-	res, err := stepWithin(ctx, c, 0, nil, list, req) // it looks through all keys, and that takes as long as it takes
+	res, err := stepWithin(ctx, c, 0, nil, beside(c.lister.List), req) // it looks through all keys, and that takes as long as it takes
 	if err != nil {
 		return backend.ListResult{}, c.stepError(ctx, err)
 	}

@@ -431,8 +431,6 @@ type stepSession struct {
 	left chan struct{}
 }
 
-func (stepSession) Settle() {}
-
 func (s stepSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	<-ctx.Done()
 	time.Sleep(time.Millisecond)
@@ -451,7 +449,7 @@ func TestCloseWaitsForSteps(t *testing.T) {
 				ctx := context(t)
 				c := New(slowed{membackend.New(), 0}, quiet())
 				s := stepSession{c.session, make(chan struct{})}
-				c.session, c.leavable = s, s
+				c.session, c.leavable = s, true
 				locked := make(chan error, 1)
 				go func() { locked <- c.Locker("x").LockContext(ctx) }()
 				synctest.Wait()

@@ -125,7 +125,7 @@ func (l *Latch) step(
 		return res, err
 	}
 	req.Name = l.name
-	res, err = step(ctx, l.client, latchStep, req)
+	res, err = step(ctx, l.client, beside(l.client.latcher.Latch), req)
 	if err != nil {
 		return backend.LatchResult{}, l.client.stepError(ctx, err)
 	}
@@ -143,12 +143,6 @@ func (l *Latch) usable(ctx context.Context) error {
 		return l.client.unknownKind(backend.Latch)
 	}
 	return l.client.over(ctx)
-}
-
-func latchStep(
-	s backend.Session, ctx context.Context, req backend.LatchRequest,
-) (backend.LatchResult, error) {
-	return s.(backend.Latcher).Latch(ctx, req)
 }
 
 func (l *Latch) wrap(op string, err error) error {

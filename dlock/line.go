@@ -78,7 +78,7 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
 	sent := c.now()
-	res, err := step(ctx, c, keepThem, req)
+	res, err := step(ctx, c, beside(c.liner.KeepPlaces), req)
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -148,10 +148,6 @@ func (q *queue) askLocked(claims []*claim) {
 			a.ask()
 		}
 	}
-}
-
-func keepThem(s backend.Session, ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	return s.(backend.Liner).KeepPlaces(ctx, req)
 }
 
 // lookedLocked notes that a look is over. It gave whoever had left the line meanwhile his place back, perhaps.

@@ -465,7 +465,7 @@ func (l *Locker) usable(ctx context.Context) error {
 	if l.name == "" {
 		return errEmptyName
 	}
-	if c := l.client; !c.limits.Kinds.Has(l.kind) || rules[l.kind].placed && !c.lines {
+	if c := l.client; !c.limits.Kinds.Has(l.kind) || rules[l.kind].placed && c.liner == nil {
 		return c.unknownKind(l.kind)
 	}
 	return l.client.over(ctx)
@@ -474,8 +474,8 @@ func (l *Locker) usable(ctx context.Context) error {
 // unknownKind is the error of a call for a kind of lock that the store lacks, with the reason if there is one.
 func (c *Client) unknownKind(k backend.Kind) error {
 	err := backend.UnknownKind(c.store, k)
-	if c.explainer != nil {
-		if why := c.explainer.WhyNot(k); why != "" {
+	if c.whyNot != nil {
+		if why := c.whyNot(k); why != "" {
 			return fmt.Errorf("%w: %s", err, why)
 		}
 	}

@@ -197,7 +197,7 @@ func (c *Client) whoHas(ctx context.Context, cl *claim) why {
 	}
 	ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
 	defer cancel()
-	res, err := step(ctx, c, inspect, backend.InspectRequest{Name: cl.object.name})
+	res, err := step(ctx, c, beside(c.inspector.Inspect), backend.InspectRequest{Name: cl.object.name})
 	if err != nil {
 		return gone
 	}

@@ -468,7 +468,7 @@ func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
 // releaseOnce sends one release, whether the client is closed or not. If one was sent before, it is
 // no surprise that nothing is held.
 func (c *Client) releaseOnce(ctx context.Context, cl *claim, lease time.Duration, sent bool) (res backend.ReleaseResult, err error) {
-	if req := c.lastRelease(cl, lease, false); c.leavable != nil {
+	if req := c.lastRelease(cl, lease, false); c.leavable {
 		res, err = here(ctx, c, backend.Session.Release, req)
 	} else {
 		res, err = aside(ctx, c, func() {}, nil, backend.Session.Release, req)

@@ -268,7 +268,9 @@ type closingSession struct {
 	client *Client
 }
 
-func (closingSession) Prompt() {}
+func (closingSession) Capabilities() backend.Capabilities {
+	return backend.Capabilities{Steps: backend.StepsNeverWait}
+}
 
 func (s closingSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	s.client.Close()

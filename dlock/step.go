@@ -30,6 +30,11 @@ func (c *Client) acquireStep(ctx context.Context, cl *claim, lease time.Duration
 // doing is how a session takes a step.
 type doing[Req, Res any] = func(backend.Session, context.Context, Req) (Res, error)
 
+// beside is how it takes one that not every session can: by way of one of its capabilities.
+func beside[Req, Res any](do func(context.Context, Req) (Res, error)) doing[Req, Res] {
+	return func(_ backend.Session, ctx context.Context, req Req) (Res, error) { return do(ctx, req) }
+}
+
 // stepWithin is step that is left after that time, unless that is 0. If it is answered then, late
 // hears of it, unless that is nil.
 func stepWithin[Req, Res any](ctx context.Context, c *Client, patience time.Duration, late func(Res, error), do doing[Req, Res], req Req) (Res, error) {
@@ -52,7 +57,7 @@ func untraced[Req, Res any](ctx context.Context, c *Client, patience time.Durati
 	}
 	ctx, stop := c.bounded(ctx, patience)
 	defer stop()
-	if c.leavable != nil {
+	if c.leavable {
 		defer c.running.Done()
 		return here(ctx, c, do, req)
 	}

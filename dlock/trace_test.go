@@ -547,7 +547,9 @@ type panickyRelease struct {
 	b *panickyReleases
 }
 
-func (s *panickyRelease) Prompt() {}
+func (*panickyRelease) Capabilities() backend.Capabilities {
+	return backend.Capabilities{Steps: backend.StepsNeverWait}
+}
 
 func (s *panickyRelease) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	if s.b.panics.CompareAndSwap(true, false) {

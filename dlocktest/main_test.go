@@ -89,32 +89,15 @@ func TestContract(t *testing.T) {
 	}})
 }
 
-// Whatever a session of memory can do beside, one of a Store can do, too, but for what isn't so of a store that may hang.
-func TestOptionalInterfaces(t *testing.T) {
-	s := dlocktest.New(t).Open()
+// Whatever a session of memory can do beside, one of a Store can do, too, but for what isn't so of a
+// store that may hang.
+func TestCapabilities(t *testing.T) {
+	s, can := backend.Open(dlocktest.New(t))
 	defer s.Close()
-	for what, has := range map[string]bool{
-		"Notifier":  is[backend.Notifier](s),
-		"Liner":     is[backend.Liner](s),
-		"Inspector": is[backend.Inspector](s),
-		"Lister":    is[backend.Lister](s),
-		"Leavable":  is[backend.Leavable](s),
-	} {
-		if !has {
-			t.Errorf("the session is no %s", what)
-		}
+	if can.Notifier == nil || can.Inspector == nil || can.Lister == nil || can.Liner == nil || can.Latcher == nil {
+		t.Errorf("something is missing: %+v", can)
 	}
-	for what, has := range map[string]bool{
-		"Prompt":       is[backend.Prompt](s),
-		"BatchRenewer": is[backend.BatchRenewer](s),
-	} {
-		if has {
-			t.Errorf("the session is a %s", what)
-		}
+	if can.BatchRenewer != nil || can.Batcher != nil || can.Steps != backend.StepsReturn {
+		t.Errorf("what hangs doesn't hang alone: %+v", can)
 	}
-}
-
-func is[T any](s backend.Session) bool {
-	_, ok := s.(T)
-	return ok
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// session is one client's view: membackend's, with faults. It isn't Prompt, since a step may hang, and renews one by one, since one may hang and
+// session is one client's view: membackend's, with faults. Its steps may wait, and it renews one by one, since one may hang and
 // the others not.
 type session struct {
 	memory
@@ -14,10 +14,6 @@ type session struct {
 
 	client string // its id, once it has asked for a lock; guarded by store.mu
 }
-
-var (
-	_ backend.Leavable = (*session)(nil)
-)
 
 // through carries out a step, unless a fault keeps it from that.
 func through[Req, Res any](ctx context.Context, s *session, do func(context.Context, Req) (Res, error), req Req) (res Res, err error) {
@@ -73,8 +69,13 @@ func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.
 	return through(ctx, s, s.memory.Latch, req)
 }
 
-// Settle implements [backend.Leavable]: a step that is left is over.
-func (s *session) Settle() {}
+// Capabilities implements [backend.Capable]. A step that is left is over.
+func (s *session) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Notifier: s, Inspector: s, Lister: s, Liner: s, Latcher: s,
+		Steps: backend.StepsReturn,
+	}
+}
 
 // Close implements [backend.Session].
 func (s *session) Close() error {

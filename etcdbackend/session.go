@@ -31,16 +31,13 @@ func newSession(st *store) *session {
 	return s
 }
 
-var (
-	_ backend.Session      = (*session)(nil)
-	_ backend.Notifier     = (*session)(nil)
-	_ backend.BatchRenewer = (*session)(nil)
-	_ backend.Liner        = (*session)(nil)
-	_ backend.Leavable     = (*session)(nil)
-	_ backend.Inspector    = (*session)(nil)
-	_ backend.Lister       = (*session)(nil)
-	_ backend.Latcher      = (*session)(nil)
-)
+// Capabilities implements [backend.Capable].
+func (s *session) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Notifier: s, BatchRenewer: s, Inspector: s, Lister: s, Liner: s, Latcher: s,
+		Steps: backend.StepsReturn, Settle: s.settle,
+	}
+}
 
 // check returns an error if a request must not be sent.
 func check(ctx context.Context, kind backend.Kind) error {
@@ -617,5 +614,5 @@ func (s *session) Close() error {
 	return nil
 }
 
-// Settle waits for what goes on behind steps that have returned: leases that are granted or revoked.
-func (s *session) Settle() { s.leases.settle() }
+// settle waits for what goes on behind steps that have returned: leases that are granted or revoked.
+func (s *session) settle() { s.leases.settle() }

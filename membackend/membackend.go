@@ -246,8 +246,13 @@ func checkRequest(ctx context.Context, kind backend.Kind) error {
 	return nil
 }
 
-// Prompt implements [backend.Prompt].
-func (s *session) Prompt() {}
+// Capabilities implements [backend.Capable].
+func (s *session) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Notifier: s, BatchRenewer: s, Inspector: s, Lister: s, Liner: s, Latcher: s,
+		Steps: backend.StepsNeverWait,
+	}
+}
 
 func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
 	var n news

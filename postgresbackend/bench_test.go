@@ -144,7 +144,7 @@ func BenchmarkBloat(b *testing.B) {
 		all.Wait()
 	}
 	s.Close() // what a process of the server counts is known when it ends
-	s.Settle()
+	backend.CapabilitiesOf(s).Settle()
 	stats := func(what string) float64 {
 		return query[float64](b, pool, `SELECT `+what+` FROM pg_stat_all_tables
 			WHERE relid = '`+lockTable+`'::regclass`)

@@ -54,7 +54,7 @@ func TestListening(t *testing.T) {
 	}
 	testservers.Until(t, "only the note is left of who waits", func() bool { return notes() == 1 })
 	s.Close()
-	s.Settle()
+	backend.CapabilitiesOf(s).Settle()
 	testservers.Until(t, "nothing is left of the session", func() bool { return notes() == 0 && listeners(t, pool) == 0 })
 }
 

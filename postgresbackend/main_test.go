@@ -75,7 +75,6 @@ type session interface {
 	backend.Liner
 	backend.Inspector
 	backend.Lister
-	backend.Leavable
 }
 
 func open(t testing.TB, pool *pgxpool.Pool, opts ...postgresbackend.Option) session {

@@ -107,7 +107,7 @@ func TestPreparedStatementsAreDiscarded(t *testing.T) {
 	})
 	s := open(t, pool)
 	lockSome(t, s)
-	s.(backend.Leavable).Settle()
+	backend.CapabilitiesOf(s).Settle()
 	if discarded.Load() == 0 {
 		t.Error("nothing was discarded")
 	}

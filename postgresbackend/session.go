@@ -14,8 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// session is one client's view. It is a [backend.Notifier], [backend.Leavable],
-// [backend.BatchRenewer], [backend.Liner], [backend.Inspector] and [backend.Lister].
+// session is one client's view.
 type session struct {
 	b      *Backend
 	id     string          // what it is called in the store: where messages for it go
@@ -202,9 +201,17 @@ func (s *session) leave(conn *pgxpool.Conn, pool *pgxpool.Pool, err error) {
 	}
 }
 
-// Settle implements [backend.Leavable]: pgx leaves a request when its context ends, and closes the
-// connection.
-func (s *session) Settle() {
+// Capabilities implements [backend.Capable].
+func (s *session) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Notifier: s, BatchRenewer: s, Batcher: s, Inspector: s, Lister: s, Liner: s, Latcher: s,
+		Steps: backend.StepsReturn, Settle: s.settle,
+	}
+}
+
+// settle waits for what goes on behind steps that have returned: pgx leaves a request when its
+// context ends, and closes the connection.
+func (s *session) settle() {
 	s.steps.Settle()
 	s.busy.wait()
 }

@@ -95,7 +95,7 @@ func (s *ill) steps() []string {
 
 func (s *ill) Open() backend.Session { return &illSession{s, s.Backend.Open()} }
 
-// illSession has no other interface than Session and Notifier: it isn't Prompt.
+// illSession can only tell waiters: its steps may wait.
 type illSession struct {
 	ill   *ill
 	inner backend.Session

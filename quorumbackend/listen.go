@@ -64,15 +64,14 @@ var errClosed = errors.New("the session is closed")
 
 // subscribe subscribes at a store, and waits for no longer than that. What comes later is closed.
 func (x *subscription) subscribe(ctx context.Context, st *store, patience time.Duration) (backend.Subscription, error) {
-	n, ok := st.session.(backend.Notifier)
-	if !ok {
+	if st.tells == nil {
 		return nil, errDeaf
 	}
 	req := x.req
 	req.Wake = func(backend.Wakeup) { x.wake() }
 	req.Changed = func(broken error) { x.changed(st, broken) }
 	if st.prompt {
-		return n.Subscribe(ctx, req)
+		return st.tells.Subscribe(ctx, req)
 	}
 	type answer struct {
 		sub backend.Subscription
@@ -84,7 +83,7 @@ func (x *subscription) subscribe(ctx context.Context, st *store, patience time.D
 	ctx, cancel := context.WithCancel(ctx)
 	x.s.background(func() {
 		defer cancel()
-		sub, err := n.Subscribe(ctx, req)
+		sub, err := st.tells.Subscribe(ctx, req)
 		select {
 		case answers <- answer{sub, err}:
 		case <-left:

@@ -90,7 +90,7 @@ func (q *quorum) Open() backend.Session {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i, b := range q.stores {
-		st := newStore(i, b.Open(), q.patience, s.began)
+		st := newStore(i, b, q.patience, s.began)
 		s.stores = append(s.stores, st)
 		s.prompt = s.prompt && st.prompt
 	}
@@ -108,9 +108,7 @@ var reasons = map[backend.Kind]string{
 	backend.Latch:   "each store counts down by itself, and one that was away for a while would open its latch later, or never",
 }
 
-// WhyNot implements [backend.Explainer].
-func (q *quorum) WhyNot(k backend.Kind) string { return whyNot(k) }
-
+// whyNot is [backend.Capabilities].WhyNot.
 func whyNot(k backend.Kind) string {
 	reason, ok := reasons[k]
 	switch {

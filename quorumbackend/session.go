@@ -35,14 +35,15 @@ type session struct {
 	closed   bool
 }
 
-var (
-	_ backend.Session      = (*session)(nil)
-	_ backend.Leavable     = (*session)(nil)
-	_ backend.Notifier     = (*session)(nil)
-	_ backend.BatchRenewer = (*session)(nil)
-)
+// Capabilities implements [backend.Capable].
+func (s *session) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Notifier: s, BatchRenewer: s,
+		Steps: backend.StepsReturn, Settle: s.settle, WhyNot: whyNot,
+	}
+}
 
-// background runs f in a goroutine that Settle waits for.
+// background runs f in a goroutine that settle waits for.
 func (s *session) background(f func()) {
 	s.mu.Lock()
 	s.flying++
@@ -64,12 +65,12 @@ func (s *session) land() {
 	}
 }
 
-// Settle implements [backend.Leavable].
-func (s *session) Settle() {
+// settle waits for what goes on behind steps that have returned.
+func (s *session) settle() {
 	var all sync.WaitGroup
 	for _, st := range s.stores {
-		if l, ok := st.session.(backend.Leavable); ok {
-			all.Go(l.Settle)
+		if st.settle != nil {
+			all.Go(st.settle)
 		}
 	}
 	s.mu.Lock()

@@ -26,6 +26,8 @@ type store struct {
 	number  int
 	session backend.Session
 	batch   backend.BatchRenewer // nil if it has none
+	tells   backend.Notifier     // nil if it can't
+	settle  func()               // waits for what its steps left; nil if there is nothing
 	prompt  bool                 // its steps never wait
 	least   time.Duration        // patience with it
 	began   time.Time
@@ -37,11 +39,12 @@ type store struct {
 	menders int           // goroutines that do
 }
 
-func newStore(number int, session backend.Session, least time.Duration, began time.Time) *store {
-	st := &store{number: number, session: session, least: least, began: began}
-	st.batch, _ = session.(backend.BatchRenewer)
-	_, st.prompt = session.(backend.Prompt)
-	return st
+func newStore(number int, b backend.Backend, least time.Duration, began time.Time) *store {
+	session, can := backend.Open(b)
+	return &store{
+		number: number, session: session, least: least, began: began,
+		batch: can.BatchRenewer, tells: can.Notifier, settle: can.Settle, prompt: can.Steps == backend.StepsNeverWait,
+	}
 }
 
 // patience returns for how long the store is waited for where another may do as well.

@@ -82,7 +82,7 @@ func TestSomeConnectionsHang(t *testing.T) {
 	cancel()
 	hung.Wait()
 	p.Cut()
-	s.(backend.Leavable).Settle()
+	backend.CapabilitiesOf(s).Settle()
 }
 
 // Whoever leaves before the step was sent knows that it never will be.
@@ -105,7 +105,7 @@ func TestLeavingWhileItConnects(t *testing.T) {
 		<-dialing
 		cancel()
 		wantKind(t, <-left, backend.Retry)
-		s.(backend.Leavable).Settle()
+		backend.CapabilitiesOf(s).Settle()
 	}
 	if n := direct.DBSize(t.Context()).Val(); n != 0 {
 		t.Errorf("%d keys, though nothing was sent", n)

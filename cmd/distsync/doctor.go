@@ -249,8 +249,8 @@ func (p *probe) run(ctx context.Context) error {
 
 // look looks at the plain lock as ls and show do.
 func (p *probe) look(ctx context.Context) error {
-	inspector, ok := p.session.(backend.Inspector)
-	if !ok || p.kind != backend.Exclusive {
+	inspector := backend.CapabilitiesOf(p.session).Inspector
+	if inspector == nil || p.kind != backend.Exclusive {
 		return nil
 	}
 	found, err := inspector.Inspect(ctx, backend.InspectRequest{Name: p.name})
@@ -265,8 +265,8 @@ func (p *probe) look(ctx context.Context) error {
 
 // listen asks to be told of the release of a plain lock.
 func (p *probe) listen(ctx context.Context) (woken chan struct{}, stop func()) {
-	notifier, ok := p.session.(backend.Notifier)
-	if !ok || p.kind != backend.Exclusive {
+	notifier := backend.CapabilitiesOf(p.session).Notifier
+	if notifier == nil || p.kind != backend.Exclusive {
 		return nil, func() {}
 	}
 	woken = make(chan struct{}, 1)
@@ -300,8 +300,8 @@ func (p *probe) heard(ctx context.Context, woken chan struct{}) {
 
 // checkLooking lists some locks, as ls does.
 func (d *doctor) checkLooking(ctx context.Context) {
-	lister, ok := d.session.(backend.Lister)
-	if !ok {
+	lister := backend.CapabilitiesOf(d.session).Lister
+	if lister == nil {
 		return
 	}
 	ctx, cancel := d.bounded(ctx)

@@ -84,7 +84,7 @@ func (g *global) watch(ctx context.Context, cmd *cobra.Command, s *store, c *dlo
 			defer mu.Unlock()
 			return g.hint(ctx, cmd.ErrOrStderr(), s, c, l)
 		}
-		if n, ok := session.(backend.Notifier); ok {
+		if n := backend.CapabilitiesOf(session).Notifier; n != nil {
 			w.notifier = n
 			w.kinds = channels(s.Limits().Kinds)
 		}

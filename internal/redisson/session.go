@@ -19,18 +19,14 @@ type Options struct {
 	Prefix     string // of keys: names are without it until a step adds it
 	Replicas   Replicas
 
-	// Settle is what [backend.Leavable] asks for, if steps return when their contexts end; else nil.
+	// Settle is [backend.Capabilities].Settle, if steps return when their contexts end; else nil.
 	Settle func()
 }
 
 // Open returns a new session. What it does with locks is one way for every client: a step builds its
 // commands, has the transport send them, and reads the replies.
 func Open(o Options) backend.Session {
-	s := &session{Options: o}
-	if o.Settle != nil {
-		return leavable{s}
-	}
-	return s
+	return &session{Options: o}
 }
 
 // session is one client's access to the store.
@@ -44,22 +40,17 @@ type session struct {
 	turns     turns
 }
 
-var (
-	_ backend.Session      = (*session)(nil)
-	_ backend.Notifier     = (*session)(nil)
-	_ backend.BatchRenewer = (*session)(nil)
-	_ backend.Batcher      = (*session)(nil)
-	_ backend.Liner        = (*session)(nil)
-	_ backend.Inspector    = (*session)(nil)
-	_ backend.Lister       = (*session)(nil)
-	_ backend.Latcher      = (*session)(nil)
-	_ backend.Leavable     = leavable{}
-)
-
-// leavable is a session whose steps can be left.
-type leavable struct{ *session }
-
-func (l leavable) Settle() { l.Options.Settle() }
+// Capabilities implements [backend.Capable].
+func (s *session) Capabilities() backend.Capabilities {
+	c := backend.Capabilities{
+		Notifier: s, BatchRenewer: s, Batcher: s, Inspector: s, Lister: s, Liner: s, Latcher: s,
+		Settle: s.Settle,
+	}
+	if s.Settle != nil {
+		c.Steps = backend.StepsReturn
+	}
+	return c
+}
 
 func (s *session) Close() error {
 	s.Subscriber.Close()

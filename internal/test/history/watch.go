@@ -65,9 +65,12 @@ func (w *watched) Limits() backend.Limits { return w.inner.Limits() }
 func (w *watched) Open() backend.Session {
 	inner := w.inner.Open()
 	s := &session{inner, w.r}
-	n, notifies := inner.(backend.Notifier)
-	b, renews := inner.(backend.BatchRenewer)
-	several, batches := inner.(backend.Batcher)
+	n := backend.CapabilitiesOf(inner).Notifier
+	notifies := n != nil
+	b := backend.CapabilitiesOf(inner).BatchRenewer
+	renews := b != nil
+	several := backend.CapabilitiesOf(inner).Batcher
+	batches := several != nil
 	switch {
 	case notifies && renews && batches:
 		return struct {
@@ -199,8 +202,8 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 
 // KeepPlaces implements [backend.Liner], if the session watched does. It is noted as a step for each owner.
 func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	l, ok := s.Session.(backend.Liner)
-	if !ok {
+	l := backend.CapabilitiesOf(s.Session).Liner
+	if l == nil {
 		return backend.PlacesResult{}, backend.UnknownKind("what is watched", req.Kind)
 	}
 	steps := make([]*step, len(req.Owners))
@@ -216,8 +219,8 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 
 // Inspect implements [backend.Inspector], if the session watched does. It changes nothing, and isn't noted.
 func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	i, ok := s.Session.(backend.Inspector)
-	if !ok {
+	i := backend.CapabilitiesOf(s.Session).Inspector
+	if i == nil {
 		return backend.Inspection{}, &backend.Error{Kind: backend.Refused, Err: errors.ErrUnsupported}
 	}
 	return i.Inspect(ctx, req)
@@ -225,8 +228,8 @@ func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (back
 
 // List implements [backend.Lister], as Inspect does.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
-	l, ok := s.Session.(backend.Lister)
-	if !ok {
+	l := backend.CapabilitiesOf(s.Session).Lister
+	if l == nil {
 		return backend.ListResult{}, &backend.Error{Kind: backend.Refused, Err: errors.ErrUnsupported}
 	}
 	return l.List(ctx, req)

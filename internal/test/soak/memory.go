@@ -200,7 +200,7 @@ type wired struct {
 
 func (b wired) Open() backend.Session {
 	s := b.Backend.Open()
-	n, _ := s.(backend.Notifier)
+	n := backend.CapabilitiesOf(s).Notifier
 	return &wiredSession{s, n, b.wire}
 }
 
@@ -232,8 +232,8 @@ func (s *wiredSession) Look(ctx context.Context, req backend.LookRequest) (backe
 
 // KeepPlaces implements [backend.Liner].
 func (s *wiredSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	line, ok := s.far.(backend.Liner)
-	if !ok {
+	line := backend.CapabilitiesOf(s.far).Liner
+	if line == nil {
 		return backend.PlacesResult{}, backend.UnknownKind("what is behind the wire", req.Kind)
 	}
 	return send(ctx, s.wire, line.KeepPlaces, req)
@@ -241,8 +241,8 @@ func (s *wiredSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest
 
 // Inspect implements [backend.Inspector].
 func (s *wiredSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	i, ok := s.far.(backend.Inspector)
-	if !ok {
+	i := backend.CapabilitiesOf(s.far).Inspector
+	if i == nil {
 		return backend.Inspection{}, &backend.Error{Kind: backend.Refused, Err: errors.ErrUnsupported}
 	}
 	return send(ctx, s.wire, i.Inspect, req)
