@@ -489,6 +489,7 @@ func TestALookThatIsRefusedIsNotRepeated(t *testing.T) {
 		must(t, err)
 		lookAt(c, "x")
 		time.Sleep(time.Minute)
+		synctest.Wait() // orders this read after the looks
 		if looks != 1 || h.Err() != nil {
 			t.Errorf("%d looks, and the lock: %v", looks, h.Err())
 		}

@@ -123,7 +123,7 @@ func public(t *testing.T, root string) (folders []string) {
 	t.Helper()
 	for path := range strings.FieldsSeq(command(t, root, "list", "-mod=readonly", "-f", "{{if .GoFiles}}{{if ne .Name \"main\"}}{{.ImportPath}}{{end}}{{end}}", "./...")) {
 		folder := strings.TrimPrefix(path, module+"/")
-		if !strings.HasPrefix(folder, "internal/") && !strings.HasPrefix(folder, "contract") && !strings.HasPrefix(folder, "docs") {
+		if !strings.Contains("/"+folder, "/internal/") && !strings.HasPrefix(folder, "contract") && !strings.HasPrefix(folder, "docs") {
 			folders = append(folders, folder)
 		}
 	}
