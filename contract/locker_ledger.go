@@ -30,7 +30,7 @@ func (x *ledger) trace() dlock.Option {
 		AcquireDone: func(_ context.Context, e dlock.AcquireDone) {
 			x.note(func() {
 				x.calls--
-				acquired := e.Outcome == dlock.Acquired
+				acquired := e.Outcome == dlock.OutcomeAcquired
 				if acquired != (e.Err == nil) || acquired != (e.HolderID != "") || e.Waited < 0 {
 					x.wrong = append(x.wrong, fmt.Sprintf("told of an acquisition: %+v", e))
 				}
@@ -42,7 +42,7 @@ func (x *ledger) trace() dlock.Option {
 		ReleaseDone: func(_ context.Context, e dlock.ReleaseDone) {
 			x.note(func() {
 				switch e.Outcome {
-				case dlock.Released, dlock.HandedOn, dlock.ReleaseFailed, dlock.Forsaken:
+				case dlock.UnlockReleased, dlock.UnlockHandedOn, dlock.UnlockFailed, dlock.UnlockForsaken:
 					x.count(e.Name, e.HolderID, -1)
 				}
 				if e.Held < 0 || e.Took < 0 {

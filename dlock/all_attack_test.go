@@ -343,7 +343,7 @@ func TestAllContextEndsAsARoundIsCut(t *testing.T) {
 		r := &relay{Backend: membackend.New(), simple: true}
 		ctx, cancel := context.WithCancel(t.Context())
 		c := New(r, quiet(), WithTrace(&Trace{AcquireDone: func(_ context.Context, e AcquireDone) {
-			if e.Outcome != Acquired {
+			if e.Outcome != OutcomeAcquired {
 				cancel() // something else was tired of it, just now
 			}
 		}}))

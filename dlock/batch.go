@@ -294,7 +294,7 @@ func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) err
 	switch tell := c.ended(h, &e, false); {
 	case !quiet:
 		return c.gaveUp(ctx, e, tell, debug)
-	case tell && e.Outcome != StillHeld && e.Outcome != AlreadyLost:
+	case tell && e.Outcome != UnlockStillHeld && e.Outcome != UnlockAlreadyLost:
 		c.traceRelease(ctx, e)
 	}
 	return err

@@ -73,10 +73,20 @@ type Outcome uint8
 
 // Outcomes of calls that acquire.
 const (
-	Acquired    Outcome = iota
-	NotAcquired         // in time: another has it
-	Canceled            // the context ended
-	Failed              // the store, or this package, returned an error
+	OutcomeAcquired Outcome = iota
+	OutcomeTimeout          // another has it, and the time to wait was over
+	OutcomeCanceled         // the context ended
+	OutcomeFailed           // the store, or this package, returned an error
+)
+
+// Names of outcomes that say nothing where they are read.
+//
+// Deprecated: use the constants that begin with Outcome.
+const (
+	Acquired    = OutcomeAcquired
+	NotAcquired = OutcomeTimeout
+	Canceled    = OutcomeCanceled
+	Failed      = OutcomeFailed
 )
 
 // String returns the outcome in a word: "acquired", "timeout", "canceled" or "error".
@@ -114,14 +124,29 @@ type ReleaseDone struct {
 // ReleaseOutcome is how an unlock ended.
 type ReleaseOutcome uint8
 
+// UnlockOutcome is another name of ReleaseOutcome, which in package backend is something else.
+type UnlockOutcome = ReleaseOutcome
+
 // Outcomes of unlocks.
 const (
-	Released      ReleaseOutcome = iota // in the store; it may stay taken for a while, see AtLeast
-	HandedOn                            // to another goroutine of this client
-	StillHeld                           // the owner has other holds of the lock
-	AlreadyLost                         // Lost was called for it
-	ReleaseFailed                       // the store didn't confirm it; it goes on in the background
-	Forsaken                            // the client was closed; it ends with its lease, or an unlock
+	UnlockReleased    ReleaseOutcome = iota // in the store; it may stay taken for a while, see AtLeast
+	UnlockHandedOn                          // to another goroutine of this client
+	UnlockStillHeld                         // the owner has other holds of the lock
+	UnlockAlreadyLost                       // Lost was called for it
+	UnlockFailed                            // the store didn't confirm it; it goes on in the background
+	UnlockForsaken                          // the client was closed; it ends with its lease, or an unlock
+)
+
+// Names of outcomes that say nothing where they are read.
+//
+// Deprecated: use the constants that begin with Unlock.
+const (
+	Released      = UnlockReleased
+	HandedOn      = UnlockHandedOn
+	StillHeld     = UnlockStillHeld
+	AlreadyLost   = UnlockAlreadyLost
+	ReleaseFailed = UnlockFailed
+	Forsaken      = UnlockForsaken
 )
 
 // String returns the outcome in a word: "released", "handover", "held", "lost", "error" or "closed".
@@ -237,20 +262,20 @@ func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 
 // forsakenLocked is what is told of a hold that wasn't released before Close.
 func (c *Client) forsakenLocked(h *hold) ReleaseDone {
-	return ReleaseDone{h.claim.object.name, h.kind, h.claim.owner, Forsaken, c.now() - h.since(), 0, ErrClosed}
+	return ReleaseDone{h.claim.object.name, h.kind, h.claim.owner, UnlockForsaken, c.now() - h.since(), 0, ErrClosed}
 }
 
 // outcomeOf returns what an error of a call that acquires says.
 func outcomeOf(ctx context.Context, err error) Outcome {
 	switch {
 	case err == nil:
-		return Acquired
+		return OutcomeAcquired
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) && !errors.Is(err, ErrNotAcquired):
-		return Canceled
+		return OutcomeCanceled
 	case errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnavailable):
-		return NotAcquired
+		return OutcomeTimeout
 	default:
-		return Failed
+		return OutcomeFailed
 	}
 }
 

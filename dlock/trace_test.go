@@ -48,7 +48,7 @@ func (l *ledger) trace() Option {
 		},
 		AcquireDone: func(_ context.Context, e AcquireDone) {
 			n := 0
-			if e.Outcome == Acquired && e.Via != ViaReentry {
+			if e.Outcome == OutcomeAcquired && e.Via != ViaReentry {
 				n = 1
 			}
 			l.note(e.Name+e.HolderID, n, "lock %v %v %v", e.Kind, e.Outcome, e.Via)
@@ -58,7 +58,7 @@ func (l *ledger) trace() Option {
 		},
 		ReleaseDone: func(_ context.Context, e ReleaseDone) {
 			n := 0
-			if e.Outcome == Released || e.Outcome == HandedOn || e.Outcome == ReleaseFailed || e.Outcome == Forsaken {
+			if e.Outcome == UnlockReleased || e.Outcome == UnlockHandedOn || e.Outcome == UnlockFailed || e.Outcome == UnlockForsaken {
 				n = -1
 			}
 			l.note(e.Name+e.HolderID, n, "unlock %v %v", e.Kind, e.Outcome)
@@ -640,7 +640,7 @@ func TestTraceOutcomeOfAStoresTimeout(t *testing.T) {
 		if ok || !errors.Is(err, ErrUnavailable) {
 			t.Error(ok, err)
 		}
-		if len(got) != 1 || got[0] != Failed {
+		if len(got) != 1 || got[0] != OutcomeFailed {
 			t.Errorf("the outcomes are %v, want error: no context has ended; Stats: %+v", got, c.Stats())
 		}
 	})
@@ -716,7 +716,7 @@ func TestTraceStepsOfABatch(t *testing.T) {
 	})
 }
 
-// AlreadyLost is what Lost has told of, and not Close.
+// UnlockAlreadyLost is what Lost has told of, and not Close.
 func TestTraceAlreadyLostAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := membackend.New()
@@ -732,7 +732,7 @@ func TestTraceAlreadyLostAfterClose(t *testing.T) {
 		time.Sleep(2 * DefaultLease)
 		err := l.UnlockContext(t.Context())
 		for _, o := range ends {
-			if o == AlreadyLost {
+			if o == UnlockAlreadyLost {
 				already++
 			}
 		}

@@ -99,7 +99,7 @@ func (s *sets) find(a about) (made set, first bool) {
 // failureOf returns the error.type of an acquisition, or "" if it didn't fail: that another has the lock, or that the caller's context
 // ended, is no failure unless the store couldn't say who has it.
 func failureOf(e dlock.AcquireDone) string {
-	if e.Outcome == dlock.Failed || errors.Is(e.Err, dlock.ErrUnavailable) {
+	if e.Outcome == dlock.OutcomeFailed || errors.Is(e.Err, dlock.ErrUnavailable) {
 		return errorType(e.Err)
 	}
 	return ""

@@ -97,7 +97,7 @@ func (m *measures) acquireDone(ctx context.Context, e dlock.AcquireDone) {
 	lock := about{kind: e.Kind, name: m.label(e.Name)}
 	set := m.sets.of(lock)
 	count(ctx, m.waiting, -1, set)
-	if e.Outcome == dlock.Acquired {
+	if e.Outcome == dlock.OutcomeAcquired {
 		lock.via = e.Via.String()
 		if e.Via != dlock.ViaReentry {
 			count(ctx, m.held, 1, set)
@@ -112,9 +112,9 @@ func (m *measures) acquireDone(ctx context.Context, e dlock.AcquireDone) {
 func (m *measures) releaseDone(ctx context.Context, e dlock.ReleaseDone) {
 	lock := about{kind: e.Kind, name: m.label(e.Name), outcome: e.Outcome.String()}
 	switch e.Outcome {
-	case dlock.StillHeld, dlock.AlreadyLost:
+	case dlock.UnlockStillHeld, dlock.UnlockAlreadyLost:
 		return
-	case dlock.ReleaseFailed:
+	case dlock.UnlockFailed:
 		lock.failure = errorType(e.Err)
 	}
 	m.over(ctx, lock, e.Held)

@@ -40,7 +40,7 @@ func (s *spans) acquireDone(ctx context.Context, e dlock.AcquireDone) {
 		return
 	}
 	attrs := []attribute.KeyValue{outcomeKey.String(e.Outcome.String())}
-	if e.Outcome == dlock.Acquired {
+	if e.Outcome == dlock.OutcomeAcquired {
 		attrs = append(attrs, viaKey.String(e.Via.String()), holderKey.String(e.HolderID))
 	}
 	if failure := failureOf(e); failure != "" {
