@@ -501,7 +501,7 @@ func (c *Client) reentersLocked(a *acquisition) bool {
 // errHeld, remaining is how long the present hold would last.
 func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
 	at := c.attempting(a)
-	res, err := c.acquireStep(ctx, at.h.claim, a.o.lease, c.attemptRequest(a, at))
+	res, err := c.acquireStep(ctx, at.h.claim, a.o.lease, at.req)
 	return c.attempted(ctx, a, at, res, err)
 }
 
@@ -513,6 +513,7 @@ type attempt struct {
 	forced uint64 // how many locks this client had forced before
 	late   bool   // it was given the lock too late
 	place  time.Duration
+	req    backend.AcquireRequest // made under the mutex: the claim may be granted from now on
 }
 
 // attempting notes that an attempt goes out now.
@@ -522,7 +523,10 @@ func (c *Client) attempting(a *acquisition) attempt {
 	if a.h == nil {
 		a.h = c.claimForLocked(a)
 	}
-	at := attempt{a.h, c.stored(a.o.asked()), c.now(), c.forced.Load(), a.late, linePlace}
+	at := attempt{
+		h: a.h, lease: c.stored(a.o.asked()), sent: c.now(), forced: c.forced.Load(),
+		late: a.late, place: linePlace,
+	}
 	if a.in != nil && a.in.placed {
 		at.place = a.in.placeLasts()
 	}
@@ -530,6 +534,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 	at.h.claim.Sent(at.sent, at.lease)
 	c.attempts++
 	a.attempt, a.sent = c.attempts, at.sent
+	at.req = c.attemptRequestLocked(a, at)
 	return at
 }
 
@@ -656,8 +661,8 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
 
-// attemptRequest asks for the lock. A call that goes on waiting may leave a note of that.
-func (c *Client) attemptRequest(a *acquisition, at attempt) backend.AcquireRequest {
+// attemptRequestLocked asks for the lock. A call that goes on waiting may leave a note of that.
+func (c *Client) attemptRequestLocked(a *acquisition, at attempt) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
 	switch r := rules[a.kind]; {
 	case a.single():

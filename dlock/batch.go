@@ -138,7 +138,7 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 	reqs := make([]backend.AcquireRequest, len(sent))
 	for i, j := range sent {
 		j.at = c.attempting(j.a)
-		reqs[i] = c.attemptRequest(j.a, j.at)
+		reqs[i] = j.at.req
 	}
 	heard := func(res backend.AcquireResult, err error) { r.heard(err == nil && res.Acquired) }
 	late := func(i int, res backend.AcquireResult, err error) { c.answeredLate(sent[i].at.h.claim, res, err) }
