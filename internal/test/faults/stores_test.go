@@ -258,7 +258,7 @@ var postgresStore = &store{
 		return s
 	},
 	connect: func(addrs ...string) (backend.Backend, func(), error) {
-		b, err := postgresbackend.Connect(testservers.PostgresURL(addrs[0]))
+		b, err := postgresbackend.Connect(testservers.PostgresURL(addrs[0]) + "&default_query_exec_mode=exec")
 		if err != nil {
 			return nil, nil, err
 		}
