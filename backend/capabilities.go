@@ -1,7 +1,7 @@
 package backend
 
-// Capabilities are what a session can do beside its steps. What is nil, or zero, it can't do, and
-// each field says what is done without it.
+// Capabilities are what a session can do beside its steps. A session lacks those that are nil or
+// zero, and each field says what is done without it.
 type Capabilities struct {
 	// Notifier tells waiters that a lock has become free. Without it they poll.
 	Notifier Notifier

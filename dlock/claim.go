@@ -95,7 +95,7 @@ const (
 	forsaken           // the client was closed; it may still be released
 )
 
-// What is remembered of lost holds.
+// Limits of the memory of lost holds.
 const (
 	maxLosses  = 1024 // lost holds of owners that are remembered
 	lossMemory = 10   // and for how many leases

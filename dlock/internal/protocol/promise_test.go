@@ -21,7 +21,7 @@ func made(lease time.Duration, renewed bool) *Promise {
 	return p
 }
 
-// What is relied on after some requests and answers, and no longer.
+// A holder relies on its lease until the instants below, after these requests and answers.
 func TestUntil(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(p *Promise)

@@ -1,7 +1,7 @@
 // Package depth says how much of the tests is run. It is the one way for all packages to tell how
 // many of something there should be, and which tests are left out.
 //
-// What is left out has to have a sibling that is run: another store, another variant, or fewer of
+// A test that is left out has a sibling that is run: another store, another variant, or fewer of
 // the same. A property that only a deeper run looks at could break and stay broken.
 package depth
 
