@@ -79,7 +79,7 @@ func TestHoldStatus(t *testing.T) {
 		status int
 	}{
 		{[]string{"taken", "--wait", "0"}, 75},
-		{[]string{"taken", "--wait", "1ms", "-E", "7"}, 7},
+		{[]string{"taken", "--wait", "1s", "-E", "7"}, 7},
 		{[]string{"taken", "--permits", "1/2"}, 64},
 		{[]string{}, 64},
 		{[]string{""}, 64},
