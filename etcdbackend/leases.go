@@ -3,6 +3,7 @@ package etcdbackend
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,7 +52,7 @@ type granted struct {
 const (
 	longestIdle = 15 * time.Second
 	sweepEvery  = time.Second
-	closeWithin = time.Second // to revoke what is idle
+	mostAtOnce  = 32 // leases that a closed session revokes side by side
 )
 
 func newLeases(st *store) *leases {
@@ -185,7 +186,8 @@ func (ls *leases) grant(ctx context.Context, sh *shelf, ttl int64) {
 	}
 }
 
-// longestGrant is how long a lease may take to be granted when nobody waits for it any more.
+// longestGrant is how long a lease may take to be granted, or to be revoked, when nobody waits for
+// that any more.
 const longestGrant = 10 * time.Second
 
 // put gives back a lease that nothing is attached to, and no request that was sent will be.
@@ -331,8 +333,8 @@ func (ls *leases) due(now time.Time) []lease {
 	return due
 }
 
-// close revokes what is idle, and another lease if its id isn't 0, as far as that takes no time to speak
-// of, and waits for nothing. The rest runs out.
+// close revokes what is idle, and another lease if its id isn't 0, in the background: close itself
+// waits for nothing. What can't be revoked within longestGrant runs out.
 func (ls *leases) close(last lease) {
 	ls.stop()
 	ls.mu.Lock()
@@ -398,10 +400,16 @@ func (ls *leases) settle() {
 	<-settled
 }
 
+// revokeAll revokes what a closed session leaves. A lease may be one of hours, so a slow store has
+// longer for it than Close waits.
 func (ls *leases) revokeAll(all []lease) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), longestGrant)
 	defer cancel()
-	for _, l := range all {
-		_ = ls.store.revoke(ctx, l.id)
+	for some := range slices.Chunk(all, mostAtOnce) {
+		var wg sync.WaitGroup
+		for _, l := range some {
+			wg.Go(func() { _ = ls.store.revoke(ctx, l.id) })
+		}
+		wg.Wait()
 	}
 }

@@ -22,6 +22,7 @@ import (
 type granter struct {
 	pb.LeaseClient
 	delay time.Duration // of a grant
+	slow  time.Duration // how long a revocation takes; one that isn't waited for isn't done
 	lost  bool          // answers to grants are
 	down  bool
 
@@ -49,7 +50,12 @@ func (g *granter) LeaseGrant(ctx context.Context, req *pb.LeaseGrantRequest, opt
 	return &pb.LeaseGrantResponse{ID: req.ID, TTL: max(req.TTL, 2)}, ctx.Err()
 }
 
-func (g *granter) LeaseRevoke(_ context.Context, req *pb.LeaseRevokeRequest, _ ...grpc.CallOption) (*pb.LeaseRevokeResponse, error) {
+func (g *granter) LeaseRevoke(ctx context.Context, req *pb.LeaseRevokeRequest, _ ...grpc.CallOption) (*pb.LeaseRevokeResponse, error) {
+	select {
+	case <-time.After(g.slow):
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -160,6 +166,30 @@ func TestLostGrantsAreRevoked(t *testing.T) {
 		time.Sleep(time.Minute)
 		if alive, _ := g.count(); alive != 0 {
 			t.Errorf("%d leases are left", alive)
+		}
+	})
+}
+
+// A slow server, too, is rid of the leases of a client that is closed: they may be long.
+func TestCloseRevokesOnASlowServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &granter{slow: 2 * time.Second}
+		ls := newLeases(&store{lease: g})
+		var all []lease
+		for range 50 {
+			l, err := ls.get(t.Context(), 3600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, l)
+		}
+		for _, l := range all {
+			ls.put(l)
+		}
+		ls.close(lease{})
+		ls.settle()
+		if alive, _ := g.count(); alive != 0 {
+			t.Errorf("%d leases are left after Close", alive)
 		}
 	})
 }
