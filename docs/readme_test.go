@@ -3,6 +3,8 @@ package docs_test
 import (
 	"context"
 	"errors"
+	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,16 +17,33 @@ import (
 )
 
 func TestReadmeConstructor(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"}) // github.com/redis/go-redis/v9
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	client := dlock.New(redisbackend.New(rdb))
 
 	check(t, client.Close(), rdb.Close())
 }
 
-// The table of what there is, a line each.
+// lockRow is a row of the table of locks: what it links to, and its line of code.
+var lockRow = regexp.MustCompile("(?m)^\\| .*\\]\\([^)]*\\).* \\| `([^`]+)` \\|$")
+
+// The table of locks, a line each: the lines below are those of the table, and each does something.
 func TestReadmeTable(t *testing.T) {
+	_, table, _ := strings.Cut(contentOf(t, "../README.md"), "\n## Which lock\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	rows := lockRow.FindAllStringSubmatch(table, -1)
+	if all := strings.Count(table, "\n| ") - 1; len(rows) != all { // but for its head
+		t.Errorf("%d of %d rows of the table have a link and a line", len(rows), all)
+	}
+	source := contentOf(t, "readme_test.go")
+	for _, row := range rows {
+		if !strings.Contains(source, " := "+row[1]+"\n") {
+			t.Errorf("is no line of readme_test.go: %s", row[1])
+		}
+	}
+
 	NewQueue := sync.NewCond
 	day := "2026-11-22"
+	list := shards.Numbered(64)
 	done := 0
 	work := func(context.Context) error { done++; return nil }
 	ship, serve, pay, read, send, transfer, makeReport := work, work, work, work, work, work, work
@@ -71,7 +90,7 @@ func TestReadmeTable(t *testing.T) {
 					<-ctx.Done()
 					return nil
 				}
-				err := shards.New(client, "billing", shards.Numbered(64)).Run(ctx, work)
+				err := shards.New(client, "billing", list).Run(ctx, work)
 				if errors.Is(err, context.Canceled) {
 					err = nil
 				}
@@ -104,6 +123,9 @@ func TestReadmeTable(t *testing.T) {
 				queue.L.Unlock()
 				return nil
 			},
+		}
+		if len(lines) != len(rows) {
+			t.Errorf("the table has %d rows, and this test %d lines", len(rows), len(lines))
 		}
 		for _, line := range lines {
 			check(t, line())
