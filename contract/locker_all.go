@@ -15,11 +15,17 @@ import (
 
 // allCases: what dlock.All does with several locks of a store.
 var allCases = []testCase{
-	{"several locks", "are had all or none, and the wait for one is a wait with nothing in hand", locker(allOrNone)},
-	{"several locks, and one of them lost", "are lost, and the others are given back by Release", locker(allLost)},
-	{"several locks, one without an answer", "end up held, all, or free, all", locker(allWithoutAnswer)},
-	{"several locks, one of which hangs", "keep nobody from the others", locker(allWhereOneHangs)},
-	{"several locks in opposite orders", "never stand still", locker(allInOppositeOrders)},
+	{name: "several locks",
+		rule: "are had all or none, and the wait for one is a wait with nothing in hand",
+		run:  locker(allOrNone)},
+	{name: "several locks, and one of them lost",
+		rule: "are lost, and the others are given back by Release", run: locker(allLost)},
+	{name: "several locks, one without an answer", rule: "end up held, all, or free, all",
+		run: locker(allWithoutAnswer)},
+	{name: "several locks, one of which hangs", rule: "keep nobody from the others",
+		run: locker(allWhereOneHangs)},
+	{name: "several locks in opposite orders", rule: "never stand still",
+		run: locker(allInOppositeOrders)},
 }
 
 var threeNames = []string{"a", "b", "c"}

@@ -11,14 +11,23 @@ import (
 
 // closingCases: the end of a client. That no goroutine is left is checked after every case.
 var closingCases = []testCase{
-	{"Close with waiters", "every waiter gets ErrClosed, and Lock panics with it", locker(closeWaiters)},
-	{"Close with holders", "Lost is closed, the context of Do ends with cause ErrClosed, and nothing is released", locker(closeHolders)},
-	{"unlock after Close", "releases, once, and Unlock doesn't panic", locker(unlockAfterClose)},
-	{"calls after Close", "say ErrClosed, and send nothing", locker(afterClose)},
-	{"Close while steps hang", "whoever waits for them gets ErrClosed, and no goroutine is left when they end", locker(closeHanging)},
-	{"Close while a number is taken back", "ends that, too", locker(closeTakeBack)},
-	{"Close while subscribing", "no subscription is left", locker(closeSubscribing)},
-	{"Close twice, and at once", "does nothing more, and nobody is harmed", locker(closeTwice)},
+	{name: "Close with waiters", rule: "every waiter gets ErrClosed, and Lock panics with it",
+		run: locker(closeWaiters)},
+	{name: "Close with holders",
+		rule: "Lost is closed, the context of Do ends with cause ErrClosed, and nothing is released",
+		run:  locker(closeHolders)},
+	{name: "unlock after Close", rule: "releases, once, and Unlock doesn't panic",
+		run: locker(unlockAfterClose)},
+	{name: "calls after Close", rule: "say ErrClosed, and send nothing", run: locker(afterClose)},
+	{name: "Close while steps hang",
+		rule: "whoever waits for them gets ErrClosed, and no goroutine is left when they end",
+		run:  locker(closeHanging)},
+	{name: "Close while a number is taken back", rule: "ends that, too",
+		run: locker(closeTakeBack)},
+	{name: "Close while subscribing", rule: "no subscription is left",
+		run: locker(closeSubscribing)},
+	{name: "Close twice, and at once", rule: "does nothing more, and nobody is harmed",
+		run: locker(closeTwice)},
 }
 
 func closeWaiters(l *lab) {

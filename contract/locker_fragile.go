@@ -10,7 +10,9 @@ import (
 )
 
 var fragileLockerCases = []testCase{
-	{"a connection that breaks", "whichever request is lost, or its reply: nobody loses a lock, and no lock is left behind", locker(breakingConnection)},
+	{name: "a connection that breaks",
+		rule: "whichever request is lost, or its reply: nobody loses a lock, and no lock is left " +
+			"behind", run: locker(breakingConnection)},
 }
 
 // breakingConnection strikes each request of some calls in turn. Leases are long, so that what is left
@@ -36,7 +38,9 @@ func breakingConnection(l *lab) {
 }
 
 var fragileLineCases = []testCase{
-	{"a connection that breaks in a line", "whichever request is lost, or its reply: who waits gets in, and no place is left behind", ofKind(backend.Fair, breakingLine)},
+	{name: "a connection that breaks in a line",
+		rule: "whichever request is lost, or its reply: who waits gets in, and no place is left " +
+			"behind", run: ofKind(backend.Fair, breakingLine)},
 }
 
 // breakingLine strikes each request of a wait in turn.

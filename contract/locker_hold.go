@@ -11,13 +11,26 @@ import (
 
 // holdCases: Acquire and its Hold, for code that can't be one function.
 var holdCases = []testCase{
-	{"Acquire", "two that are acquired with one Locker are two contenders, and neither is a plain call", locker(acquireTwice)},
-	{"Acquire and re-entry", "the context of a Hold carries it, in any goroutine, until it is released", locker(acquireReenters)},
-	{"Acquire in the name of an owner", "re-enters what the owner holds", locker(acquireForOwner)},
-	{"Release", "gives the lock back whatever has become of the contexts, and says ErrNotHeld the second time", locker(releaseOnce)},
-	{"a Hold that is lost", "its channel is closed, its context ends with cause ErrLost, and Release says so", locker(lostHold)},
-	{"a Hold and Close", "its context ends with cause ErrClosed, and Release still releases", locker(holdAndClose)},
-	{"holds within holds", "each context owns what those around it do, whatever lock is between", locker(nestedHolds)},
+	{name: "Acquire",
+		rule: "two that are acquired with one Locker are two contenders, and neither is a plain call",
+		run:  locker(acquireTwice)},
+	{name: "Acquire and re-entry",
+		rule: "the context of a Hold carries it, in any goroutine, until it is released",
+		run:  locker(acquireReenters)},
+	{name: "Acquire in the name of an owner", rule: "re-enters what the owner holds",
+		run: locker(acquireForOwner)},
+	{name: "Release",
+		rule: "gives the lock back whatever has become of the contexts, and says ErrNotHeld the " +
+			"second time", run: locker(releaseOnce)},
+	{name: "a Hold that is lost",
+		rule: "its channel is closed, its context ends with cause ErrLost, and Release says so",
+		run:  locker(lostHold)},
+	{name: "a Hold and Close",
+		rule: "its context ends with cause ErrClosed, and Release still releases",
+		run:  locker(holdAndClose)},
+	{name: "holds within holds",
+		rule: "each context owns what those around it do, whatever lock is between",
+		run:  locker(nestedHolds)},
 }
 
 // acquire is Acquire that must not fail.

@@ -37,12 +37,21 @@ func (l *lab) as(k backend.Kind) *lab {
 func (p *process) as(k backend.Kind) *process { return &process{p.Client, p.faultyBackend, k} }
 
 var fencedLockerCases = []testCase{
-	{"tokens grow", "with every acquisition, whoever's, also after a loss; in a Do, of a Hold, and as dlock.Token", ofKind(backend.Fenced, tokensGrow)},
-	{"the token of a re-entry", "is that of its hold", ofKind(backend.Fenced, tokenOfReentry)},
-	{"each acquisition has its own token", "also inside a client, however many wait there", ofKind(backend.Fenced, tokenEach)},
-	{"the innermost token", "is what dlock.Token returns, whatever locks without one are around", ofKind(backend.Fenced, innermostToken)},
-	{"no token", "is what other kinds of lock have", locker(noToken)},
-	{"a plain lock and a fenced one", "of one name exclude each other, and a party that has one of them is told at once", ofKind(backend.Fenced, fencedAndPlain)},
+	{name: "tokens grow",
+		rule: "with every acquisition, whoever's, also after a loss; in a Do, of a Hold, and as " +
+			"dlock.Token", run: ofKind(backend.Fenced, tokensGrow)},
+	{name: "the token of a re-entry", rule: "is that of its hold",
+		run: ofKind(backend.Fenced, tokenOfReentry)},
+	{name: "each acquisition has its own token",
+		rule: "also inside a client, however many wait there",
+		run:  ofKind(backend.Fenced, tokenEach)},
+	{name: "the innermost token",
+		rule: "is what dlock.Token returns, whatever locks without one are around",
+		run:  ofKind(backend.Fenced, innermostToken)},
+	{name: "no token", rule: "is what other kinds of lock have", run: locker(noToken)},
+	{name: "a plain lock and a fenced one",
+		rule: "of one name exclude each other, and a party that has one of them is told at once",
+		run:  ofKind(backend.Fenced, fencedAndPlain)},
 }
 
 func tokensGrow(l *lab) {
@@ -223,8 +232,12 @@ func fencedAndPlain(l *lab) {
 }
 
 var sharedNameCases = []testCase{
-	{"one name for two kinds", "what isn't exclusive and what is don't share a name: ErrConflict at once, and nothing is touched", locker(nameTwice)},
-	{"a store without that kind", "is told by every call at once, with errors.ErrUnsupported", locker(kindMissing)},
+	{name: "one name for two kinds",
+		rule: "what isn't exclusive and what is don't share a name: ErrConflict at once, and " +
+			"nothing is touched", run: locker(nameTwice)},
+	{name: "a store without that kind",
+		rule: "is told by every call at once, with errors.ErrUnsupported",
+		run:  locker(kindMissing)},
 }
 
 func nameTwice(l *lab) {

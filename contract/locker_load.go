@@ -14,8 +14,11 @@ import (
 
 // loadCases: many at once, and what it costs.
 var loadCases = []testCase{
-	{"a counter guarded only by the lock", "no increment is lost, by several clients and goroutines, some cancelled at random", locker(counter)},
-	{"many held locks", "cost no goroutine each, and are renewed in batches", locker(manyHolds)},
+	{name: "a counter guarded only by the lock",
+		rule: "no increment is lost, by several clients and goroutines, some cancelled at random",
+		run:  locker(counter)},
+	{name: "many held locks", rule: "cost no goroutine each, and are renewed in batches",
+		run: locker(manyHolds)},
 }
 
 func counter(l *lab) {

@@ -15,20 +15,32 @@ import (
 
 // holderCases: who has a lock, as anybody can ask.
 var holderCases = []testCase{
-	{"the holder of a lock", "is who has it, by the id that its Hold has, also after a re-entry, a hand-over, and in another client", locker(holderOfLock)},
-	{"the locks of a store", "are listed by the beginnings of their names, as Inspect knows each", locker(locksOfStore)},
+	{name: "the holder of a lock",
+		rule: "is who has it, by the id that its Hold has, also after a re-entry, a hand-over, and " +
+			"in another client", run: locker(holderOfLock)},
+	{name: "the locks of a store",
+		rule: "are listed by the beginnings of their names, as Inspect knows each",
+		run:  locker(locksOfStore)},
 }
 
 // sideCases: who has a lock that several may have.
 var sideCases = []testCase{
-	{"the holders of a read-write lock", "are listed by its two sides, readers who share a hold as one", ofKind(backend.Read, holdersOfSides)},
-	{"the holders of permits", "are listed with how many each has, and are rid of them by ForceRelease", ofKind(backend.Permits, holdersOfPermits)},
-	{"a loss of permits has a reason", "and the context, the Hold, its release and a Trace all say the same", ofKind(backend.Permits, lossReasons)},
+	{name: "the holders of a read-write lock",
+		rule: "are listed by its two sides, readers who share a hold as one",
+		run:  ofKind(backend.Read, holdersOfSides)},
+	{name: "the holders of permits",
+		rule: "are listed with how many each has, and are rid of them by ForceRelease",
+		run:  ofKind(backend.Permits, holdersOfPermits)},
+	{name: "a loss of permits has a reason",
+		rule: "and the context, the Hold, its release and a Trace all say the same",
+		run:  ofKind(backend.Permits, lossReasons)},
 }
 
 // reasonCases: why a lock was lost.
 var reasonCases = []testCase{
-	{"a loss has a reason", "and the context, the Hold, its release and a Trace all say the same", locker(lossReasons)},
+	{name: "a loss has a reason",
+		rule: "and the context, the Hold, its release and a Trace all say the same",
+		run:  locker(lossReasons)},
 }
 
 // needInspector skips the case for stores that can't say who has a lock.

@@ -11,13 +11,23 @@ import (
 
 // onceCases: what stays taken when it is given back.
 var onceCases = []testCase{
-	{"AtLeast", "the lock stays taken after the unlock until its time is over, or it is forced", locker(atLeast)},
-	{"AtLeast and the end of its time", "who waits gets in then, and not before", locker(atLeastEnds)},
-	{"AtLeast and a period", "a lock that stays taken for most of a period is free when the next begins",
-		locker(atLeastOfAPeriod)},
-	{"AtLeast and a release without an answer", "whether it was carried out or not, the lock stays taken for as long", locker(atLeastUnanswered)},
-	{"Once", "it runs once for an occasion, again if it failed, and who comes meanwhile is told so", locker(onlyOnce)},
-	{"Once with Wait", "others wait: after a failure one of them runs it, and after a success none", locker(onceWaiting)},
+	{name: "AtLeast",
+		rule: "the lock stays taken after the unlock until its time is over, or it is forced",
+		run:  locker(atLeast)},
+	{name: "AtLeast and the end of its time", rule: "who waits gets in then, and not before",
+		run: locker(atLeastEnds)},
+	{name: "AtLeast and a period",
+		rule: "a lock that stays taken for most of a period is free when the next begins",
+		run:  locker(atLeastOfAPeriod)},
+	{name: "AtLeast and a release without an answer",
+		rule: "whether it was carried out or not, the lock stays taken for as long",
+		run:  locker(atLeastUnanswered)},
+	{name: "Once",
+		rule: "it runs once for an occasion, again if it failed, and who comes meanwhile is told so",
+		run:  locker(onlyOnce)},
+	{name: "Once with Wait",
+		rule: "others wait: after a failure one of them runs it, and after a success none",
+		run:  locker(onceWaiting)},
 }
 
 func atLeast(l *lab) {

@@ -10,13 +10,18 @@ import (
 
 // partCases are those for a store that is made of several parts, while one of them hangs.
 var partCases = []testCase{
-	{"a hold while a part hangs", "whichever part hangs, one after the other, what is renewed isn't lost, and nobody else gets it",
-		locker(holdBesideAPart)},
-	{"contenders while a part hangs", "whichever part hangs, those who compete for a lock get it, one after the other",
-		locker(contendersBesideAPart)},
-	{"a waiter while a part hangs", "whichever part hangs, a release wakes those who wait", locker(waiterBesideAPart)},
-	{"a release while a part hangs", "whichever part hangs during a release, the next gets in, also when that part is back and the holder is gone",
-		locker(releaseBesideAPart)},
+	{name: "a hold while a part hangs",
+		rule: "whichever part hangs, one after the other, what is renewed isn't lost, and nobody " +
+			"else gets it", run: locker(holdBesideAPart)},
+	{name: "contenders while a part hangs",
+		rule: "whichever part hangs, those who compete for a lock get it, one after the other",
+		run:  locker(contendersBesideAPart)},
+	{name: "a waiter while a part hangs",
+		rule: "whichever part hangs, a release wakes those who wait",
+		run:  locker(waiterBesideAPart)},
+	{name: "a release while a part hangs",
+		rule: "whichever part hangs during a release, the next gets in, also when that part is back " +
+			"and the holder is gone", run: locker(releaseBesideAPart)},
 }
 
 // eachPart does something while each of the store's parts hangs, one after the other.

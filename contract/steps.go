@@ -21,8 +21,9 @@ var stepCases = slices.Concat(
 )
 
 var acquireCases = []testCase{
-	{"acquire/free", "Acquire takes the lock if nobody holds it; it expires after the request's lease",
-		func(e *env) {
+	{name: "acquire/free",
+		rule: "Acquire takes the lock if nobody holds it; it expires after the request's lease",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			a.seesFree("lock")
 			start := time.Now()
@@ -31,8 +32,9 @@ var acquireCases = []testCase{
 			b.has("lock", 0)
 			b.lasts("lock", lease, start)
 		}},
-	{"acquire/held", "If another holds the lock, Acquire changes nothing and says how long the hold lasts",
-		func(e *env) {
+	{name: "acquire/held",
+		rule: "If another holds the lock, Acquire changes nothing and says how long the hold lasts",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -49,16 +51,17 @@ var acquireCases = []testCase{
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Freed)
 		}},
-	{"acquire/again", "Acquire counts one hold more if the owner holds the lock",
-		func(e *env) {
+	{name: "acquire/again", rule: "Acquire counts one hold more if the owner holds the lock",
+		run: func(e *env) {
 			a, lease := e.party("a"), e.longLease()
 			for i := range 5 {
 				a.acquires("lock", lease)
 				a.has("lock", i+1)
 			}
 		}},
-	{"acquire/often", "An owner may hold the lock some hundreds of times, and each counts",
-		func(e *env) {
+	{name: "acquire/often",
+		rule: "An owner may hold the lock some hundreds of times, and each counts",
+		run: func(e *env) {
 			const often = 300
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for i := range often {
@@ -72,8 +75,9 @@ var acquireCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			b.acquires("lock", lease)
 		}},
-	{"acquire/re-entry", "The result of a re-entry carries Count; otherwise Reentry changes nothing",
-		func(e *env) {
+	{name: "acquire/re-entry",
+		rule: "The result of a re-entry carries Count; otherwise Reentry changes nothing",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			a.reenters("lock", lease, 1) // the lock was free, whatever a believed
 			a.reenters("lock", lease, 2)
@@ -84,13 +88,16 @@ var acquireCases = []testCase{
 			a.releases("lock", lease, backend.Left)
 			a.reenters("lock", lease, 4)
 		}},
-	{"acquire/lease", "With every Acquire the lock expires after that request's lease, whatever it was before; a Write not earlier than before",
-		func(e *env) {
+	{name: "acquire/lease",
+		rule: "With every Acquire the lock expires after that request's lease, whatever it was " +
+			"before; a Write not earlier than before",
+		run: func(e *env) {
 			a := e.party("a")
 			e.leases(a, func(l time.Duration) { a.acquires("lock", l) })
 		}},
-	{"acquire/next", "A lock that was freed is free for the next owner, who starts from nothing",
-		func(e *env) {
+	{name: "acquire/next",
+		rule: "A lock that was freed is free for the next owner, who starts from nothing",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for range 3 {
 				start := time.Now()
@@ -108,14 +115,14 @@ var acquireCases = []testCase{
 }
 
 var releaseCases = []testCase{
-	{"release/free", "If the lock is free, Release changes nothing",
-		func(e *env) {
+	{name: "release/free", rule: "If the lock is free, Release changes nothing",
+		run: func(e *env) {
 			a := e.party("a")
 			a.releases("lock", e.longLease(), backend.NotHeld)
 			a.seesFree("lock")
 		}},
-	{"release/another's", "If another holds the lock, Release changes nothing",
-		func(e *env) {
+	{name: "release/another's", rule: "If another holds the lock, Release changes nothing",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -129,8 +136,8 @@ var releaseCases = []testCase{
 			b.releases("lock", lease, backend.NotHeld)
 			a.has("lock", 1)
 		}},
-	{"release/count", "Release gives back one hold; with the last one the lock is free",
-		func(e *env) {
+	{name: "release/count", rule: "Release gives back one hold; with the last one the lock is free",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for range 3 {
 				a.acquires("lock", lease)
@@ -148,8 +155,10 @@ var releaseCases = []testCase{
 			a.releases("lock", lease, backend.NotHeld)
 			b.has("lock", 1)
 		}},
-	{"release/lease", "If holds are left after Release, the lock expires after the request's lease; a Write not earlier than before",
-		func(e *env) {
+	{name: "release/lease",
+		rule: "If holds are left after Release, the lock expires after the request's lease; a Write " +
+			"not earlier than before",
+		run: func(e *env) {
 			a, short := e.party("a"), e.legal(e.longLease()/4)
 			for range 5 {
 				a.acquires("lock", short)
@@ -159,8 +168,10 @@ var releaseCases = []testCase{
 }
 
 var renewCases = []testCase{
-	{"renew/held", "Renew lets the owner's lock expire after the request's lease, longer or shorter, and changes nothing else; a Write expires not earlier than before",
-		func(e *env) {
+	{name: "renew/held",
+		rule: "Renew lets the owner's lock expire after the request's lease, longer or shorter, and " +
+			"changes nothing else; a Write expires not earlier than before",
+		run: func(e *env) {
 			a, b, short := e.party("a"), e.party("b"), e.legal(e.longLease()/4)
 			a.acquires("lock", short)
 			a.acquires("lock", short)
@@ -170,8 +181,8 @@ var renewCases = []testCase{
 				b.refused("lock", short)
 			})
 		}},
-	{"renew/free", "If the lock is free, Renew changes nothing",
-		func(e *env) {
+	{name: "renew/free", rule: "If the lock is free, Renew changes nothing",
+		run: func(e *env) {
 			a, lease := e.party("a"), e.longLease()
 			a.renews("lock", lease, false)
 			a.seesFree("lock")
@@ -180,8 +191,8 @@ var renewCases = []testCase{
 			a.renews("lock", lease, false)
 			a.seesFree("lock")
 		}},
-	{"renew/another's", "If another holds the lock, Renew changes nothing",
-		func(e *env) {
+	{name: "renew/another's", rule: "If another holds the lock, Renew changes nothing",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -193,8 +204,8 @@ var renewCases = []testCase{
 }
 
 var forceCases = []testCase{
-	{"force/held", "ForceRelease frees the lock whoever holds it and however often",
-		func(e *env) {
+	{name: "force/held", rule: "ForceRelease frees the lock whoever holds it and however often",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for _, p := range []party{a, b} {
 				p.acquires("lock", lease)
@@ -207,8 +218,8 @@ var forceCases = []testCase{
 			}
 			a.reenters("lock", lease, 1)
 		}},
-	{"force/free", "ForceRelease says whether anybody held the lock",
-		func(e *env) {
+	{name: "force/free", rule: "ForceRelease says whether anybody held the lock",
+		run: func(e *env) {
 			a := e.party("a")
 			a.forces("lock", false)
 			a.seesFree("lock")
@@ -219,8 +230,9 @@ var forceCases = []testCase{
 }
 
 var lookCases = []testCase{
-	{"look/nobody", "Look without an owner says whether the lock is held, and how long it lasts",
-		func(e *env) {
+	{name: "look/nobody",
+		rule: "Look without an owner says whether the lock is held, and how long it lasts",
+		run: func(e *env) {
 			a, nobody, lease := e.party("a"), e.party(""), e.longLease()
 			nobody.seesFree("lock")
 			start := time.Now()
@@ -232,8 +244,8 @@ var lookCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			nobody.seesFree("lock")
 		}},
-	{"look/unchanged", "Look changes nothing",
-		func(e *env) {
+	{name: "look/unchanged", rule: "Look changes nothing",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -255,8 +267,9 @@ var lookCases = []testCase{
 }
 
 var leaseCases = []testCase{
-	{"lease/runs out", "When the lease has run out the lock is free, and the hold is gone with all its counts",
-		func(e *env) {
+	{name: "lease/runs out",
+		rule: "When the lease has run out the lock is free, and the hold is gone with all its counts",
+		run: func(e *env) {
 			a, b, long := e.party("a"), e.party("b"), e.longLease()
 			a.acquires("lock", e.leaseBefore(e.shortLease()))
 			a.acquires("lock", e.shortLease())
@@ -272,8 +285,10 @@ var leaseCases = []testCase{
 			a.releases("lock", long, backend.NotHeld)
 			b.has("lock", 1)
 		}},
-	{"lease/runs out for the next", "When the lease has run out another can acquire the lock, though nobody looked in between",
-		func(e *env) {
+	{name: "lease/runs out for the next",
+		rule: "When the lease has run out another can acquire the lock, though nobody looked in " +
+			"between",
+		run: func(e *env) {
 			a, b := e.party("a"), e.party("b")
 			a.acquires("lock", e.shortLease())
 			e.eventually("the lock acquired by another", func() bool {
@@ -289,8 +304,9 @@ var leaseCases = []testCase{
 			b.has("lock", 1)
 			a.has("lock", 0)
 		}},
-	{"lease/same owner afterwards", "When the lease has run out its owner starts from nothing",
-		func(e *env) {
+	{name: "lease/same owner afterwards",
+		rule: "When the lease has run out its owner starts from nothing",
+		run: func(e *env) {
 			a := e.party("a")
 			a.acquires("lock", e.leaseBefore(e.shortLease()))
 			a.acquires("lock", e.shortLease())
@@ -298,8 +314,8 @@ var leaseCases = []testCase{
 			a.reenters("lock", e.longLease(), 1)
 			a.releases("lock", e.longLease(), backend.Freed)
 		}},
-	{"lease/kept", "The lock is held until its lease has run out, not less",
-		func(e *env) {
+	{name: "lease/kept", rule: "The lock is held until its lease has run out, not less",
+		run: func(e *env) {
 			a, b := e.party("a"), e.party("b")
 			unit := e.leaseStep()
 			for i, lease := range []time.Duration{e.legal(1), e.legal(1) + unit, e.shortLease() + 7*unit} {
@@ -318,12 +334,13 @@ var leaseCases = []testCase{
 				}
 			}
 		}},
-	{"lease/prolonged by Renew", "A hold that was renewed outlives its first lease",
-		func(e *env) {
+	{name: "lease/prolonged by Renew", rule: "A hold that was renewed outlives its first lease",
+		run: func(e *env) {
 			prolong(e, func(a party, name string) bool { return a.renew(name, e.longLease()) })
 		}},
-	{"lease/prolonged by re-entry", "A hold that was re-entered outlives its first lease",
-		func(e *env) {
+	{name: "lease/prolonged by re-entry",
+		rule: "A hold that was re-entered outlives its first lease",
+		run: func(e *env) {
 			prolong(e, func(a party, name string) bool {
 				res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: e.longLease(), Reentry: true})
 				if err != nil {
@@ -332,8 +349,9 @@ var leaseCases = []testCase{
 				return res.Acquired && res.Count > 1
 			})
 		}},
-	{"lease/prolonged by Release", "A hold that was released in part outlives its first lease",
-		func(e *env) {
+	{name: "lease/prolonged by Release",
+		rule: "A hold that was released in part outlives its first lease",
+		run: func(e *env) {
 			prolong(e, func(a party, name string) bool {
 				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: e.longLease()})
 				if err != nil {
@@ -342,8 +360,10 @@ var leaseCases = []testCase{
 				return res.Outcome == backend.Left
 			})
 		}},
-	{"lease/cut short", "A hold with a long lease ends early if a later request sets a short one; a Read or Write doesn't",
-		func(e *env) {
+	{name: "lease/cut short",
+		rule: "A hold with a long lease ends early if a later request sets a short one; a Read or " +
+			"Write doesn't",
+		run: func(e *env) {
 			a, long, short := e.party("a"), e.longLease(), e.shortLease()
 			for _, name := range []string{"acquire", "renew", "release"} {
 				a.acquires(name, long)
@@ -364,16 +384,16 @@ var leaseCases = []testCase{
 				}
 			}
 		}},
-	{"lease/of its own", "Each lock has a lease of its own",
-		func(e *env) {
+	{name: "lease/of its own", rule: "Each lock has a lease of its own",
+		run: func(e *env) {
 			a, b, long := e.party("a"), e.party("b"), e.longLease()
 			a.acquires("long", long)
 			a.acquires("short", e.shortLease())
 			b.awaitFree("short")
 			a.has("long", 1)
 		}},
-	{"limits", "Limits always returns the same value, and no negative one",
-		func(e *env) {
+	{name: "limits", rule: "Limits always returns the same value, and no negative one",
+		run: func(e *env) {
 			limits := e.store.Backend().Limits()
 			if limits.MinLease < 0 || limits.LeaseStep < 0 {
 				e.Fatalf("Limits %+v; want nothing negative", limits)
@@ -468,8 +488,9 @@ func (e *env) oddLocks(kind backend.Kind) []string {
 }
 
 var nameCases = []testCase{
-	{"names/of locks", "Any name that is taken names a lock of its own: case, blanks and all characters count",
-		func(e *env) {
+	{name: "names/of locks",
+		rule: "Any name that is taken names a lock of its own: case, blanks and all characters count",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := e.oddLocks(e.kind)
 			for i, name := range names {
@@ -492,8 +513,9 @@ var nameCases = []testCase{
 				a.seesFree(name)
 			}
 		}},
-	{"names/of owners", "Owners are compared for equality only: case, blanks and all characters count",
-		func(e *env) {
+	{name: "names/of owners",
+		rule: "Owners are compared for equality only: case, blanks and all characters count",
+		run: func(e *env) {
 			lease := e.longLease()
 			s := e.session()
 			for i, name := range oddNames {
@@ -519,8 +541,8 @@ var nameCases = []testCase{
 			}
 			holder.has("lock", 1)
 		}},
-	{"names/and owners", "Names and owners don't run together",
-		func(e *env) {
+	{name: "names/and owners", rule: "Names and owners don't run together",
+		run: func(e *env) {
 			lease := e.longLease()
 			s := e.session()
 			pairs := []struct{ name, owner string }{
@@ -534,8 +556,9 @@ var nameCases = []testCase{
 				e.at(s, p.owner).releases(p.name, lease, backend.Freed)
 			}
 		}},
-	{"names/sessions", "An owner is the same in every session, and what one session does another sees",
-		func(e *env) {
+	{name: "names/sessions",
+		rule: "An owner is the same in every session, and what one session does another sees",
+		run: func(e *env) {
 			e.skipWithout(!e.store.OwnersApart, "owners that several sessions know")
 			lease := e.longLease()
 			back := e.store.Backend()
@@ -556,8 +579,9 @@ var nameCases = []testCase{
 }
 
 var concurrencyCases = []testCase{
-	{"concurrency/one wins", "Of several owners who acquire a free lock at once exactly one gets it",
-		func(e *env) {
+	{name: "concurrency/one wins",
+		rule: "Of several owners who acquire a free lock at once exactly one gets it",
+		run: func(e *env) {
 			const sessions, owners, rounds = 6, 4, 15
 			lease := e.longLease()
 			var parties []party
@@ -581,8 +605,9 @@ var concurrencyCases = []testCase{
 				parties[winner].releases("lock", lease, backend.Freed)
 			}
 		}},
-	{"concurrency/counts", "Steps of one owner that run at once all count, and exactly one release is the last",
-		func(e *env) {
+	{name: "concurrency/counts",
+		rule: "Steps of one owner that run at once all count, and exactly one release is the last",
+		run: func(e *env) {
 			const k = 32
 			lease := e.longLease()
 			a := e.party("a")
@@ -626,8 +651,9 @@ var concurrencyCases = []testCase{
 				a.seesFree("lock")
 			}
 		}},
-	{"concurrency/exclusion", "Two owners never hold a lock at once, with steps of all kinds going on",
-		func(e *env) {
+	{name: "concurrency/exclusion",
+		rule: "Two owners never hold a lock at once, with steps of all kinds going on",
+		run: func(e *env) {
 			const parties, rounds = 8, 15
 			lease := e.longLease()
 			var inside atomic.Int32
@@ -678,8 +704,8 @@ var concurrencyCases = []testCase{
 				e.Fatalf("counted %d; want %d", counter, parties*rounds)
 			}
 		}},
-	{"concurrency/many locks", "Steps on different locks don't disturb each other",
-		func(e *env) {
+	{name: "concurrency/many locks", rule: "Steps on different locks don't disturb each other",
+		run: func(e *env) {
 			lease := e.longLease()
 			s := e.session()
 			e.parallel(100, func(i int) error {
@@ -700,8 +726,10 @@ var concurrencyCases = []testCase{
 }
 
 var contextCases = []testCase{
-	{"context/ended", "A step whose context is over already tells the truth: done, or not done (Retry), or perhaps (Unknown)",
-		func(e *env) {
+	{name: "context/ended",
+		rule: "A step whose context is over already tells the truth: done, or not done (Retry), or " +
+			"perhaps (Unknown)",
+		run: func(e *env) {
 			a, lease := e.party("a"), e.longLease()
 			over, cancel := context.WithCancel(e.ctx)
 			cancel()
@@ -745,8 +773,9 @@ var contextCases = []testCase{
 			}
 			a.acquires("afterwards", lease) // the session has survived it
 		}},
-	{"context/ends meanwhile", "A step whose context ends meanwhile tells the truth, too",
-		func(e *env) {
+	{name: "context/ends meanwhile",
+		rule: "A step whose context ends meanwhile tells the truth, too",
+		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for i := range 50 {
 				name := fmt.Sprint("lock", i)

@@ -210,8 +210,10 @@ func (q *queue) turns(since time.Time, order ...int) (inTime bool) {
 }
 
 var fairCases = []testCase{
-	{"fair/order", "Those who stand in line get the lock in the order in which they came, whichever session they are of, and then are out of it",
-		func(e *env) {
+	{name: "fair/order",
+		rule: "Those who stand in line get the lock in the order in which they came, whichever " +
+			"session they are of, and then are out of it",
+		run: func(e *env) {
 			a, lease := e.queuer("a"), e.longLease()
 			b, c := e.queuer("b"), e.queuer("c")
 			all := []party{b, c, e.at(b.s, "d").as(backend.Fair), e.at(a.s, "e").as(backend.Fair), e.queuer("f")}
@@ -229,8 +231,10 @@ var fairCases = []testCase{
 				return true
 			})
 		}},
-	{"fair/again", "An owner that holds the lock isn't counted again without Reentry, and is once more with it; each lasts no shorter than the lease",
-		func(e *env) {
+	{name: "fair/again",
+		rule: "An owner that holds the lock isn't counted again without Reentry, and is once more " +
+			"with it; each lasts no shorter than the lease",
+		run: func(e *env) {
 			a, b, lease, shorter := e.queuer("a"), e.queuer("b"), e.longLease(), e.legal(e.longLease()/2)
 			start := time.Now()
 			for _, l := range []time.Duration{lease, lease, shorter, 2 * lease} {
@@ -254,8 +258,10 @@ var fairCases = []testCase{
 			b.releases("lock", lease, backend.Freed)
 			b.seesFree("lock")
 		}},
-	{"fair/given and asked for", "Who was given the lock just as it asked again has it once, for the lease that it asked for",
-		func(e *env) {
+	{name: "fair/given and asked for",
+		rule: "Who was given the lock just as it asked again has it once, for the lease that it " +
+			"asked for",
+		run: func(e *env) {
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
@@ -272,8 +278,8 @@ var fairCases = []testCase{
 				return true
 			})
 		}},
-	{"fair/no place", "Without Place an attempt that doesn't succeed changes nothing",
-		func(e *env) {
+	{name: "fair/no place", rule: "Without Place an attempt that doesn't succeed changes nothing",
+		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -287,8 +293,9 @@ var fairCases = []testCase{
 			c.releases("lock", lease, backend.Freed)
 			heard.silent(e)
 		}},
-	{"fair/remaining", "Who gets a place is told how long the present hold lasts, and so is who keeps it",
-		func(e *env) {
+	{name: "fair/remaining",
+		rule: "Who gets a place is told how long the present hold lasts, and so is who keeps it",
+		run: func(e *env) {
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -305,8 +312,10 @@ var fairCases = []testCase{
 			told("KeepPlaces", b.keep("lock", lease, "b").Remaining, 2*lease)
 			a.has("lock", 1)
 		}},
-	{"fair/not before its turn", "When a hold has run out the first in line has the lock before all who come later, also if nobody was told",
-		func(e *env) {
+	{name: "fair/not before its turn",
+		rule: "When a hold has run out the first in line has the lock before all who come later, " +
+			"also if nobody was told",
+		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			for i, place := range []time.Duration{0, lease} {
 				name := fmt.Sprint("lock", i)
@@ -327,8 +336,10 @@ var fairCases = []testCase{
 				})
 			}
 		}},
-	{"fair/moved by any step", "Any step about the lock but Look gives it to the first in line if a hold has run out; and if that is who asks, it is acquired",
-		func(e *env) {
+	{name: "fair/moved by any step",
+		rule: "Any step about the lock but Look gives it to the first in line if a hold has run " +
+			"out; and if that is who asks, it is acquired",
+		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			var all []func()
 			for what, step := range map[string]func(name string){
@@ -369,8 +380,10 @@ var fairCases = []testCase{
 				awaits()
 			}
 		}},
-	{"fair/dead heir", "Who was given the lock and doesn't renew it has it for a short time, about a second, and then the next in line gets it",
-		func(e *env) {
+	{name: "fair/dead heir",
+		rule: "Who was given the lock and doesn't renew it has it for a short time, about a second, " +
+			"and then the next in line gets it",
+		run: func(e *env) {
 			a, dead, c, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.longLease()
 			a.acquires("lock", lease)
 			q := e.lineUp("lock", lease, dead, c)
@@ -393,8 +406,10 @@ var fairCases = []testCase{
 			dead.renews("lock", lease, false)
 			dead.releases("lock", lease, backend.NotHeld)
 		}},
-	{"fair/place ends", "A place ends with Place unless it is kept, and then its owner gets nothing; one that is kept doesn't",
-		func(e *env) {
+	{name: "fair/place ends",
+		rule: "A place ends with Place unless it is kept, and then its owner gets nothing; one that " +
+			"is kept doesn't",
+		run: func(e *env) {
 			a, dead, c, d, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.queuer("d"), e.longLease()
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
@@ -418,8 +433,10 @@ var fairCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			c.acquires("lock", lease)
 		}},
-	{"fair/place kept by asking", "Who is in line and asks again keeps its place, which lasts for Place from now, or for longer if it was kept for longer",
-		func(e *env) {
+	{name: "fair/place kept by asking",
+		rule: "Who is in line and asks again keeps its place, which lasts for Place from now, or " +
+			"for longer if it was kept for longer",
+		run: func(e *env) {
 			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"), e.longLease()
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
@@ -434,8 +451,9 @@ var fairCases = []testCase{
 				return q.turns(start, 0, 1, 2)
 			})
 		}},
-	{"fair/given up", "Release by an owner that holds nothing gives up its place, and no other's",
-		func(e *env) {
+	{name: "fair/given up",
+		rule: "Release by an owner that holds nothing gives up its place, and no other's",
+		run: func(e *env) {
 			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"), e.longLease()
 			e.inTime(func(name string) bool {
 				start := time.Now()
@@ -466,8 +484,9 @@ var fairCases = []testCase{
 				return true
 			})
 		}},
-	{"fair/given up too late", "Who was given the lock as it gave up gives it to the next with that Release",
-		func(e *env) {
+	{name: "fair/given up too late",
+		rule: "Who was given the lock as it gave up gives it to the next with that Release",
+		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
@@ -488,8 +507,10 @@ var fairCases = []testCase{
 				return true
 			})
 		}},
-	{"fair/keep", "KeepPlaces lets the places of those who are in line end with Place from now, and leaves them where they are",
-		func(e *env) {
+	{name: "fair/keep",
+		rule: "KeepPlaces lets the places of those who are in line end with Place from now, and " +
+			"leaves them where they are",
+		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			d := e.at(b.s, "d").as(backend.Fair)
 			short := e.shortLease()
@@ -511,8 +532,8 @@ var fairCases = []testCase{
 				return q.turns(start, 0, 1, 2)
 			})
 		}},
-	{"fair/keep ends", "A place that was kept ends with Place, too",
-		func(e *env) {
+	{name: "fair/keep ends", rule: "A place that was kept ends with Place, too",
+		run: func(e *env) {
 			a, dead, c, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.longLease()
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
@@ -530,8 +551,10 @@ var fairCases = []testCase{
 				return true
 			})
 		}},
-	{"fair/back in line", "Who is neither in line nor holds the lock when its place is to be kept comes back before all others, in the order of the request",
-		func(e *env) {
+	{name: "fair/back in line",
+		rule: "Who is neither in line nor holds the lock when its place is to be kept comes back " +
+			"before all others, in the order of the request",
+		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			on := func(p party, owner string) party { return e.at(p.s, owner).as(backend.Fair) }
 			x, y, z := on(b, "x"), on(b, "y"), on(b, "z")
@@ -552,8 +575,9 @@ var fairCases = []testCase{
 				return q.turns(start, 3, 2, 0, 1)
 			})
 		}},
-	{"fair/keep and hold", "KeepPlaces says which of its owners holds the lock, and that one gets no place",
-		func(e *env) {
+	{name: "fair/keep and hold",
+		rule: "KeepPlaces says which of its owners holds the lock, and that one gets no place",
+		run: func(e *env) {
 			a, c, lease := e.queuer("a"), e.queuer("c"), e.longLease()
 			b := e.at(a.s, "b").as(backend.Fair)
 			e.inTime(func(name string) bool {
@@ -582,8 +606,10 @@ var fairCases = []testCase{
 				return true
 			})
 		}},
-	{"fair/keep what is free", "If the lock is free when places are to be kept, the first of those who then are in line has it",
-		func(e *env) {
+	{name: "fair/keep what is free",
+		rule: "If the lock is free when places are to be kept, the first of those who then are in " +
+			"line has it",
+		run: func(e *env) {
 			b, c, lease := e.queuer("b"), e.queuer("c"), e.longLease()
 			e.inTime(func(name string) bool {
 				start := time.Now()
@@ -601,8 +627,10 @@ var fairCases = []testCase{
 				return q.turns(start, 0, 1)
 			})
 		}},
-	{"fair/told", "Granted says who was given the lock, and for how long from an instant that isn't after that: so long the store keeps it, at least",
-		func(e *env) {
+	{name: "fair/told",
+		rule: "Granted says who was given the lock, and for how long from an instant that isn't " +
+			"after that: so long the store keeps it, at least",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, other, lease := e.queuer("a"), e.queuer("b"), e.queuer("other"), e.longLease()
 			e.inTime(func(name string) bool {
@@ -625,8 +653,9 @@ var fairCases = []testCase{
 				return left.Held
 			})
 		}},
-	{"fair/told by KeepPlaces", "Granted is called whatever step gave the lock away, also one of the same session",
-		func(e *env) {
+	{name: "fair/told by KeepPlaces",
+		rule: "Granted is called whatever step gave the lock away, also one of the same session",
+		run: func(e *env) {
 			e.needNotifier()
 			b, lease := e.queuer("b"), e.longLease()
 			c := e.at(b.s, "c").as(backend.Fair)
@@ -643,8 +672,9 @@ var fairCases = []testCase{
 				return c.turn(name, heard, start)
 			})
 		}},
-	{"fair/told at once", "A grant that is made right after Subscribe has returned calls Granted",
-		func(e *env) {
+	{name: "fair/told at once",
+		rule: "A grant that is made right after Subscribe has returned calls Granted",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			// Many at once, so that subscriptions, grants and closings overlap.
@@ -682,8 +712,9 @@ var fairCases = []testCase{
 				return nil
 			})
 		}},
-	{"fair/told no longer", "After Subscription.Close has returned, Granted is called at most once more",
-		func(e *env) {
+	{name: "fair/told no longer",
+		rule: "After Subscription.Close has returned, Granted is called at most once more",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			var calls atomic.Int32
@@ -707,8 +738,8 @@ var fairCases = []testCase{
 				e.Fatalf("Granted of a closed subscription was called %d times", n)
 			}
 		}},
-	{"fair/told of many", "One session can be told of many locks, of any name",
-		func(e *env) {
+	{name: "fair/told of many", rule: "One session can be told of many locks, of any name",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			names := make([]string, 50)
@@ -735,8 +766,9 @@ var fairCases = []testCase{
 				b.s.Release(e.ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: name, Owner: "b", Lease: lease})
 			}
 		}},
-	{"fair/told after a break", "When a broken subscription stands again Wake is called, and later grants are told",
-		func(e *env) {
+	{name: "fair/told after a break",
+		rule: "When a broken subscription stands again Wake is called, and later grants are told",
+		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -759,8 +791,10 @@ var fairCases = []testCase{
 				sub.Close()
 			}
 		}},
-	{"fair/force", "ForceRelease frees the lock, leaves the line, and gives the lock to the first; it says whether anybody held it",
-		func(e *env) {
+	{name: "fair/force",
+		rule: "ForceRelease frees the lock, leaves the line, and gives the lock to the first; it " +
+			"says whether anybody held it",
+		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			a.forces("free", false)
 			e.inTime(func(name string) bool {
@@ -784,8 +818,10 @@ var fairCases = []testCase{
 				return true
 			})
 		}},
-	{"fair/and plain", "Fair, Exclusive and Fenced are ways to one lock: each excludes the others, sees it, and frees it by force",
-		func(e *env) {
+	{name: "fair/and plain",
+		rule: "Fair, Exclusive and Fenced are ways to one lock: each excludes the others, sees it, " +
+			"and frees it by force",
+		run: func(e *env) {
 			fair, lease := e.queuer("a"), e.longLease()
 			for _, k := range e.locks()[0] {
 				if k == backend.Fair {
@@ -815,8 +851,9 @@ var fairCases = []testCase{
 				})
 			}
 		}},
-	{"fair/owners", "Those in line are told apart by equality only: case, blanks and all characters count",
-		func(e *env) {
+	{name: "fair/owners",
+		rule: "Those in line are told apart by equality only: case, blanks and all characters count",
+		run: func(e *env) {
 			a, lease := e.queuer("holder"), e.longLease()
 			s := e.session()
 			done := 0 // of the names
@@ -841,8 +878,10 @@ var fairCases = []testCase{
 				return true
 			})
 		}},
-	{"fair/at once", "Two never hold the lock at once, and all who stand in line get it, with steps of all kinds going on",
-		func(e *env) {
+	{name: "fair/at once",
+		rule: "Two never hold the lock at once, and all who stand in line get it, with steps of all " +
+			"kinds going on",
+		run: func(e *env) {
 			const sessions, owners, rounds = 3, 3, 6
 			lease := e.longLease()
 			var inside atomic.Int32
@@ -875,8 +914,10 @@ var fairCases = []testCase{
 			})
 			all[0].seesFree("lock")
 		}},
-	{"fair/broken subscription", "Who wasn't told of its turn, since its subscription was broken, learns it from KeepPlaces",
-		func(e *env) {
+	{name: "fair/broken subscription",
+		rule: "Who wasn't told of its turn, since its subscription was broken, learns it from " +
+			"KeepPlaces",
+		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -888,8 +929,10 @@ var fairCases = []testCase{
 			e.eventually("the lock acquired by who was given it", func() bool { return b.asks("lock", 0, lease).Acquired })
 			b.has("lock", 1)
 		}},
-	{"fair/wiped", "After the store has lost its data those who waited come back with KeepPlaces, and the first who comes back has the lock",
-		func(e *env) {
+	{name: "fair/wiped",
+		rule: "After the store has lost its data those who waited come back with KeepPlaces, and " +
+			"the first who comes back has the lock",
+		run: func(e *env) {
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			a.acquires("lock", lease)
@@ -905,8 +948,9 @@ var fairCases = []testCase{
 			})
 			a.renews("lock", lease, false)
 		}},
-	{"fair/context over", "KeepPlaces with a context that is over tells the truth, and may be called again",
-		func(e *env) {
+	{name: "fair/context over",
+		rule: "KeepPlaces with a context that is over tells the truth, and may be called again",
+		run: func(e *env) {
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			over, cancel := context.WithCancel(e.ctx)
 			cancel()

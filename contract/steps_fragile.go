@@ -96,10 +96,10 @@ type fragileStep struct {
 }
 
 func fragileCase(name string, step fragileStep) testCase {
-	return testCase{"fragile/" + name,
-		"A step whose connection breaks, or whose request comes late, is not repeated by the backend, and tells the truth: " +
+	return testCase{name: "fragile/" + name,
+		rule: "A step whose connection breaks, or whose request comes late, is not repeated by the backend, and tells the truth: " +
 			"done, or not done and never to be (Retry), or perhaps (Unknown)",
-		func(e *env) {
+		run: func(e *env) {
 			e.skipWithout(e.store.Fragile != nil, "Fragile")
 			if step.need != nil {
 				step.need(e)

@@ -219,8 +219,10 @@ func (e *env) same(sample map[string]view) {
 }
 
 var inspectCases = []testCase{
-	{"inspect/free", "Inspect says of a lock that nobody has that it is free: one that was never used, was released, or was forced",
-		func(e *env) {
+	{name: "inspect/free",
+		rule: "Inspect says of a lock that nobody has that it is free: one that was never used, was " +
+			"released, or was forced",
+		run: func(e *env) {
 			w, a, lease := e.watcher(), e.party("a"), e.longLease()
 			for _, k := range e.allKinds() {
 				a, name := a.as(k), k.String()
@@ -233,8 +235,10 @@ var inspectCases = []testCase{
 				w.inspects(name, view{limit: a.limit})
 			}
 		}},
-	{"inspect/plain", "Inspect says who has a plain lock, whichever way it was acquired, how often, and for how long it lasts",
-		func(e *env) {
+	{name: "inspect/plain",
+		rule: "Inspect says who has a plain lock, whichever way it was acquired, how often, and for " +
+			"how long it lasts",
+		run: func(e *env) {
 			w, s, lease := e.watcher(), e.session(), e.longLease()
 			for _, k := range e.declared(backend.Exclusive, backend.Fenced, backend.Fair) {
 				a, b, name, start := e.at(s, "a").as(k), e.at(w.s, "b").as(k), k.String(), time.Now()
@@ -258,8 +262,8 @@ var inspectCases = []testCase{
 				w.inspects(name, view{shares: []share{{b, 1, term{lease, start}}}})
 			}
 		}},
-	{"inspect/readers", "Inspect lists all who read, each with an end of its own",
-		func(e *env) {
+	{name: "inspect/readers", rule: "Inspect lists all who read, each with an end of its own",
+		run: func(e *env) {
 			e.need(backend.Read)
 			w, s, lease, start := e.watcher(), e.session(), e.longLease(), time.Now()
 			var all []share
@@ -275,8 +279,9 @@ var inspectCases = []testCase{
 			all[1].releases("lock", lease, backend.Freed)
 			w.inspects("lock", view{shares: []share{all[0], all[2]}})
 		}},
-	{"inspect/writer", "Inspect lists who writes before the same owner as a reader, and nobody who waits",
-		func(e *env) {
+	{name: "inspect/writer",
+		rule: "Inspect lists who writes before the same owner as a reader, and nobody who waits",
+		run: func(e *env) {
 			e.need(backend.Read, backend.Write)
 			w, s, lease, start := e.watcher(), e.session(), e.longLease(), time.Now()
 			a, b := e.at(s, "a").as(backend.Write), e.at(s, "b").as(backend.Write)
@@ -296,8 +301,10 @@ var inspectCases = []testCase{
 			a.as(backend.Read).releases("lock", lease, backend.Freed)
 			w.inspects("lock", view{}) // the note is no hold
 		}},
-	{"inspect/permits", "Inspect says for each owner how many permits it has, and how many there are, as the store was told last",
-		func(e *env) {
+	{name: "inspect/permits",
+		rule: "Inspect says for each owner how many permits it has, and how many there are, as the " +
+			"store was told last",
+		run: func(e *env) {
 			w, a, lease, start := e.watcher(), e.worker("a").of(2, 9), e.longLease(), time.Now()
 			b, c := e.at(a.s, "b").of(3, 9), e.at(a.s, "c").of(1, 12)
 			x := term{lease, start}
@@ -321,8 +328,8 @@ var inspectCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			w.inspects("lock", view{shares: []share{{b, 3, y}, {c, 1, y}}, limit: 12})
 		}},
-	{"inspect/line", "Inspect says who stands in line for a Fair lock, in order",
-		func(e *env) {
+	{name: "inspect/line", rule: "Inspect says who stands in line for a Fair lock, in order",
+		run: func(e *env) {
 			e.need(backend.Fair)
 			w, a, lease, start := e.watcher(), e.queuer("owner 5"), e.longLease(), time.Now()
 			a.acquires("lock", lease)
@@ -345,8 +352,9 @@ var inspectCases = []testCase{
 			waiters["owner 1"].stands("lock", lease)
 			is("owner 7", "owner 9", "owner 3", "owner 1")
 		}},
-	{"inspect/over", "What is over isn't there for Inspect, and it prolongs nothing: holds, permits, places",
-		func(e *env) {
+	{name: "inspect/over",
+		rule: "What is over isn't there for Inspect, and it prolongs nothing: holds, permits, places",
+		run: func(e *env) {
 			w, p, short, long := e.watcher(), e.party("a"), e.shortLease(), e.longLease()
 			seen := make(map[string]view) // at last
 			for _, k := range e.allKinds() {
@@ -381,8 +389,8 @@ var inspectCases = []testCase{
 				}
 			}
 		}},
-	{"inspect/unchanged", "Inspect changes nothing",
-		func(e *env) {
+	{name: "inspect/unchanged", rule: "Inspect changes nothing",
+		run: func(e *env) {
 			w := e.watcher()
 			sample := e.sample("", e.longLease())
 			for range 3 {
@@ -392,8 +400,9 @@ var inspectCases = []testCase{
 			}
 			e.same(sample)
 		}},
-	{"inspect/most", "Inspect lists MostHolders of those who have a lock, and says how many more there are",
-		func(e *env) {
+	{name: "inspect/most",
+		rule: "Inspect lists MostHolders of those who have a lock, and says how many more there are",
+		run: func(e *env) {
 			e.need(backend.Read)
 			const n = backend.MostHolders + 5
 			w, s, lease := e.watcher(), e.session(), e.longLease()
@@ -418,8 +427,10 @@ var inspectCases = []testCase{
 				e.Fatalf("Inspect of a lock with %d readers: %d of them, of %d names, and %d more; want %d", n, len(i.Holders), len(readers), i.More, backend.MostHolders)
 			}
 		}},
-	{"inspect/conflict", "Inspect of something that is no lock answers ErrConflict, of kind Refused, and leaves it",
-		func(e *env) {
+	{name: "inspect/conflict",
+		rule: "Inspect of something that is no lock answers ErrConflict, of kind Refused, and " +
+			"leaves it",
+		run: func(e *env) {
 			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
 			w := e.watcher()
 			for kind := range 4 {
@@ -435,8 +446,9 @@ var inspectCases = []testCase{
 			}
 			w.inspects("another name", view{})
 		}},
-	{"inspect/names", "Inspect tells names and owners apart as the steps do, and reports them as they are",
-		func(e *env) {
+	{name: "inspect/names",
+		rule: "Inspect tells names and owners apart as the steps do, and reports them as they are",
+		run: func(e *env) {
 			w, s, lease := e.watcher(), e.session(), e.longLease()
 			names := e.oddLocks(e.kind)
 			held := make(map[string]share)
@@ -469,8 +481,9 @@ var inspectCases = []testCase{
 				}
 			}
 		}},
-	{"inspect/broken connection", "Inspect whose connection breaks returns an error, or what is true",
-		func(e *env) {
+	{name: "inspect/broken connection",
+		rule: "Inspect whose connection breaks returns an error, or what is true",
+		run: func(e *env) {
 			_, a, lease := e.watcher(), e.party("a"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -516,8 +529,10 @@ func begun(names []string, prefix string) []string {
 }
 
 var listCases = []testCase{
-	{"list/prefix", "List returns the locks whose names begin with the prefix, and no others, whatever characters these have",
-		func(e *env) {
+	{name: "list/prefix",
+		rule: "List returns the locks whose names begin with the prefix, and no others, whatever " +
+			"characters these have",
+		run: func(e *env) {
 			l, s, lease := e.lister(), e.session(), e.longLease()
 			l.lists("", 10)
 			l.lists("lock", 10)
@@ -533,8 +548,9 @@ var listCases = []testCase{
 				l.lists(prefix, 1000, begun(names, prefix)...)
 			}
 		}},
-	{"list/bytes", "A prefix for List may be any text, and end in the middle of a character",
-		func(e *env) {
+	{name: "list/bytes",
+		rule: "A prefix for List may be any text, and end in the middle of a character",
+		run: func(e *env) {
 			l, s, names := e.lister(), e.session(), e.oddLocks(e.kind)
 			for _, name := range names {
 				e.at(s, "a").acquires(name, e.longLease())
@@ -543,8 +559,9 @@ var listCases = []testCase{
 				l.lists(prefix, 1000, begun(names, prefix)...)
 			}
 		}},
-	{"list/pages", "List returns all locks in pages, however large, until Next is empty",
-		func(e *env) {
+	{name: "list/pages",
+		rule: "List returns all locks in pages, however large, until Next is empty",
+		run: func(e *env) {
 			l, s, lease := e.lister(), e.session(), e.longLease()
 			var names []string
 			for i := range 60 {
@@ -556,8 +573,10 @@ var listCases = []testCase{
 			}
 			l.lists("lock 1", 3, "lock 1", "lock 10", "lock 11", "lock 12", "lock 13", "lock 14", "lock 15", "lock 16", "lock 17", "lock 18", "lock 19")
 		}},
-	{"list/changes", "A lock that somebody has all the time from the first page to the last is listed, whatever is acquired and released meanwhile",
-		func(e *env) {
+	{name: "list/changes",
+		rule: "A lock that somebody has all the time from the first page to the last is listed, " +
+			"whatever is acquired and released meanwhile",
+		run: func(e *env) {
 			l, a, lease := e.lister(), e.party("a"), e.longLease()
 			var stay []string
 			goes := func(i int) string { return fmt.Sprintf("%02d goes", i) }
@@ -587,8 +606,9 @@ var listCases = []testCase{
 				}
 			}
 		}},
-	{"list/content", "List says of each lock what Inspect does: of all kinds, and of each once who has it",
-		func(e *env) {
+	{name: "list/content",
+		rule: "List says of each lock what Inspect does: of all kinds, and of each once who has it",
+		run: func(e *env) {
 			l := e.lister()
 			sample := e.sample("kind: ", e.longLease())
 			for _, limit := range []int{1, 100} {
@@ -604,8 +624,10 @@ var listCases = []testCase{
 				}
 			}
 		}},
-	{"list/free", "List returns no lock that is free: released, forced, or run out, whatever the store keeps of it",
-		func(e *env) {
+	{name: "list/free",
+		rule: "List returns no lock that is free: released, forced, or run out, whatever the store " +
+			"keeps of it",
+		run: func(e *env) {
 			l, s, lease := e.lister(), e.session(), e.longLease()
 			for _, k := range e.allKinds() {
 				a, b := e.at(s, "a").as(k), e.at(s, "b").as(k)
@@ -618,8 +640,9 @@ var listCases = []testCase{
 			}
 			e.eventually("List finds no lock", func() bool { return len(l.list("", 5, func() {})) == 0 })
 		}},
-	{"list/foreign", "List goes on where there is something that is no lock, and leaves it",
-		func(e *env) {
+	{name: "list/foreign",
+		rule: "List goes on where there is something that is no lock, and leaves it",
+		run: func(e *env) {
 			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
 			l, a := e.lister(), e.party("a")
 			for i := range 8 {
@@ -638,8 +661,8 @@ var listCases = []testCase{
 				}
 			}
 		}},
-	{"list/unchanged", "List changes nothing",
-		func(e *env) {
+	{name: "list/unchanged", rule: "List changes nothing",
+		run: func(e *env) {
 			l := e.lister()
 			sample := e.sample("", e.longLease())
 			for range 3 {
@@ -647,8 +670,9 @@ var listCases = []testCase{
 			}
 			e.same(sample)
 		}},
-	{"list/broken connection", "List whose connection breaks returns an error, or a page without a gap",
-		func(e *env) {
+	{name: "list/broken connection",
+		rule: "List whose connection breaks returns an error, or a page without a gap",
+		run: func(e *env) {
 			l, a := e.lister(), e.party("a")
 			var names []string
 			for i := range 5 {

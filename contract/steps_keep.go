@@ -41,8 +41,10 @@ func (p party) isKept(name string, keep time.Duration, since time.Time) {
 
 // keepCases are the cases for a release with Keep, of all kinds of lock that one has alone, and of the only permit.
 var keepCases = []testCase{
-	{"keep/kept", "A last release with Keep lets nobody have the lock: it is kept for that long, be it longer or shorter than the lease; until then Look doesn't say so",
-		func(e *env) {
+	{name: "keep/kept",
+		rule: "A last release with Keep lets nobody have the lock: it is kept for that long, be it " +
+			"longer or shorter than the lease; until then Look doesn't say so",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for name, keep := range map[string]time.Duration{"longer": 2 * lease, "shorter": e.legal(lease / 2)} {
@@ -61,8 +63,10 @@ var keepCases = []testCase{
 				}
 			}
 		}},
-	{"keep/owner", "Whoever has given back what is kept can't acquire, renew or release it; another release with Keep finds it Kept, and leaves it as it is",
-		func(e *env) {
+	{name: "keep/owner",
+		rule: "Whoever has given back what is kept can't acquire, renew or release it; another " +
+			"release with Keep finds it Kept, and leaves it as it is",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			a.acquires("lock", lease)
@@ -77,8 +81,9 @@ var keepCases = []testCase{
 			b.renews("lock", 3*lease, false)
 			b.isKept("lock", lease, start)
 		}},
-	{"keep/nothing", "A release with Keep of an owner who holds nothing changes nothing",
-		func(e *env) {
+	{name: "keep/nothing",
+		rule: "A release with Keep of an owner who holds nothing changes nothing",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			a.keeps("lock", lease, backend.NotHeld)
@@ -91,8 +96,8 @@ var keepCases = []testCase{
 			b.releases("lock", lease, backend.Freed)
 			a.seesFree("lock")
 		}},
-	{"keep/force", "ForceRelease frees what is kept",
-		func(e *env) {
+	{name: "keep/force", rule: "ForceRelease frees what is kept",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for range 2 {
@@ -104,8 +109,8 @@ var keepCases = []testCase{
 			}
 			b.acquires("lock", lease)
 		}},
-	{"keep/closed session", "After Session.Close a release with Keep works",
-		func(e *env) {
+	{name: "keep/closed session", rule: "After Session.Close a release with Keep works",
+		run: func(e *env) {
 			e.needKeeps()
 			back := e.store.Backend()
 			closed, open := e.at(back.Open(), "a"), e.party("b")
@@ -117,8 +122,10 @@ var keepCases = []testCase{
 			closed.keeps("lock", 2*e.longLease(), backend.Kept)
 			open.isKept("lock", 2*e.longLease(), start)
 		}},
-	{"keep/inspect", "Inspect says who has given back what is kept, as far as the store knows owners, and that it is kept",
-		func(e *env) {
+	{name: "keep/inspect",
+		rule: "Inspect says who has given back what is kept, as far as the store knows owners, and " +
+			"that it is kept",
+		run: func(e *env) {
 			e.needKeeps()
 			a, lease := e.party("a"), e.longLease()
 			s, can := backend.Open(e.store.Backend())
@@ -144,8 +151,8 @@ var keepCases = []testCase{
 			a.keeps("lock", 2*lease, backend.Kept)
 			see(true, 2*lease, start)
 		}},
-	{"notifier/kept", "A release with Keep that keeps the lock calls no Wake",
-		func(e *env) {
+	{name: "notifier/kept", rule: "A release with Keep that keeps the lock calls no Wake",
+		run: func(e *env) {
 			e.needNotifier()
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -183,8 +190,10 @@ var keepCases = []testCase{
 
 // keepCountCases are those for holds that are counted.
 var keepCountCases = []testCase{
-	{"keep/count", "A release with Keep that leaves holds is as any: they last for the lease, and nothing is kept before the last",
-		func(e *env) {
+	{name: "keep/count",
+		rule: "A release with Keep that leaves holds is as any: they last for the lease, and " +
+			"nothing is kept before the last",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for range 3 {
@@ -201,8 +210,10 @@ var keepCountCases = []testCase{
 			a.keeps("lock", 2*lease, backend.Kept)
 			b.isKept("lock", 2*lease, start)
 		}},
-	{"keep/lease", "A release with Keep that leaves holds lets them last for the lease; a Write not shorter than before",
-		func(e *env) {
+	{name: "keep/lease",
+		rule: "A release with Keep that leaves holds lets them last for the lease; a Write not " +
+			"shorter than before",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b := e.party("a"), e.party("b")
 			a.acquires("lock", e.legal(e.longLease()/4))
@@ -215,8 +226,10 @@ var keepCountCases = []testCase{
 
 // keepKindCases are those about a kind, or all of them at once.
 var keepKindCases = []testCase{
-	{"keep/watched", "A release with Keep that keeps an Exclusive or a Fenced lock calls Wake of whoever watches it",
-		func(e *env) {
+	{name: "keep/watched",
+		rule: "A release with Keep that keeps an Exclusive or a Fenced lock calls Wake of whoever " +
+			"watches it",
+		run: func(e *env) {
 			e.needNotifier()
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -245,8 +258,10 @@ var keepKindCases = []testCase{
 				sub2.Close()
 			}
 		}},
-	{"keep/runs out", "What is kept is free when that time is over, and not earlier; then all begins anew, for who had it as for others, and who stands in line is given it",
-		func(e *env) {
+	{name: "keep/runs out",
+		rule: "What is kept is free when that time is over, and not earlier; then all begins anew, " +
+			"for who had it as for others, and who stands in line is given it",
+		run: func(e *env) {
 			e.needKeeps()
 			kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Fair, backend.Permits}
 			kinds = slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
@@ -282,8 +297,10 @@ var keepKindCases = []testCase{
 				})
 			}
 		}},
-	{"keep/time", "What is kept for a time that no lease may have is free before the next lease would be over",
-		func(e *env) {
+	{name: "keep/time",
+		rule: "What is kept for a time that no lease may have is free before the next lease would " +
+			"be over",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			keep := max(e.limits().MinLease, e.leaseStep()) / 2
@@ -304,8 +321,8 @@ var keepKindCases = []testCase{
 				}
 			}
 		}},
-	{"keep/token", "A token is the hold's until it is kept, and the next is larger",
-		func(e *env) {
+	{name: "keep/token", rule: "A token is the hold's until it is kept, and the next is larger",
+		run: func(e *env) {
 			e.need(backend.Fenced)
 			e.needKeeps()
 			a, b, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced), e.longLease()
@@ -316,8 +333,10 @@ var keepKindCases = []testCase{
 				e.Fatalf("token %d, after %d", next, first)
 			}
 		}},
-	{"keep/other kinds", "What an Exclusive, Fenced or Fair lock has kept excludes the others, and is kept to them, too",
-		func(e *env) {
+	{name: "keep/other kinds",
+		rule: "What an Exclusive, Fenced or Fair lock has kept excludes the others, and is kept to " +
+			"them, too",
+		run: func(e *env) {
 			e.needKeeps()
 			kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair}
 			kinds = slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
@@ -333,8 +352,10 @@ var keepKindCases = []testCase{
 				}
 			}
 		}},
-	{"keep/line", "Who stands in line for a Fair lock isn't given what is kept; to ask late doesn't get its former owner in line",
-		func(e *env) {
+	{name: "keep/line",
+		rule: "Who stands in line for a Fair lock isn't given what is kept; to ask late doesn't get " +
+			"its former owner in line",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			x := b.listens("lock")
@@ -353,8 +374,10 @@ var keepKindCases = []testCase{
 			b.releases("lock", lease, backend.Freed)
 			a.seesFree("lock")
 		}},
-	{"keep/late look", "A place that a late KeepPlaces gave to whoever has had what is kept is gone with the next release, which finds it Kept",
-		func(e *env) {
+	{name: "keep/late look",
+		rule: "A place that a late KeepPlaces gave to whoever has had what is kept is gone with the " +
+			"next release, which finds it Kept",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			a.acquires("lock", lease)
@@ -365,8 +388,10 @@ var keepKindCases = []testCase{
 			b.acquires("lock", lease)
 			b.releases("lock", lease, backend.Freed)
 		}},
-	{"keep/turn", "Who has a Fair lock since his turn came, and has not asked for it since, can have it kept",
-		func(e *env) {
+	{name: "keep/turn",
+		rule: "Who has a Fair lock since his turn came, and has not asked for it since, can have it " +
+			"kept",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			a.acquires("lock", lease)
@@ -379,8 +404,9 @@ var keepKindCases = []testCase{
 			a.refused("lock", lease)
 			a.isKept("lock", lease, start)
 		}},
-	{"keep/place", "A release with Keep of an owner who stands in line gives up the place",
-		func(e *env) {
+	{name: "keep/place",
+		rule: "A release with Keep of an owner who stands in line gives up the place",
+		run: func(e *env) {
 			e.needKeeps()
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			a.acquires("lock", lease)
@@ -390,8 +416,10 @@ var keepKindCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			c.has("lock", 1)
 		}},
-	{"keep/write", "While a Write is kept nobody else reads or writes; what its owner reads stays, and may be read again; and its owner leaves no note",
-		func(e *env) {
+	{name: "keep/write",
+		rule: "While a Write is kept nobody else reads or writes; what its owner reads stays, and " +
+			"may be read again; and its owner leaves no note",
+		run: func(e *env) {
 			e.needKeeps()
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			r := w.as(backend.Read)
@@ -413,8 +441,8 @@ var keepKindCases = []testCase{
 			w.forces("lock", true)
 			a.acquires("lock", lease)
 		}},
-	{"keep/note", "A release with Keep takes back the note of a Write",
-		func(e *env) {
+	{name: "keep/note", rule: "A release with Keep takes back the note of a Write",
+		run: func(e *env) {
 			e.needKeeps()
 			w, a, b, lease := e.writer("w"), e.reader("a"), e.reader("b"), e.longLease()
 			a.acquires("lock", lease)
@@ -423,8 +451,10 @@ var keepKindCases = []testCase{
 			w.keeps("lock", lease, backend.NotHeld)
 			b.acquires("lock", lease)
 		}},
-	{"keep/permits", "Permits that are kept stay out, for just as long; others are given, but not to their owner",
-		func(e *env) {
+	{name: "keep/permits",
+		rule: "Permits that are kept stay out, for just as long; others are given, but not to their " +
+			"owner",
+		run: func(e *env) {
 			e.need(backend.Permits)
 			e.needKeeps()
 			a, b, lease := e.party("a").of(2, 5), e.party("b").of(2, 5), e.longLease()
@@ -447,8 +477,9 @@ var keepKindCases = []testCase{
 			b.forces("sem", true)
 			a.available("sem", 5, 5)
 		}},
-	{"keep/other number", "A release with Keep of another number of permits than the owner has gives them back",
-		func(e *env) {
+	{name: "keep/other number",
+		rule: "A release with Keep of another number of permits than the owner has gives them back",
+		run: func(e *env) {
 			e.need(backend.Permits)
 			e.needKeeps()
 			a, lease := e.party("a"), e.longLease()

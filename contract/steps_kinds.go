@@ -110,8 +110,10 @@ func (p party) steps(name string) map[string]error {
 }
 
 var undeclaredCases = []testCase{
-	{"kinds/undeclared", "A kind that Limits doesn't declare is refused by every step, with an error that wraps errors.ErrUnsupported: see UnknownKind",
-		func(e *env) {
+	{name: "kinds/undeclared",
+		rule: "A kind that Limits doesn't declare is refused by every step, with an error that " +
+			"wraps errors.ErrUnsupported: see UnknownKind",
+		run: func(e *env) {
 			a, lease := e.party("a"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -140,8 +142,10 @@ var undeclaredCases = []testCase{
 }
 
 var wholeLeaseCases = []testCase{
-	{"kinds/whole lease", "A hold has all of its lease, also where its session uses something of an earlier hold again",
-		func(e *env) {
+	{name: "kinds/whole lease",
+		rule: "A hold has all of its lease, also where its session uses something of an earlier " +
+			"hold again",
+		run: func(e *env) {
 			var kinds []backend.Kind
 			for k := backend.Exclusive; k <= backend.Permits; k++ {
 				if e.limits().Kinds.Has(k) {
@@ -165,8 +169,10 @@ var wholeLeaseCases = []testCase{
 }
 
 var fencedCases = []testCase{
-	{"fenced/token", "The Token of a Fenced lock is never zero, and grows with every acquisition that finds the lock free, however it became so",
-		func(e *env) {
+	{name: "fenced/token",
+		rule: "The Token of a Fenced lock is never zero, and grows with every acquisition that " +
+			"finds the lock free, however it became so",
+		run: func(e *env) {
 			e.need(backend.Fenced)
 			a, b, plain, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced), e.party("c"), e.longLease()
 			for _, name := range []string{"lock", "other"} {
@@ -191,8 +197,10 @@ var fencedCases = []testCase{
 				grows(a.acquires(name, lease))
 			}
 		}},
-	{"fenced/token of a re-entry", "Whoever holds a Fenced lock already gets the Token that its hold has, for as long as it holds it",
-		func(e *env) {
+	{name: "fenced/token of a re-entry",
+		rule: "Whoever holds a Fenced lock already gets the Token that its hold has, for as long as " +
+			"it holds it",
+		run: func(e *env) {
 			e.need(backend.Fenced)
 			a, b, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced), e.longLease()
 			again := e.at(e.session(), "a").as(backend.Fenced)
@@ -212,8 +220,9 @@ var fencedCases = []testCase{
 				a.forces("lock", true)
 			}
 		}},
-	{"fenced/tokens in order", "Whoever gets a Fenced lock later has a larger Token, whatever others do at once",
-		func(e *env) {
+	{name: "fenced/tokens in order",
+		rule: "Whoever gets a Fenced lock later has a larger Token, whatever others do at once",
+		run: func(e *env) {
 			e.need(backend.Fenced)
 			const parties, rounds = 6, 10
 			lease := e.longLease()
@@ -247,8 +256,10 @@ var fencedCases = []testCase{
 				}
 			}
 		}},
-	{"fenced/and plain", "Exclusive and Fenced are two ways to one lock: each excludes the other, sees it, frees it by force, and wakes it; and only Fenced has tokens",
-		func(e *env) {
+	{name: "fenced/and plain",
+		rule: "Exclusive and Fenced are two ways to one lock: each excludes the other, sees it, " +
+			"frees it by force, and wakes it; and only Fenced has tokens",
+		run: func(e *env) {
 			e.need(backend.Fenced)
 			fenced, plain, lease := e.party("a").as(backend.Fenced), e.party("b"), e.longLease()
 			for _, ways := range [][2]party{{fenced, plain}, {plain, fenced}} {
@@ -324,8 +335,10 @@ func (p party) keptOut(name string, x term) {
 }
 
 var readCases = []testCase{
-	{"read/shared", "Any number of owners have a Read at once, each of them once, however often it is acquired",
-		func(e *env) {
+	{name: "read/shared",
+		rule: "Any number of owners have a Read at once, each of them once, however often it is " +
+			"acquired",
+		run: func(e *env) {
 			a, b, c, lease := e.reader("a"), e.reader("b"), e.reader("c"), e.longLease()
 			for _, p := range []party{a, b, a, a} {
 				p.acquires("lock", lease)
@@ -343,8 +356,10 @@ var readCases = []testCase{
 			c.releases("lock", lease, backend.Freed)
 			a.seesFree("lock")
 		}},
-	{"read/excludes writers", "While anybody reads nobody writes; a Write that isn't acquired says how long the last Read lasts, and changes nothing",
-		func(e *env) {
+	{name: "read/excludes writers",
+		rule: "While anybody reads nobody writes; a Write that isn't acquired says how long the " +
+			"last Read lasts, and changes nothing",
+		run: func(e *env) {
 			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -361,8 +376,10 @@ var readCases = []testCase{
 			w.acquires("lock", lease)
 			w.has("lock", 1)
 		}},
-	{"read/lease", "A Read lasts no shorter than it did before, whatever the steps of its owner, or of others, ask for",
-		func(e *env) {
+	{name: "read/lease",
+		rule: "A Read lasts no shorter than it did before, whatever the steps of its owner, or of " +
+			"others, ask for",
+		run: func(e *env) {
 			a, b, short, lease := e.reader("a"), e.reader("b"), e.legal(e.longLease()/2), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -390,8 +407,10 @@ var readCases = []testCase{
 			b.releases("lock", lease, backend.Freed)
 			a.lasts("lock", 3*lease, start)
 		}},
-	{"read/each ends by itself", "A reader whose lease has run out keeps no writer out once the others have left, though they were still reading then",
-		func(e *env) {
+	{name: "read/each ends by itself",
+		rule: "A reader whose lease has run out keeps no writer out once the others have left, " +
+			"though they were still reading then",
+		run: func(e *env) {
 			dead, b, c, w, lease := e.reader("dead"), e.reader("b"), e.reader("c"), e.writer("w"), e.longLease()
 			for _, last := range []party{b, c} { // who came before it, and after
 				b.acquires("lock", lease)
@@ -421,8 +440,10 @@ var readCases = []testCase{
 				w.releases("lock", lease, backend.Freed)
 			}
 		}},
-	{"read/all end", "When the leases of all readers have run out a writer gets in, though nobody looked in between",
-		func(e *env) {
+	{name: "read/all end",
+		rule: "When the leases of all readers have run out a writer gets in, though nobody looked " +
+			"in between",
+		run: func(e *env) {
 			a, b, w := e.reader("a"), e.reader("b"), e.writer("w")
 			a.acquires("lock", e.shortLease())
 			b.acquires("lock", 2*e.shortLease())
@@ -431,8 +452,8 @@ var readCases = []testCase{
 			a.releases("lock", e.longLease(), backend.NotHeld)
 			w.has("lock", 1)
 		}},
-	{"read/renew", "Renew prolongs the Read of its owner, and no other's",
-		func(e *env) {
+	{name: "read/renew", rule: "Renew prolongs the Read of its owner, and no other's",
+		run: func(e *env) {
 			a, b, c, w, lease := e.reader("a"), e.reader("b"), e.reader("c"), e.writer("w"), e.longLease()
 			for i := 0; ; i++ { // the short lease may be over before it is renewed
 				name := fmt.Sprint("lock", i)
@@ -458,8 +479,9 @@ var readCases = []testCase{
 				return
 			}
 		}},
-	{"read/force", "ForceRelease of a Read ends all reading, and nothing while somebody writes",
-		func(e *env) {
+	{name: "read/force",
+		rule: "ForceRelease of a Read ends all reading, and nothing while somebody writes",
+		run: func(e *env) {
 			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
 			a.forces("lock", false)
 			a.acquires("lock", lease)
@@ -474,8 +496,9 @@ var readCases = []testCase{
 			w.has("lock", 1)
 			w.as(backend.Read).has("lock", 1)
 		}},
-	{"read/owners", "Readers are told apart by equality only: case, blanks and all characters count",
-		func(e *env) {
+	{name: "read/owners",
+		rule: "Readers are told apart by equality only: case, blanks and all characters count",
+		run: func(e *env) {
 			s, lease := e.reader("a").s, e.longLease()
 			var all []party
 			for _, name := range oddNames {
@@ -500,8 +523,8 @@ var readCases = []testCase{
 			}
 			all[0].seesFree("lock")
 		}},
-	{"read/batch", "RenewBatch does what Renew does, for requests of different kinds",
-		func(e *env) {
+	{name: "read/batch", rule: "RenewBatch does what Renew does, for requests of different kinds",
+		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.reader("a"), e.longLease()
 			b, w := e.beside(a, "b"), e.beside(a, "w").as(backend.Write)
@@ -533,8 +556,10 @@ var readCases = []testCase{
 			plain.lasts("plain", 3*lease, start)
 			a.seesFree("free")
 		}},
-	{"read/and write at once", "Readers never see a writer at work, nor two writers each other, with steps of all kinds going on",
-		func(e *env) {
+	{name: "read/and write at once",
+		rule: "Readers never see a writer at work, nor two writers each other, with steps of all " +
+			"kinds going on",
+		run: func(e *env) {
 			const parties, rounds = 8, 12
 			lease := e.longLease()
 			var reading, writing atomic.Int32
@@ -588,8 +613,10 @@ var readCases = []testCase{
 }
 
 var writeCases = []testCase{
-	{"write/excludes readers", "While somebody writes nobody else reads; a Read that isn't acquired says how long the Write lasts, and changes nothing",
-		func(e *env) {
+	{name: "write/excludes readers",
+		rule: "While somebody writes nobody else reads; a Read that isn't acquired says how long " +
+			"the Write lasts, and changes nothing",
+		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			start := time.Now()
 			w.acquires("lock", lease)
@@ -608,8 +635,9 @@ var writeCases = []testCase{
 			w.releases("lock", lease, backend.Freed)
 			a.acquires("lock", lease)
 		}},
-	{"write/own read", "The owner of a Write may read, too, and each of the two is given back by itself",
-		func(e *env) {
+	{name: "write/own read",
+		rule: "The owner of a Write may read, too, and each of the two is given back by itself",
+		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			r := w.as(backend.Read)
 			w.acquires("lock", lease)
@@ -633,8 +661,10 @@ var writeCases = []testCase{
 			w.seesFree("lock")
 			a.acquires("lock", lease)
 		}},
-	{"write/downgrade", "Whoever reads under its own Write keeps the Read after the last release of the Write: others read beside it, and nobody writes",
-		func(e *env) {
+	{name: "write/downgrade",
+		rule: "Whoever reads under its own Write keeps the Read after the last release of the " +
+			"Write: others read beside it, and nobody writes",
+		run: func(e *env) {
 			w, a, other, lease := e.writer("w"), e.reader("a"), e.writer("other"), e.longLease()
 			r := w.as(backend.Read)
 			for range 2 {
@@ -659,8 +689,9 @@ var writeCases = []testCase{
 				other.releases("lock", lease, backend.Freed)
 			}
 		}},
-	{"write/no upgrade", "To the owner of a Read alone a Write is held by another, though nobody else reads",
-		func(e *env) {
+	{name: "write/no upgrade",
+		rule: "To the owner of a Read alone a Write is held by another, though nobody else reads",
+		run: func(e *env) {
 			a, lease := e.reader("a"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
@@ -672,8 +703,10 @@ var writeCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			a.as(backend.Write).acquires("lock", lease)
 		}},
-	{"write/force", "ForceRelease of a Write ends it, and what its owner reads; and nothing while others only read",
-		func(e *env) {
+	{name: "write/force",
+		rule: "ForceRelease of a Write ends it, and what its owner reads; and nothing while others " +
+			"only read",
+		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			a.as(backend.Write).forces("lock", false)
 			a.acquires("lock", lease)
@@ -689,8 +722,9 @@ var writeCases = []testCase{
 			w.as(backend.Read).releases("lock", lease, backend.NotHeld)
 			a.as(backend.Write).acquires("lock", lease)
 		}},
-	{"write/own read ends", "When the leases have run out nothing is left of a Write and of its owner's Read",
-		func(e *env) {
+	{name: "write/own read ends",
+		rule: "When the leases have run out nothing is left of a Write and of its owner's Read",
+		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			w.acquires("lock", e.shortLease())
 			w.as(backend.Read).asks("lock", 0, 0, e.shortLease()) // unless the Write is over by now, it is under that
@@ -759,8 +793,10 @@ func (p party) admitted(name string, waited time.Duration) {
 }
 
 var noteCases = []testCase{
-	{"note/bars", "A Read isn't acquired while there is a note of a Write that has waited for longer, though nobody writes; the result says what is left of it",
-		func(e *env) {
+	{name: "note/bars",
+		rule: "A Read isn't acquired while there is a note of a Write that has waited for longer, " +
+			"though nobody writes; the result says what is left of it",
+		run: func(e *env) {
 			a, c, w, other := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other")
 			place := e.legal(e.longLease() / 4)
 			a.acquires("lock", e.longLease())
@@ -780,8 +816,9 @@ var noteCases = []testCase{
 			w.acquires("lock", e.longLease())
 			c.refused("lock", e.longLease())
 		}},
-	{"note/who came before", "A Read that has waited for longer than the Write of a note isn't barred by it",
-		func(e *env) {
+	{name: "note/who came before",
+		rule: "A Read that has waited for longer than the Write of a note isn't barred by it",
+		run: func(e *env) {
 			a, c, w, place := e.reader("a"), e.reader("c"), e.writer("w"), e.longLease()
 			a.acquires("lock", e.longLease())
 			w.queues("lock", time.Hour, place)
@@ -790,8 +827,8 @@ var noteCases = []testCase{
 			c.admitted("lock", 80*time.Minute)
 			c.has("lock", 1)
 		}},
-	{"note/those inside", "A note doesn't bar owners who read or write already",
-		func(e *env) {
+	{name: "note/those inside", rule: "A note doesn't bar owners who read or write already",
+		run: func(e *env) {
 			a, w, waiting, place := e.reader("a"), e.writer("w"), e.writer("waiting"), e.longLease()
 			a.acquires("lock", e.longLease())
 			waiting.queues("lock", time.Hour, place)
@@ -804,8 +841,10 @@ var noteCases = []testCase{
 			w.as(backend.Read).reenters("written", e.longLease(), 1)
 			a.barred("written", 0, place)
 		}},
-	{"note/ends", "A note ends with Place, and not before; without Place there is none, and other kinds leave none",
-		func(e *env) {
+	{name: "note/ends",
+		rule: "A note ends with Place, and not before; without Place there is none, and other kinds " +
+			"leave none",
+		run: func(e *env) {
 			a, c, w := e.reader("a"), e.reader("c"), e.writer("w")
 			a.acquires("lock", e.longLease())
 			w.queues("lock", time.Hour, 0)
@@ -829,8 +868,10 @@ var noteCases = []testCase{
 				e.Fatalf("a note of %v was over after %v", place, elapsed)
 			}
 		}},
-	{"note/renewed", "With every attempt a note lasts for Place once more, and keeps the earliest time since when the Write has waited",
-		func(e *env) {
+	{name: "note/renewed",
+		rule: "With every attempt a note lasts for Place once more, and keeps the earliest time " +
+			"since when the Write has waited",
+		run: func(e *env) {
 			a, c, w, place := e.reader("a"), e.reader("c"), e.writer("w"), e.longLease()
 			a.acquires("lock", e.longLease())
 			w.queues("lock", time.Hour, e.shortLease())
@@ -843,8 +884,10 @@ var noteCases = []testCase{
 			c.barred("lock", 80*time.Minute, place)
 			c.admitted("lock", 3*time.Hour)
 		}},
-	{"note/given up", "Release of a Write takes back the note that its owner has left, also where it held nothing, and no other's",
-		func(e *env) {
+	{name: "note/given up",
+		rule: "Release of a Write takes back the note that its owner has left, also where it held " +
+			"nothing, and no other's",
+		run: func(e *env) {
 			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"), e.longLease()
 			a.acquires("lock", e.longLease())
 			w.queues("lock", time.Hour, place)
@@ -858,9 +901,10 @@ var noteCases = []testCase{
 			w.releases("lock", e.longLease(), backend.NotHeld)
 			c.admitted("lock", 0)
 		}},
-	{"note/conflict", "A note bars Reads also after another lock had the name: " +
-		"a step that answers ErrConflict, the owner's Release too, doesn't take it back",
-		func(e *env) {
+	{name: "note/conflict",
+		rule: "A note bars Reads also after another lock had the name: " +
+			"a step that answers ErrConflict, the owner's Release too, doesn't take it back",
+		run: func(e *env) {
 			a, c, w, plain := e.reader("a"), e.reader("c"), e.writer("w"), e.party("plain")
 			lease, place := e.longLease(), e.longLease()
 			a.acquires("lock", lease)
@@ -871,8 +915,9 @@ var noteCases = []testCase{
 			plain.releases("lock", lease, backend.Freed)
 			c.barred("lock", 0, place)
 		}},
-	{"note/many", "However many wait to write, the owner of the Write writes once more, and reads",
-		func(e *env) {
+	{name: "note/many",
+		rule: "However many wait to write, the owner of the Write writes once more, and reads",
+		run: func(e *env) {
 			w, lease := e.writer("w"), e.longLease()
 			w.acquires("lock", lease)
 			for i := range 20 {
@@ -883,8 +928,8 @@ var noteCases = []testCase{
 			w.releases("lock", lease, backend.Left)
 			w.reenters("lock", lease, 2)
 		}},
-	{"note/acquired", "A note ends when its owner acquires the Write",
-		func(e *env) {
+	{name: "note/acquired", rule: "A note ends when its owner acquires the Write",
+		run: func(e *env) {
 			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"), e.longLease()
 			a.acquires("lock", e.longLease())
 			w.queues("lock", 2*time.Hour, place)
@@ -897,8 +942,9 @@ var noteCases = []testCase{
 			c.barred("lock", 0, place)
 			c.admitted("lock", 90*time.Minute) // the other's is left
 		}},
-	{"note/of several", "Of several notes that bar a Read the result tells when the last ends",
-		func(e *env) {
+	{name: "note/of several",
+		rule: "Of several notes that bar a Read the result tells when the last ends",
+		run: func(e *env) {
 			a, c, v, w := e.reader("a"), e.reader("c"), e.writer("v"), e.writer("w")
 			first, last := e.legal(e.longLease()/4), e.legal(e.longLease()/2)
 			a.acquires("lock", e.longLease())
@@ -913,8 +959,10 @@ var noteCases = []testCase{
 
 // rwNotifierCases tell who is woken by what becomes of a read-write lock.
 var rwNotifierCases = []testCase{
-	{"notifier/write", "The last release of a Write calls Wake, also where its owner goes on reading; and so does a forced one",
-		func(e *env) {
+	{name: "notifier/write",
+		rule: "The last release of a Write calls Wake, also where its owner goes on reading; and so " +
+			"does a forced one",
+		run: func(e *env) {
 			e.needNotifier()
 			a, w, lease := e.reader("a"), e.writer("w"), e.longLease()
 			rung, sub := a.subscribe("lock")
@@ -940,8 +988,10 @@ var rwNotifierCases = []testCase{
 				a.as(backend.Read).forces("lock", what == "a downgrade")
 			}
 		}},
-	{"notifier/last reader", "The release of the last Read calls Wake, and so does a forced release of those who read",
-		func(e *env) {
+	{name: "notifier/last reader",
+		rule: "The release of the last Read calls Wake, and so does a forced release of those who " +
+			"read",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
 			rung, sub := w.subscribe("lock")
@@ -963,8 +1013,8 @@ var rwNotifierCases = []testCase{
 				w.releases("lock", lease, backend.Freed)
 			}
 		}},
-	{"notifier/note", "A note that is given up calls Wake",
-		func(e *env) {
+	{name: "notifier/note", rule: "A note that is given up calls Wake",
+		run: func(e *env) {
 			e.needNotifier()
 			a, c, w, lease := e.reader("a"), e.reader("c"), e.writer("w"), e.longLease()
 			rung, sub := c.subscribe("lock")
@@ -982,8 +1032,10 @@ var rwNotifierCases = []testCase{
 }
 
 var conflictCases = []testCase{
-	{"kinds/of one name", "What a name holds is one owner's lock, a read-write lock, or permits, until it is free: a step of another answers ErrConflict, of kind Refused, and leaves it",
-		func(e *env) {
+	{name: "kinds/of one name",
+		rule: "What a name holds is one owner's lock, a read-write lock, or permits, until it is " +
+			"free: a step of another answers ErrConflict, of kind Refused, and leaves it",
+		run: func(e *env) {
 			lease := e.longLease()
 			a, b := e.party("a"), e.party("b") // nobody has the same owner for two
 			locks := e.locks()
@@ -1010,8 +1062,10 @@ var conflictCases = []testCase{
 				}
 			}
 		}},
-	{"kinds/after another", "A name whose holds have all run out is free for locks of any kind; but one of which permits were out may stay a semaphore's",
-		func(e *env) {
+	{name: "kinds/after another",
+		rule: "A name whose holds have all run out is free for locks of any kind; but one of which " +
+			"permits were out may stay a semaphore's",
+		run: func(e *env) {
 			a, b := e.party("a"), e.party("b")
 			locks := e.locks()
 			e.skipWithout(len(locks) > 1, "locks but those of one owner")

@@ -49,8 +49,10 @@ func (l latcher) sets(name string, n int64) {
 
 // latchCases are the cases for a store that has latches.
 var latchCases = []testCase{
-	{"latch/count", "A latch is open, can be set while it is, counts down to zero, and is as new then; names are apart",
-		func(e *env) {
+	{name: "latch/count",
+		rule: "A latch is open, can be set while it is, counts down to zero, and is as new then; " +
+			"names are apart",
+		run: func(e *env) {
 			a, b := e.latcher(), e.latcher()
 			a.counts("one", 0)
 			a.countsDown("one", 0)
@@ -69,8 +71,8 @@ var latchCases = []testCase{
 			b.does(backend.SetLatch, "two", 1, backend.LatchResult{Count: 1 << 40})
 			b.countsDown("two", 1<<40-1)
 		}},
-	{"latch/together", "Each CountDown counts once, however many count together",
-		func(e *env) {
+	{name: "latch/together", rule: "Each CountDown counts once, however many count together",
+		run: func(e *env) {
 			a, b := e.latcher(), e.latcher()
 			const n = 100
 			a.sets("latch", n+1)
@@ -85,8 +87,9 @@ var latchCases = []testCase{
 			})
 			a.counts("latch", 1)
 		}},
-	{"latch/set meanwhile", "What counts down while a latch is set takes one at most from the new count",
-		func(e *env) {
+	{name: "latch/set meanwhile",
+		rule: "What counts down while a latch is set takes one at most from the new count",
+		run: func(e *env) {
 			a, b := e.latcher(), e.latcher()
 			const n, many = 1 << 40, 8
 			for round := range 30 {
@@ -108,8 +111,10 @@ var latchCases = []testCase{
 				}
 			}
 		}},
-	{"latch/locks", "A latch is no lock: one by its name is either refused by both with ErrConflict, or apart",
-		func(e *env) {
+	{name: "latch/locks",
+		rule: "A latch is no lock: one by its name is either refused by both with ErrConflict, or " +
+			"apart",
+		run: func(e *env) {
 			a, p, lease := e.latcher(), e.party("p"), e.longLease()
 			a.sets("latch", 2)
 			res, err := p.s.Acquire(e.ctx, backend.AcquireRequest{Name: "latch", Owner: "p", Lease: lease})
@@ -128,8 +133,9 @@ var latchCases = []testCase{
 			}
 			p.has("lock", 1)
 		}},
-	{"latch/notifier", "The CountDown that opens a latch calls Wake; a release of a lock by that name needn't",
-		func(e *env) {
+	{name: "latch/notifier",
+		rule: "The CountDown that opens a latch calls Wake; a release of a lock by that name needn't",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b := e.latcher(), e.latcher()
 			e.parallel(10, func(i int) error {
@@ -157,8 +163,9 @@ var latchCases = []testCase{
 				return nil
 			})
 		}},
-	{"latch/broken subscription", "Wake is called when a broken subscription stands again",
-		func(e *env) {
+	{name: "latch/broken subscription",
+		rule: "Wake is called when a broken subscription stands again",
+		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
 			a, b := e.latcher(), e.latcher()
@@ -178,7 +185,9 @@ var latchCases = []testCase{
 
 // latchLockerCases are about a [dlock.Latch].
 var latchLockerCases = []testCase{
-	{"latch", "those who wait for a latch go on when it has been counted down, in any client, and not before", locker(latchOpens)},
+	{name: "latch",
+		rule: "those who wait for a latch go on when it has been counted down, in any client, and " +
+			"not before", run: locker(latchOpens)},
 }
 
 func latchOpens(l *lab) {

@@ -14,8 +14,9 @@ import (
 )
 
 var notifierCases = []testCase{
-	{"notifier/release", "After Subscribe has returned, a release of the lock calls Wake, by whatever session",
-		func(e *env) {
+	{name: "notifier/release",
+		rule: "After Subscribe has returned, a release of the lock calls Wake, by whatever session",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
 			rungB, subB := b.subscribe("lock")
@@ -35,8 +36,8 @@ var notifierCases = []testCase{
 			rungC.waits(e, "a release, when another has closed its subscription")
 			subC.Close()
 		}},
-	{"notifier/force", "A forced release of a held lock calls Wake",
-		func(e *env) {
+	{name: "notifier/force", rule: "A forced release of a held lock calls Wake",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b := e.party("a"), e.party("b")
 			rung, sub := b.subscribe("lock")
@@ -48,8 +49,9 @@ var notifierCases = []testCase{
 				rung.waits(e, "a forced release by "+p.owner)
 			}
 		}},
-	{"notifier/last hold", "The release that frees the lock calls Wake, after others that left holds",
-		func(e *env) {
+	{name: "notifier/last hold",
+		rule: "The release that frees the lock calls Wake, after others that left holds",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			rung, sub := b.subscribe("lock")
@@ -63,8 +65,8 @@ var notifierCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			rung.waits(e, "the last release")
 		}},
-	{"notifier/free when woken", "Wake is called when the lock is free, not before",
-		func(e *env) {
+	{name: "notifier/free when woken", rule: "Wake is called when the lock is free, not before",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			rung, sub := b.subscribe("lock")
@@ -85,8 +87,9 @@ var notifierCases = []testCase{
 				b.releases("lock", lease, backend.Freed)
 			}
 		}},
-	{"notifier/at once", "A release that happens right after Subscribe has returned calls Wake",
-		func(e *env) {
+	{name: "notifier/at once",
+		rule: "A release that happens right after Subscribe has returned calls Wake",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			// Many at once, so that subscriptions, releases and closings overlap. Every other one only watches.
@@ -112,8 +115,9 @@ var notifierCases = []testCase{
 				return nil
 			})
 		}},
-	{"notifier/closed", "After Subscription.Close has returned, Wake is called at most once more",
-		func(e *env) {
+	{name: "notifier/closed",
+		rule: "After Subscription.Close has returned, Wake is called at most once more",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
 			first, sub := b.subscribe("lock")
@@ -137,8 +141,10 @@ var notifierCases = []testCase{
 				e.Fatalf("Wake of a closed subscription was called %d times", n)
 			}
 		}},
-	{"notifier/waiting", "Release says, if it is asked and says anything, how many sessions other than its own are subscribed",
-		func(e *env) {
+	{name: "notifier/waiting",
+		rule: "Release says, if it is asked and says anything, how many sessions other than its own " +
+			"are subscribed",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
 			waiting := func(ask bool) backend.ReleaseResult {
@@ -189,8 +195,8 @@ var notifierCases = []testCase{
 				return waiting(true).Waiting == 0
 			})
 		}},
-	{"notifier/context", "A subscription outlives the context of the call that made it",
-		func(e *env) {
+	{name: "notifier/context", rule: "A subscription outlives the context of the call that made it",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			ctx, cancel := context.WithCancel(e.ctx)
@@ -208,8 +214,9 @@ var notifierCases = []testCase{
 				rung.waits(e, "a release, after the context of Subscribe has ended")
 			}
 		}},
-	{"notifier/again", "A name may be subscribed to again as soon as its last subscription is closed",
-		func(e *env) {
+	{name: "notifier/again",
+		rule: "A name may be subscribed to again as soon as its last subscription is closed",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for i := range 100 {
@@ -226,8 +233,9 @@ var notifierCases = []testCase{
 				sub.Close()
 			}
 		}},
-	{"notifier/closed and again", "Closing and making subscriptions of many names at once loses none",
-		func(e *env) {
+	{name: "notifier/closed and again",
+		rule: "Closing and making subscriptions of many names at once loses none",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			const names = 20
@@ -258,8 +266,8 @@ var notifierCases = []testCase{
 				}
 			}
 		}},
-	{"notifier/many names", "One session can be subscribed to many names",
-		func(e *env) {
+	{name: "notifier/many names", rule: "One session can be subscribed to many names",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			const names = 500
@@ -282,8 +290,8 @@ var notifierCases = []testCase{
 				subs[i].Close()
 			}
 		}},
-	{"notifier/names", "Any name can be subscribed to",
-		func(e *env) {
+	{name: "notifier/names", rule: "Any name can be subscribed to",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for _, name := range e.oddLocks(e.kind) {
@@ -295,8 +303,10 @@ var notifierCases = []testCase{
 				sub.Close()
 			}
 		}},
-	{"notifier/context over", "Subscribe with a context that is over doesn't hang, and the session can subscribe afterwards",
-		func(e *env) {
+	{name: "notifier/context over",
+		rule: "Subscribe with a context that is over doesn't hang, and the session can subscribe " +
+			"afterwards",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			over, cancel := context.WithCancel(e.ctx)
@@ -316,8 +326,10 @@ var notifierCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			rung.waits(e, "a release")
 		}},
-	{"notifier/broken", "When a broken subscription stands again Wake is called, and later releases call it again",
-		func(e *env) {
+	{name: "notifier/broken",
+		rule: "When a broken subscription stands again Wake is called, and later releases call it " +
+			"again",
+		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
@@ -354,8 +366,9 @@ var notifierCases = []testCase{
 				}
 			}
 		}},
-	{"notifier/broken and released", "A release while the subscription is broken leads to a Wake",
-		func(e *env) {
+	{name: "notifier/broken and released",
+		rule: "A release while the subscription is broken leads to a Wake",
+		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -420,8 +433,8 @@ func renewAll(e *env, s backend.Session, reqs []backend.RenewRequest) []backend.
 }
 
 var batchCases = []testCase{
-	{"batch/mixed", "RenewBatch does what Renew does, for each request",
-		func(e *env) {
+	{name: "batch/mixed", rule: "RenewBatch does what Renew does, for each request",
+		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
 			b := e.beside(a, "b")
@@ -449,8 +462,8 @@ var batchCases = []testCase{
 			b.has("another's", 1)
 			b.seesFree("free")
 		}},
-	{"batch/many", "RenewBatch answers each of many requests exactly once",
-		func(e *env) {
+	{name: "batch/many", rule: "RenewBatch answers each of many requests exactly once",
+		run: func(e *env) {
 			e.needBatchRenewer()
 			const n = 1000
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -475,8 +488,9 @@ var batchCases = []testCase{
 				}
 			}
 		}},
-	{"batch/duplicates", "RenewBatch answers requests for one hold each; and a batch of none, or of one",
-		func(e *env) {
+	{name: "batch/duplicates",
+		rule: "RenewBatch answers requests for one hold each; and a batch of none, or of one",
+		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
 			a.acquires("lock", lease)
@@ -495,8 +509,8 @@ var batchCases = []testCase{
 			}
 			a.has("lock", 1)
 		}},
-	{"batch/names", "RenewBatch keeps names and owners apart, whatever they contain",
-		func(e *env) {
+	{name: "batch/names", rule: "RenewBatch keeps names and owners apart, whatever they contain",
+		run: func(e *env) {
 			e.needBatchRenewer()
 			s, lease := e.session(), e.longLease()
 			var reqs []backend.RenewRequest
@@ -518,8 +532,8 @@ var batchCases = []testCase{
 				e.at(s, "nobody").lasts(name, 2*lease, start)
 			}
 		}},
-	{"batch/concurrent", "Several batches at once don't disturb each other",
-		func(e *env) {
+	{name: "batch/concurrent", rule: "Several batches at once don't disturb each other",
+		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
 			var reqs []backend.RenewRequest
@@ -547,8 +561,10 @@ var batchCases = []testCase{
 				return nil
 			})
 		}},
-	{"batch/context over", "RenewBatch answers each request exactly once though its context is over, and tells the truth",
-		func(e *env) {
+	{name: "batch/context over",
+		rule: "RenewBatch answers each request exactly once though its context is over, and tells " +
+			"the truth",
+		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
 			a.acquires("lock", lease)
@@ -575,8 +591,10 @@ var batchCases = []testCase{
 				e.Fatalf("RenewBatch: error %q is of kind Retry, but the hold was renewed", errs[0])
 			}
 		}},
-	{"batch/returns last", "RenewBatch returns after the last call of answer has, though its context is over meanwhile",
-		func(e *env) {
+	{name: "batch/returns last",
+		rule: "RenewBatch returns after the last call of answer has, though its context is over " +
+			"meanwhile",
+		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
 			a.acquires("lock", lease)
@@ -602,8 +620,9 @@ var batchCases = []testCase{
 }
 
 var closeCases = []testCase{
-	{"close/release", "After Session.Close locks are still held, Release works, and other sessions go on",
-		func(e *env) {
+	{name: "close/release",
+		rule: "After Session.Close locks are still held, Release works, and other sessions go on",
+		run: func(e *env) {
 			back := e.store.Backend()
 			closed, open := e.at(back.Open(), "a"), e.at(back.Open(), "b")
 			e.Cleanup(func() { open.s.Close() })
@@ -630,8 +649,10 @@ var closeCases = []testCase{
 			fresh.acquires("lock", lease)
 			fresh.s.Close()
 		}},
-	{"close/notifier", "Session.Close ends the session's subscriptions, and no others; its releases still call Wake",
-		func(e *env) {
+	{name: "close/notifier",
+		rule: "Session.Close ends the session's subscriptions, and no others; its releases still " +
+			"call Wake",
+		run: func(e *env) {
 			e.needNotifier()
 			back := e.store.Backend()
 			closed, open := e.at(back.Open(), "a"), e.at(back.Open(), "b")
@@ -656,8 +677,10 @@ var closeCases = []testCase{
 				e.Fatalf("Wake was called %d times after Session.Close", n)
 			}
 		}},
-	{"close/goroutines", "Session.Close ends the goroutines of the session, though the store's client stays open",
-		func(e *env) {
+	{name: "close/goroutines",
+		rule: "Session.Close ends the goroutines of the session, though the store's client stays " +
+			"open",
+		run: func(e *env) {
 			const sessions = 50
 			back := e.store.Backend()
 			use := func() backend.Session {
@@ -680,8 +703,9 @@ var closeCases = []testCase{
 				return runtime.NumGoroutine() < before+sessions/2
 			})
 		}},
-	{"close/concurrent", "Session.Close may be called while steps and subscriptions are under way",
-		func(e *env) {
+	{name: "close/concurrent",
+		rule: "Session.Close may be called while steps and subscriptions are under way",
+		run: func(e *env) {
 			for range 10 {
 				s := e.store.Backend().Open()
 				ctx, cancel := context.WithCancel(e.ctx)
@@ -710,16 +734,20 @@ var closeCases = []testCase{
 }
 
 var mishapCases = []testCase{
-	{"conflict", "Every step that finds something that is no lock answers ErrConflict, of kind Refused, and leaves it",
-		func(e *env) {
+	{name: "conflict",
+		rule: "Every step that finds something that is no lock answers ErrConflict, of kind " +
+			"Refused, and leaves it",
+		run: func(e *env) {
 			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
 			for kind := range 4 { // of data, if the harness has several
 				e.conflicts(fmt.Sprint("foreign", kind))
 			}
 			e.party("b").acquires("another name", e.longLease())
 		}},
-	{"wipe", "After the store has lost its data every lock is free, and former holders start from nothing",
-		func(e *env) {
+	{name: "wipe",
+		rule: "After the store has lost its data every lock is free, and former holders start from " +
+			"nothing",
+		run: func(e *env) {
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for _, name := range []string{"released", "renewed", "re-entered", "acquired"} {
@@ -744,8 +772,10 @@ var mishapCases = []testCase{
 			a.refused("acquired", lease)
 			b.has("acquired", 1)
 		}},
-	{"wipe/counts", "A former holder doesn't touch what another took after the loss, though the store counts anew",
-		func(e *env) {
+	{name: "wipe/counts",
+		rule: "A former holder doesn't touch what another took after the loss, though the store " +
+			"counts anew",
+		run: func(e *env) {
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := []string{"renewed", "released", "re-entered"}
@@ -774,8 +804,9 @@ var mishapCases = []testCase{
 			b.releases("released", lease, backend.Freed)
 			b.reenters("re-entered", lease, 2)
 		}},
-	{"wipe/notifier", "After the store has lost its data releases call Wake again, with no new subscription",
-		func(e *env) {
+	{name: "wipe/notifier",
+		rule: "After the store has lost its data releases call Wake again, with no new subscription",
+		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()

@@ -43,8 +43,10 @@ func (p party) refusedAs(name string, want error) {
 }
 
 var permitsCases = []testCase{
-	{"permits/count", "Owners have as many permits as they asked for, all together no more than the limit; who doesn't get all gets none",
-		func(e *env) {
+	{name: "permits/count",
+		rule: "Owners have as many permits as they asked for, all together no more than the limit; " +
+			"who doesn't get all gets none",
+		run: func(e *env) {
 			a, b, c, d, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.worker("d"), e.longLease()
 			a.available("lock", 5, 5)
 			a.seesFree("lock")
@@ -67,8 +69,10 @@ var permitsCases = []testCase{
 			d.of(2, 5).acquires("lock", lease)
 			d.available("another name", 5, 5)
 		}},
-	{"permits/again", "Whoever has as many permits as it asks for has them once, for the lease of its last attempt",
-		func(e *env) {
+	{name: "permits/again",
+		rule: "Whoever has as many permits as it asks for has them once, for the lease of its last " +
+			"attempt",
+		run: func(e *env) {
 			a, b, short := e.worker("a").of(2, 5), e.worker("b").of(3, 5), e.legal(e.longLease()/4)
 			a.acquires("lock", short)
 			e.leases(a, func(l time.Duration) {
@@ -83,8 +87,10 @@ var permitsCases = []testCase{
 			a.releases("lock", e.longLease(), backend.NotHeld)
 			b.available("lock", 5, 2)
 		}},
-	{"permits/remaining", "Permits that aren't acquired say when the first of those that are out end; Look says when the last do",
-		func(e *env) {
+	{name: "permits/remaining",
+		rule: "Permits that aren't acquired say when the first of those that are out end; Look says " +
+			"when the last do",
+		run: func(e *env) {
 			a, b, c, lease := e.worker("a").of(1, 3), e.worker("b").of(2, 3), e.worker("c").of(1, 3), e.longLease()
 			start := time.Now()
 			a.acquires("lock", 2*lease)
@@ -97,8 +103,10 @@ var permitsCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			c.of(2, 3).keptOut("lock", term{4 * lease, start})
 		}},
-	{"permits/another number, refused", "Whoever asks for another number and is refused learns when the first of others' permits end",
-		func(e *env) {
+	{name: "permits/another number, refused",
+		rule: "Whoever asks for another number and is refused learns when the first of others' " +
+			"permits end",
+		run: func(e *env) {
 			a, b, short := e.worker("a"), e.worker("b"), e.legal(50*time.Millisecond)
 			a.of(1, 2).acquires("lock", e.longLease())
 			start := time.Now()
@@ -110,8 +118,8 @@ var permitsCases = []testCase{
 			e.checkRemaining("Acquire(2 of 2)", res.Remaining, short, start)
 			a.has("lock", 0)
 		}},
-	{"permits/release", "Release gives back all permits of its owner, and no other's",
-		func(e *env) {
+	{name: "permits/release", rule: "Release gives back all permits of its owner, and no other's",
+		run: func(e *env) {
 			a, b, c, lease := e.worker("a").of(3, 5), e.worker("b").of(2, 5), e.worker("c").of(3, 5), e.longLease()
 			a.acquires("lock", lease)
 			b.acquires("lock", lease)
@@ -128,8 +136,10 @@ var permitsCases = []testCase{
 			c.seesFree("lock")
 			c.available("lock", 5, 5)
 		}},
-	{"permits/renew", "Renew lets the permits of its owner expire after the request's lease, longer or shorter, and no other's",
-		func(e *env) {
+	{name: "permits/renew",
+		rule: "Renew lets the permits of its owner expire after the request's lease, longer or " +
+			"shorter, and no other's",
+		run: func(e *env) {
 			a, b, c, short := e.worker("a").of(2, 5), e.worker("b").of(3, 5), e.worker("c").of(2, 5), e.legal(e.longLease()/4)
 			c.renews("lock", short, false)
 			c.seesFree("lock")
@@ -143,8 +153,10 @@ var permitsCases = []testCase{
 				c.waits("lock", term{short, start}) // those of b
 			})
 		}},
-	{"permits/each end by themselves", "When the lease of its permits has run out an owner has none, and others get them, whatever else is out",
-		func(e *env) {
+	{name: "permits/each end by themselves",
+		rule: "When the lease of its permits has run out an owner has none, and others get them, " +
+			"whatever else is out",
+		run: func(e *env) {
 			dead, b, c, lease := e.worker("dead").of(2, 4), e.worker("b").of(2, 4), e.worker("c").of(2, 4), e.longLease()
 			b.acquires("lock", lease)
 			dead.acquires("lock", e.shortLease())
@@ -172,8 +184,9 @@ var permitsCases = []testCase{
 				return
 			}
 		}},
-	{"permits/all end", "When the leases of all have run out nothing is out, though nobody looked in between",
-		func(e *env) {
+	{name: "permits/all end",
+		rule: "When the leases of all have run out nothing is out, though nobody looked in between",
+		run: func(e *env) {
 			a, b, c := e.worker("a").of(2, 4), e.worker("b").of(2, 4), e.worker("c").of(4, 4)
 			a.acquires("lock", e.shortLease())
 			b.acquires("lock", 2*e.shortLease())
@@ -181,8 +194,10 @@ var permitsCases = []testCase{
 			c.has("lock", 4)
 			a.refused("lock", e.longLease())
 		}},
-	{"permits/part of them", "What is left of an owner's permits where it should have more is given back by the step that finds it, and then it has none",
-		func(e *env) {
+	{name: "permits/part of them",
+		rule: "What is left of an owner's permits where it should have more is given back by the " +
+			"step that finds it, and then it has none",
+		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b").of(5, 5), e.longLease()
 			// As if one of four had got lost. It is the same to a store.
 			for what, step := range map[string]func(name string){
@@ -208,8 +223,10 @@ var permitsCases = []testCase{
 				b.acquires(what, lease)
 			}
 		}},
-	{"permits/force", "ForceRelease gives back all permits, whoever has them, and says whether anybody had any",
-		func(e *env) {
+	{name: "permits/force",
+		rule: "ForceRelease gives back all permits, whoever has them, and says whether anybody had " +
+			"any",
+		run: func(e *env) {
 			a, b, c, lease := e.worker("a").of(2, 5), e.worker("b").of(1, 5), e.worker("c").of(5, 5), e.longLease()
 			c.forces("lock", false)
 			a.acquires("lock", lease)
@@ -221,8 +238,9 @@ var permitsCases = []testCase{
 			c.forces("lock", false)
 			c.acquires("lock", lease)
 		}},
-	{"permits/limit", "A limit holds for the request that names it, whatever others name",
-		func(e *env) {
+	{name: "permits/limit",
+		rule: "A limit holds for the request that names it, whatever others name",
+		run: func(e *env) {
 			a, b, c, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.longLease()
 			start := time.Now()
 			a.of(2, 2).acquires("lock", lease)
@@ -239,8 +257,10 @@ var permitsCases = []testCase{
 			b.of(1, 3).waits("lock", term{lease, start})
 			b.of(1, 4).acquires("lock", lease)
 		}},
-	{"permits/as told", "Who names no limit has the one that the store was told last, by whomever, while anything is out",
-		func(e *env) {
+	{name: "permits/as told",
+		rule: "Who names no limit has the one that the store was told last, by whomever, while " +
+			"anything is out",
+		run: func(e *env) {
 			a, b, c, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.longLease()
 			start := time.Now()
 			a.of(2, 3).acquires("lock", lease)
@@ -256,8 +276,9 @@ var permitsCases = []testCase{
 			b.available("lock", 0, 0)
 			c.of(1, 0).renews("lock", lease, true)
 		}},
-	{"permits/renewals tell nothing", "A renewal tells the store nothing of how many permits there are",
-		func(e *env) {
+	{name: "permits/renewals tell nothing",
+		rule: "A renewal tells the store nothing of how many permits there are",
+		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b"), e.longLease()
 			a.of(2, 9).acquires("lock", lease)
 			b.of(1, 12).acquires("lock", lease)
@@ -265,8 +286,10 @@ var permitsCases = []testCase{
 			a.of(2, 9).renews("lock", 2*lease, true)
 			a.available("lock", 0, 9)
 		}},
-	{"permits/never told", "Without a limit a store that was told of none answers ErrNoLimit, of kind Refused, and has changed nothing",
-		func(e *env) {
+	{name: "permits/never told",
+		rule: "Without a limit a store that was told of none answers ErrNoLimit, of kind Refused, " +
+			"and has changed nothing",
+		run: func(e *env) {
 			a, lease := e.worker("a"), e.longLease()
 			for range 2 {
 				a.of(1, 0).refusedAs("lock", backend.ErrNoLimit)
@@ -280,8 +303,10 @@ var permitsCases = []testCase{
 			a.of(2, 2).acquires("lock", lease)
 			a.of(1, 0).refusedAs("another name", backend.ErrNoLimit)
 		}},
-	{"permits/too many", "Who asks for more permits than there are gets ErrTooMany, of kind Refused, at once, and has changed nothing",
-		func(e *env) {
+	{name: "permits/too many",
+		rule: "Who asks for more permits than there are gets ErrTooMany, of kind Refused, at once, " +
+			"and has changed nothing",
+		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b"), e.longLease()
 			a.of(3, 2).refusedAs("lock", backend.ErrTooMany)
 			a.of(1, 0).refusedAs("lock", backend.ErrNoLimit) // who is refused tells nothing
@@ -293,8 +318,9 @@ var permitsCases = []testCase{
 			b.of(2, 3).has("lock", 2)
 			a.of(1, 3).acquires("lock", lease)
 		}},
-	{"permits/too many of a lock", "Too many permits of what is a lock are ErrConflict, whatever the session did before",
-		func(e *env) {
+	{name: "permits/too many of a lock",
+		rule: "Too many permits of what is a lock are ErrConflict, whatever the session did before",
+		run: func(e *env) {
 			a, b, lease := e.worker("a").of(3, 2), e.party("b"), e.longLease()
 			b.acquires("lock", lease)
 			a.refusedAs("lock", backend.ErrConflict)
@@ -304,8 +330,10 @@ var permitsCases = []testCase{
 			a.refusedAs("lock", backend.ErrConflict)
 			b.has("lock", 1)
 		}},
-	{"permits/owners", "Owners of permits are told apart by equality only: case, blanks and all characters count",
-		func(e *env) {
+	{name: "permits/owners",
+		rule: "Owners of permits are told apart by equality only: case, blanks and all characters " +
+			"count",
+		run: func(e *env) {
 			s, n, lease := e.worker("a").s, len(oddNames), e.longLease()
 			for i, name := range oddNames {
 				p := e.at(s, name).of(1, n)
@@ -323,8 +351,10 @@ var permitsCases = []testCase{
 				p.available("lock", n, i+1)
 			}
 		}},
-	{"permits/batch", "RenewBatch does what Renew does, for permits of different owners and numbers, and locks of other kinds",
-		func(e *env) {
+	{name: "permits/batch",
+		rule: "RenewBatch does what Renew does, for permits of different owners and numbers, and " +
+			"locks of other kinds",
+		run: func(e *env) {
 			e.needBatchRenewer()
 			a, b, lease := e.worker("a"), e.worker("b"), e.longLease()
 			plain := a.as(backend.Exclusive)
@@ -355,8 +385,10 @@ var permitsCases = []testCase{
 			a.available("part", 9, 9)
 			a.seesFree("free")
 		}},
-	{"permits/at once", "There are never more permits out than there are, and never less for long, with steps of all kinds going on",
-		func(e *env) {
+	{name: "permits/at once",
+		rule: "There are never more permits out than there are, and never less for long, with steps " +
+			"of all kinds going on",
+		run: func(e *env) {
 			const parties, rounds, limit = 8, 12, 5
 			lease := e.longLease()
 			var out atomic.Int32
@@ -386,8 +418,10 @@ var permitsCases = []testCase{
 			})
 			all[0].available("lock", limit, limit)
 		}},
-	{"notifier/permits", "Permits that are given back call Wake, by whatever step; and so does a request that names a larger limit than the store was told before",
-		func(e *env) {
+	{name: "notifier/permits",
+		rule: "Permits that are given back call Wake, by whatever step; and so does a request that " +
+			"names a larger limit than the store was told before",
+		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.longLease()
 			rung, sub := c.subscribe("lock")

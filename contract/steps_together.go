@@ -64,8 +64,8 @@ func wantNoErrors[Res any](e *env, what string, all []replied[Res]) {
 }
 
 var togetherCases = []testCase{
-	{"together/acquire", "AcquireBatch does what Acquire does, for each request",
-		func(e *env) {
+	{name: "together/acquire", rule: "AcquireBatch does what Acquire does, for each request",
+		run: func(e *env) {
 			b, a, other, lease := e.needBatcher(), e.party("a"), e.party("b"), e.longLease()
 			a.acquires("mine", lease)
 			other.acquires("another's", lease)
@@ -95,8 +95,8 @@ var togetherCases = []testCase{
 			c.has("free, too", 1)
 			c.lasts("free, too", 3*lease, start)
 		}},
-	{"together/release", "ReleaseBatch does what Release does, for each request",
-		func(e *env) {
+	{name: "together/release", rule: "ReleaseBatch does what Release does, for each request",
+		run: func(e *env) {
 			b, a, other, lease := e.needBatcher(), e.party("a"), e.party("b"), e.longLease()
 			a.acquires("once", lease)
 			a.acquires("twice", lease)
@@ -123,8 +123,9 @@ var togetherCases = []testCase{
 			a.seesFree("once")
 			a.seesFree("another's, too")
 		}},
-	{"together/many", "AcquireBatch and ReleaseBatch answer each of many requests exactly once",
-		func(e *env) {
+	{name: "together/many",
+		rule: "AcquireBatch and ReleaseBatch answer each of many requests exactly once",
+		run: func(e *env) {
 			const n = 250
 			b, other, lease := e.needBatcher(), e.party("b"), e.longLease()
 			acquires, releases := make([]backend.AcquireRequest, n), make([]backend.ReleaseRequest, n)
@@ -148,8 +149,9 @@ var togetherCases = []testCase{
 			allAtOnce(e, e.ctx, "AcquireBatch", b.AcquireBatch, nil)
 			allAtOnce(e, e.ctx, "ReleaseBatch", b.ReleaseBatch, nil)
 		}},
-	{"together/notifier", "ReleaseBatch wakes those who wait for each lock that it frees",
-		func(e *env) {
+	{name: "together/notifier",
+		rule: "ReleaseBatch wakes those who wait for each lock that it frees",
+		run: func(e *env) {
 			e.needNotifier()
 			b, a, lease := e.needBatcher(), e.party("a"), e.longLease()
 			var reqs []backend.ReleaseRequest
@@ -166,8 +168,10 @@ var togetherCases = []testCase{
 				bell.waits(e, "the release of "+reqs[i].Name)
 			}
 		}},
-	{"together/context over", "AcquireBatch and ReleaseBatch answer each request exactly once though their context is over, and tell the truth",
-		func(e *env) {
+	{name: "together/context over",
+		rule: "AcquireBatch and ReleaseBatch answer each request exactly once though their context " +
+			"is over, and tell the truth",
+		run: func(e *env) {
 			b, a, lease := e.needBatcher(), e.party("a"), e.longLease()
 			a.acquires("mine", lease)
 			over, cancel := context.WithCancel(e.ctx)
