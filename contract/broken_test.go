@@ -270,6 +270,19 @@ func runCaught(t *testing.T, h Harness, fault string) {
 	}
 }
 
+// pick returns the cases of these names.
+func pick(cases []testCase, names ...string) []testCase {
+	var picked []testCase
+	for _, name := range names {
+		i := slices.IndexFunc(cases, func(c testCase) bool { return c.name == name })
+		if i < 0 {
+			panic("contract: there is no case " + name)
+		}
+		picked = append(picked, cases[i])
+	}
+	return picked
+}
+
 // TestWhole runs the same store without a fault, so that the faults are what is caught.
 func TestWhole(t *testing.T) {
 	h := Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, "").store() }, Virtual: true}

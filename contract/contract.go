@@ -42,6 +42,8 @@
 // at most, and the first failures are only printed. That isn't done for cases that look whether two
 // have a lock at once, nor for "model" and "histories".
 //
+// All cases are run, or those that [Harness].Choose chooses by their part, name and tags.
+//
 // Tests run one after the other, since each checks at its end that no goroutine is left behind.
 package contract
 
@@ -79,6 +81,14 @@ type Harness struct {
 	// it was closed. No test waits for them. It is nil for most.
 	Lingering []goleak.Option
 
+	// Choose, unless it is nil, says which cases are run. It is asked before anything of a case is
+	// done, always in the same order, and nothing is printed of those that it leaves out. A store
+	// that is looked at beside a sibling may do with a part of the suite, or with its [Essential]
+	// cases; a store that is being written may begin with its "steps".
+	Choose func(c Case) bool
+
+	part          string         // of the suite
+	again         bool           // the cases have been run in another way
 	clientOptions []dlock.Option // of the clients in the cases for Lockers, beside their own
 	untraced      bool           // they tell nobody what they do: otherwise it is looked whether that adds up
 	kind          backend.Kind   // of the locks in cases that run for several
@@ -142,11 +152,21 @@ func Run(t *testing.T, h Harness) {
 	if h.NewStore == nil {
 		t.Fatal("contract.Run: Harness.NewStore is nil")
 	}
-	t.Run("steps", func(t *testing.T) { runSteps(t, h) })
-	t.Run("model", func(t *testing.T) { runModel(t, h) })
-	t.Run("locker", func(t *testing.T) { runLocker(t, h) })
-	t.Run("locker without hand-over", func(t *testing.T) { runWithoutHandover(t, h) })
-	t.Run("histories", func(t *testing.T) { runHistories(t, h) })
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T, Harness)
+	}{
+		{"steps", runSteps},
+		{"model", runModel},
+		{"locker", runLocker},
+		{"locker without hand-over", runWithoutHandover},
+		{"histories", runHistories},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			h.part = part.name
+			part.run(t, h)
+		})
+	}
 }
 
 const (
@@ -163,6 +183,7 @@ const (
 // runWithoutHandover runs again the cases for Lockers in which a lock may be handed on inside a client,
 // for clients that don't do that: all of them where time costs nothing.
 func runWithoutHandover(t *testing.T, h Harness) {
+	h.again = true
 	h.clientOptions, h.untraced = []dlock.Option{dlock.WithHandover(0)}, true
 	if h.Virtual {
 		runCases(t, h, lockerCases)
@@ -177,6 +198,7 @@ func runWithoutHandover(t *testing.T, h Harness) {
 type testCase struct {
 	name string
 	rule string // what a store, or a Locker on it, must do; shown when the test fails
+	tags Tags
 	run  func(e *env)
 }
 

@@ -37,10 +37,22 @@ var scenarios = []scenario{
 	{name: "forced and faults", faulty: true, forced: true, length: 300 * time.Millisecond},
 }
 
+// testCase returns what a harness can choose a scenario by.
+func (s scenario) testCase(client string) testCase {
+	tags := Essential | Exclusion
+	if s.forced {
+		tags |= Forced
+	}
+	return testCase{name: client + "/" + s.name, tags: tags}
+}
+
 func runHistories(t *testing.T, h Harness) {
 	for _, c := range historyClients {
 		t.Run(c.name, func(t *testing.T) {
 			for _, s := range scenarios {
+				if !h.chooses(s.testCase(c.name)) {
+					continue
+				}
 				t.Run(s.name, func(t *testing.T) { runHistory(t, h, s, c.opts) })
 			}
 		})

@@ -12,7 +12,7 @@ import (
 // meanwhile. Leases are of an hour where the end of one would hide that nothing was done.
 var backgroundCases = []testCase{
 	{name: "an unlock that failed", rule: "goes on in the background until the store has answered",
-		run: locker(failedUnlock)},
+		tags: forReaders, run: locker(failedUnlock)},
 	{name: "an unlock behind a re-entry that fails",
 		rule: "goes on in the background, though the lock is renewed",
 		run:  locker(unlockBehindReentry)},
@@ -31,18 +31,20 @@ var backgroundCases = []testCase{
 		run:  locker(doubtfulAttempt)},
 	{name: "a fixed lease and the next waiter", rule: "who wants a lock that is renewed gets one",
 		run: locker(fixedLeaseEndsHere)},
-	{name: "subscribing fails all the time", rule: "waiters poll",
+	{name: "subscribing fails all the time", rule: "waiters poll", tags: forReaders,
 		run: locker(alwaysFailingSubscription)},
 	{name: "renewals that hang",
-		rule: "end with the lock, and what they answer then changes nothing",
-		run:  locker(renewalsEnd)},
-	{name: "renewals that take their time", rule: "are renewals", run: locker(slowRenewals)},
+		rule: "end with the lock, and what they answer then changes nothing", tags: forReaders,
+		run: locker(renewalsEnd)},
+	{name: "renewals that take their time", rule: "are renewals", tags: forReaders,
+		run: locker(slowRenewals)},
 	{name: "a question that is answered late", rule: "is answered with what is so by then",
-		run: locker(lateLook)},
+		tags: forReaders, run: locker(lateLook)},
 	{name: "TryLock beside a waiter on the same Locker", rule: "asks the store, and says false",
-		run: locker(tryBesideWaiter)},
+		tags: forReaders, run: locker(tryBesideWaiter)},
 	{name: "Close while an unlock is repeated",
-		rule: "the unlock says that the lock was given back", run: locker(closeInUnlock)},
+		rule: "the unlock says that the lock was given back", tags: forReaders,
+		run: locker(closeInUnlock)},
 }
 
 func failedUnlock(l *lab) {

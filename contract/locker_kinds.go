@@ -12,7 +12,8 @@ import (
 )
 
 // kindLockerCases are the cases for Lockers about what sets kinds apart.
-var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases, fairLockerCases, fragileLineCases, semaphoreCases, sideCases)
+var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases,
+	tag(InLine, fairLockerCases), tag(InLine, fragileLineCases), semaphoreCases, sideCases)
 
 // ofKind makes a case of what it does in a lab for one kind of lock.
 func ofKind(k backend.Kind, run func(*lab)) func(*env) {
@@ -43,8 +44,8 @@ var fencedLockerCases = []testCase{
 	{name: "the token of a re-entry", rule: "is that of its hold",
 		run: ofKind(backend.Fenced, tokenOfReentry)},
 	{name: "each acquisition has its own token",
-		rule: "also inside a client, however many wait there",
-		run:  ofKind(backend.Fenced, tokenEach)},
+		rule: "also inside a client, however many wait there", tags: Essential,
+		run: ofKind(backend.Fenced, tokenEach)},
 	{name: "the innermost token",
 		rule: "is what dlock.Token returns, whatever locks without one are around",
 		run:  ofKind(backend.Fenced, innermostToken)},

@@ -16,9 +16,9 @@ import (
 var loadCases = []testCase{
 	{name: "a counter guarded only by the lock",
 		rule: "no increment is lost, by several clients and goroutines, some cancelled at random",
-		run:  locker(counter)},
+		tags: Essential | Exclusion | differs, run: locker(counter)},
 	{name: "many held locks", rule: "cost no goroutine each, and are renewed in batches",
-		run: locker(manyHolds)},
+		tags: forReaders, run: locker(manyHolds)},
 }
 
 func counter(l *lab) {

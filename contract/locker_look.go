@@ -17,10 +17,11 @@ import (
 var holderCases = []testCase{
 	{name: "the holder of a lock",
 		rule: "is who has it, by the id that its Hold has, also after a re-entry, a hand-over, and " +
-			"in another client", run: locker(holderOfLock)},
+			"in another client", tags: differs | forReaders | readersDiffer,
+		run: locker(holderOfLock)},
 	{name: "the locks of a store",
 		rule: "are listed by the beginnings of their names, as Inspect knows each",
-		run:  locker(locksOfStore)},
+		tags: differs | forReaders, run: locker(locksOfStore)},
 }
 
 // sideCases: who has a lock that several may have.
@@ -32,15 +33,15 @@ var sideCases = []testCase{
 		rule: "are listed with how many each has, and are rid of them by ForceRelease",
 		run:  ofKind(backend.Permits, holdersOfPermits)},
 	{name: "a loss of permits has a reason",
-		rule: "and the context, the Hold, its release and a Trace all say the same",
-		run:  ofKind(backend.Permits, lossReasons)},
+		rule: "and the context, the Hold, its release and a Trace all say the same", tags: ofClient,
+		run: ofKind(backend.Permits, lossReasons)},
 }
 
 // reasonCases: why a lock was lost.
 var reasonCases = []testCase{
 	{name: "a loss has a reason",
 		rule: "and the context, the Hold, its release and a Trace all say the same",
-		run:  locker(lossReasons)},
+		tags: forReaders, run: locker(lossReasons)},
 }
 
 // needInspector skips the case for stores that can't say who has a lock.

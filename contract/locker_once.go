@@ -13,7 +13,7 @@ import (
 var onceCases = []testCase{
 	{name: "AtLeast",
 		rule: "the lock stays taken after the unlock until its time is over, or it is forced",
-		run:  locker(atLeast)},
+		tags: differs, run: locker(atLeast)},
 	{name: "AtLeast and the end of its time", rule: "who waits gets in then, and not before",
 		run: locker(atLeastEnds)},
 	{name: "AtLeast and a period",

@@ -12,16 +12,16 @@ import (
 var partCases = []testCase{
 	{name: "a hold while a part hangs",
 		rule: "whichever part hangs, one after the other, what is renewed isn't lost, and nobody " +
-			"else gets it", run: locker(holdBesideAPart)},
+			"else gets it", tags: PartHangs | HoldStays | differs, run: locker(holdBesideAPart)},
 	{name: "contenders while a part hangs",
 		rule: "whichever part hangs, those who compete for a lock get it, one after the other",
-		run:  locker(contendersBesideAPart)},
+		tags: PartHangs | differs, run: locker(contendersBesideAPart)},
 	{name: "a waiter while a part hangs",
-		rule: "whichever part hangs, a release wakes those who wait",
-		run:  locker(waiterBesideAPart)},
+		rule: "whichever part hangs, a release wakes those who wait", tags: PartHangs | differs,
+		run: locker(waiterBesideAPart)},
 	{name: "a release while a part hangs",
 		rule: "whichever part hangs during a release, the next gets in, also when that part is back " +
-			"and the holder is gone", run: locker(releaseBesideAPart)},
+			"and the holder is gone", tags: PartHangs | differs, run: locker(releaseBesideAPart)},
 }
 
 // eachPart does something while each of the store's parts hangs, one after the other.

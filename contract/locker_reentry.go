@@ -14,8 +14,8 @@ import (
 // reentryCases: who owns a lock, and how often.
 var reentryCases = []testCase{
 	{name: "an owner's holds are counted",
-		rule: "an owner re-enters, and the lock is free after as many unlocks",
-		run:  locker(counted)},
+		rule: "an owner re-enters, and the lock is free after as many unlocks", tags: differs,
+		run: locker(counted)},
 	{name: "a re-entry is flagged",
 		rule: "it is one step that says so, with the number of the hold; a partial release is one " +
 			"step", run: locker(flagged)},
@@ -36,7 +36,7 @@ var reentryCases = []testCase{
 		run:  locker(goroutines)},
 	{name: "the key vanishes between lock and re-entry",
 		rule: "the re-entry is told that the lock was lost, and leaves nothing behind",
-		run:  locker(vanishedReentry)},
+		tags: differs, run: locker(vanishedReentry)},
 	{name: "the key vanishes before a partial unlock",
 		rule: "the partial unlock is told that the lock was lost", run: locker(vanishedPartial)},
 	{name: "re-entry and last release of one owner overlap",
@@ -49,13 +49,13 @@ var reentryCases = []testCase{
 		run: locker(reentryBehindQueue)},
 	{name: "an owner's waiters re-enter together",
 		rule: "when an owner gets in, what else waits in its name re-enters at once",
-		run:  locker(joins)},
+		tags: forReaders, run: locker(joins)},
 	{name: "one lease per hold",
 		rule: "a watched hold stays watched; a fixed one is prolonged, never shortened, by " +
 			"re-entries", run: locker(oneLease)},
 	{name: "a watched re-entry into a fixed hold",
 		rule: "the hold is renewed until that is unlocked, and then ends by itself",
-		run:  locker(watchedReentry)},
+		tags: forReaders, run: locker(watchedReentry)},
 }
 
 // ctxOf returns a context of the case in the name of a new owner.

@@ -69,7 +69,7 @@ var rwLockerCases = []testCase{
 		run:  ofKind(backend.Write, leavingReaders)},
 	{name: "a pair guarded by a read-write lock",
 		rule: "no reader sees it torn, and no write is lost, by several clients, some cancelled at " +
-			"random", run: ofKind(backend.Write, tornPair)},
+			"random", tags: Essential | Exclusion, run: ofKind(backend.Write, tornPair)},
 }
 
 func readersAndWriters(l *lab) {

@@ -19,6 +19,9 @@ const modelRule = "every sequence of steps gets the answers that the tables in p
 // runModel runs random sequences of steps on the store and compares each answer with a model of the
 // lock. A sequence that goes wrong is shrunk to a short one, and printed with its answers.
 func runModel(t *testing.T, h Harness) {
+	if !h.chooses(testCase{tags: Essential | Exclusion}) {
+		return
+	}
 	if h.Virtual {
 		rapid.Check(t, func(rt *rapid.T) {
 			steps := drawSteps(rt, virtualTimes)

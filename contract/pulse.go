@@ -3,7 +3,6 @@ package contract
 import (
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -97,17 +96,15 @@ func (p *pulse) latest() (late time.Duration, crowd int) {
 // mostRuns is how often a case is run before a machine that stands still is no excuse any more.
 const mostRuns = 3
 
-// neverExcused are cases in which nothing hangs on the time: what they find has happened.
-var neverExcused = []string{
-	"concurrency/counts", "concurrency/exclusion", "fair/at once", "read/and write at once", "permits/at once",
-	"two clients exclude each other", "a counter guarded only by the lock", "a pair guarded by a read-write lock",
-}
-
-// runIn runs a case as a subtest. In real time leases end while a machine does something else, so what goes wrong while it stood still is only
-// printed, and the case run again.
+// runIn runs a case as a subtest, if the harness chooses it. In real time leases end while a machine
+// does something else, so what goes wrong while it stood still is only printed, and the case run again.
+// Where nothing hangs on the time, what is found has happened.
 func (c testCase) runIn(t *testing.T, h Harness) {
+	if !h.chooses(c) {
+		return
+	}
 	runs := mostRuns
-	if h.Virtual || slices.Contains(neverExcused, c.name) {
+	if h.Virtual || c.tags.Has(Exclusion) {
 		runs = 1
 	}
 	for ; runs > 1; runs-- {

@@ -3,7 +3,6 @@ package contract
 import (
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -102,11 +101,10 @@ func TestNoExcuse(t *testing.T) {
 		runCases(t, realTime, []testCase{
 			{name: "again and again", run: still},
 			{name: "in time", run: func(e *env) { e.Fatal("wrong") }},
-			{name: "concurrency/exclusion", run: still},
+			{name: "exclusion", tags: Exclusion, run: still},
 		})
 		return
 	}
-	pick(slices.Concat(stepCases, kindCases, lockerCases, kindLockerCases), neverExcused...) // there are such cases
 	cmd := exec.Command(os.Args[0], "-test.run=^TestNoExcuse$", "-test.v")
 	cmd.Env = append(os.Environ(), inProcess+"=1")
 	out, err := cmd.CombinedOutput()
@@ -115,7 +113,7 @@ func TestNoExcuse(t *testing.T) {
 	}
 	for _, want := range []string{
 		"--- SKIP: TestNoExcuse/again_and_again ", "--- SKIP: TestNoExcuse/again_and_again#01 ", "--- FAIL: TestNoExcuse/again_and_again#02 ",
-		"--- FAIL: TestNoExcuse/in_time", "--- FAIL: TestNoExcuse/concurrency/exclusion ",
+		"--- FAIL: TestNoExcuse/in_time", "--- FAIL: TestNoExcuse/exclusion ",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)

@@ -23,6 +23,7 @@ var stepCases = slices.Concat(
 var acquireCases = []testCase{
 	{name: "acquire/free",
 		rule: "Acquire takes the lock if nobody holds it; it expires after the request's lease",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			a.seesFree("lock")
@@ -90,7 +91,7 @@ var acquireCases = []testCase{
 		}},
 	{name: "acquire/lease",
 		rule: "With every Acquire the lock expires after that request's lease, whatever it was " +
-			"before; a Write not earlier than before",
+			"before; a Write not earlier than before", tags: forReaders | forPermits,
 		run: func(e *env) {
 			a := e.party("a")
 			e.leases(a, func(l time.Duration) { a.acquires("lock", l) })
@@ -116,6 +117,7 @@ var acquireCases = []testCase{
 
 var releaseCases = []testCase{
 	{name: "release/free", rule: "If the lock is free, Release changes nothing",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a := e.party("a")
 			a.releases("lock", e.longLease(), backend.NotHeld)
@@ -182,6 +184,7 @@ var renewCases = []testCase{
 			})
 		}},
 	{name: "renew/free", rule: "If the lock is free, Renew changes nothing",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, lease := e.party("a"), e.longLease()
 			a.renews("lock", lease, false)
@@ -192,6 +195,7 @@ var renewCases = []testCase{
 			a.seesFree("lock")
 		}},
 	{name: "renew/another's", rule: "If another holds the lock, Renew changes nothing",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			start := time.Now()
@@ -219,6 +223,7 @@ var forceCases = []testCase{
 			a.reenters("lock", lease, 1)
 		}},
 	{name: "force/free", rule: "ForceRelease says whether anybody held the lock",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a := e.party("a")
 			a.forces("lock", false)
@@ -232,6 +237,7 @@ var forceCases = []testCase{
 var lookCases = []testCase{
 	{name: "look/nobody",
 		rule: "Look without an owner says whether the lock is held, and how long it lasts",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, nobody, lease := e.party("a"), e.party(""), e.longLease()
 			nobody.seesFree("lock")
@@ -244,7 +250,7 @@ var lookCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			nobody.seesFree("lock")
 		}},
-	{name: "look/unchanged", rule: "Look changes nothing",
+	{name: "look/unchanged", rule: "Look changes nothing", tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			start := time.Now()
@@ -269,6 +275,7 @@ var lookCases = []testCase{
 var leaseCases = []testCase{
 	{name: "lease/runs out",
 		rule: "When the lease has run out the lock is free, and the hold is gone with all its counts",
+		tags: forPermits,
 		run: func(e *env) {
 			a, b, long := e.party("a"), e.party("b"), e.longLease()
 			a.acquires("lock", e.leaseBefore(e.shortLease()))
@@ -315,6 +322,7 @@ var leaseCases = []testCase{
 			a.releases("lock", e.longLease(), backend.Freed)
 		}},
 	{name: "lease/kept", rule: "The lock is held until its lease has run out, not less",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, b := e.party("a"), e.party("b")
 			unit := e.leaseStep()
@@ -385,6 +393,7 @@ var leaseCases = []testCase{
 			}
 		}},
 	{name: "lease/of its own", rule: "Each lock has a lease of its own",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, b, long := e.party("a"), e.party("b"), e.longLease()
 			a.acquires("long", long)
@@ -581,6 +590,7 @@ var nameCases = []testCase{
 var concurrencyCases = []testCase{
 	{name: "concurrency/one wins",
 		rule: "Of several owners who acquire a free lock at once exactly one gets it",
+		tags: forPermits,
 		run: func(e *env) {
 			const sessions, owners, rounds = 6, 4, 15
 			lease := e.longLease()
@@ -607,6 +617,7 @@ var concurrencyCases = []testCase{
 		}},
 	{name: "concurrency/counts",
 		rule: "Steps of one owner that run at once all count, and exactly one release is the last",
+		tags: Exclusion,
 		run: func(e *env) {
 			const k = 32
 			lease := e.longLease()
@@ -653,6 +664,7 @@ var concurrencyCases = []testCase{
 		}},
 	{name: "concurrency/exclusion",
 		rule: "Two owners never hold a lock at once, with steps of all kinds going on",
+		tags: Exclusion | forPermits,
 		run: func(e *env) {
 			const parties, rounds = 8, 15
 			lease := e.longLease()
@@ -728,7 +740,7 @@ var concurrencyCases = []testCase{
 var contextCases = []testCase{
 	{name: "context/ended",
 		rule: "A step whose context is over already tells the truth: done, or not done (Retry), or " +
-			"perhaps (Unknown)",
+			"perhaps (Unknown)", tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, lease := e.party("a"), e.longLease()
 			over, cancel := context.WithCancel(e.ctx)
@@ -775,6 +787,7 @@ var contextCases = []testCase{
 		}},
 	{name: "context/ends meanwhile",
 		rule: "A step whose context ends meanwhile tells the truth, too",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for i := range 50 {

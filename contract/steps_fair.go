@@ -880,7 +880,7 @@ var fairCases = []testCase{
 		}},
 	{name: "fair/at once",
 		rule: "Two never hold the lock at once, and all who stand in line get it, with steps of all " +
-			"kinds going on",
+			"kinds going on", tags: Exclusion,
 		run: func(e *env) {
 			const sessions, owners, rounds = 3, 3, 6
 			lease := e.longLease()

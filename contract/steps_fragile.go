@@ -14,6 +14,7 @@ import (
 // same for each: it was carried out at most once, and an error doesn't say otherwise than it was.
 var fragileCases = []testCase{
 	fragileCase("acquire", fragileStep{
+		tags: forReaders | forPermits,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
 			res, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease()})
 			return res.Acquired, err
@@ -37,6 +38,7 @@ var fragileCases = []testCase{
 		times: func(e *env, res backend.LookResult) int { return 3 - res.Count },
 	}),
 	fragileCase("last release", fragileStep{
+		tags:  forReaders | forPermits,
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
 			res, err := a.s.Release(ctx, backend.ReleaseRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease()})
@@ -45,6 +47,7 @@ var fragileCases = []testCase{
 		times: func(e *env, res backend.LookResult) int { return 1 - res.Count },
 	}),
 	fragileCase("renew", fragileStep{
+		tags:  forReaders | forPermits,
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
 			res, err := a.s.Renew(ctx, backend.RenewRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()})
@@ -53,6 +56,7 @@ var fragileCases = []testCase{
 		times: renewed,
 	}),
 	fragileCase("batch", fragileStep{
+		tags:  forReaders | forPermits,
 		holds: 1,
 		need:  (*env).needBatchRenewer,
 		do: func(ctx context.Context, a party, name string) (held bool, err error) {
@@ -65,6 +69,7 @@ var fragileCases = []testCase{
 		times: renewed,
 	}),
 	fragileCase("force", fragileStep{
+		tags:  forReaders | forPermits,
 		holds: 2,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
 			res, err := a.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: a.kind, Name: name})
@@ -89,6 +94,7 @@ func renewed(e *env, res backend.LookResult) int {
 
 // A fragileStep is a step that is struck.
 type fragileStep struct {
+	tags  Tags
 	need  func(*env) // skips
 	holds int        // of its owner before
 	do    func(ctx context.Context, a party, name string) (done bool, err error)
@@ -99,6 +105,7 @@ func fragileCase(name string, step fragileStep) testCase {
 	return testCase{name: "fragile/" + name,
 		rule: "A step whose connection breaks, or whose request comes late, is not repeated by the backend, and tells the truth: " +
 			"done, or not done and never to be (Retry), or perhaps (Unknown)",
+		tags: step.tags,
 		run: func(e *env) {
 			e.skipWithout(e.store.Fragile != nil, "Fragile")
 			if step.need != nil {

@@ -43,7 +43,7 @@ func (p party) isKept(name string, keep time.Duration, since time.Time) {
 var keepCases = []testCase{
 	{name: "keep/kept",
 		rule: "A last release with Keep lets nobody have the lock: it is kept for that long, be it " +
-			"longer or shorter than the lease; until then Look doesn't say so",
+			"longer or shorter than the lease; until then Look doesn't say so", tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -65,7 +65,7 @@ var keepCases = []testCase{
 		}},
 	{name: "keep/owner",
 		rule: "Whoever has given back what is kept can't acquire, renew or release it; another " +
-			"release with Keep finds it Kept, and leaves it as it is",
+			"release with Keep finds it Kept, and leaves it as it is", tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -82,7 +82,7 @@ var keepCases = []testCase{
 			b.isKept("lock", lease, start)
 		}},
 	{name: "keep/nothing",
-		rule: "A release with Keep of an owner who holds nothing changes nothing",
+		rule: "A release with Keep of an owner who holds nothing changes nothing", tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -96,7 +96,7 @@ var keepCases = []testCase{
 			b.releases("lock", lease, backend.Freed)
 			a.seesFree("lock")
 		}},
-	{name: "keep/force", rule: "ForceRelease frees what is kept",
+	{name: "keep/force", rule: "ForceRelease frees what is kept", tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -110,6 +110,7 @@ var keepCases = []testCase{
 			b.acquires("lock", lease)
 		}},
 	{name: "keep/closed session", rule: "After Session.Close a release with Keep works",
+		tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
 			back := e.store.Backend()
@@ -152,6 +153,7 @@ var keepCases = []testCase{
 			see(true, 2*lease, start)
 		}},
 	{name: "notifier/kept", rule: "A release with Keep that keeps the lock calls no Wake",
+		tags: forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			e.needKeeps()
@@ -173,6 +175,7 @@ var keepCases = []testCase{
 			}
 		}},
 	fragileCase("release with Keep", fragileStep{
+		tags:  forPermits,
 		need:  (*env).needKeeps,
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,20 +16,21 @@ import (
 // runSteps runs the cases for the steps of a session: those about an exclusive lock for each kind that is one,
 // those that hold for a reader among no others, and for a permit that is the only one, and those about the kinds.
 func runSteps(t *testing.T, h Harness) {
-	runCases(t, h, stepCases)
-	runCases(t, h, kindCases)
+	runCases(t, h, tag(Essential, stepCases))
+	runCases(t, h, tag(Essential, kindCases))
 	for _, k := range []backend.Kind{backend.Fenced, backend.Write} {
 		runKind(t, h, k, stepCases)
 	}
-	runKind(t, h, backend.Fair, unannouncedCases)
-	runKind(t, h, backend.Read, soleReaderCases)
-	runKind(t, h, backend.Permits, soleWorkerCases)
+	// Nobody has to be woken where the lock is given to those who wait.
+	runKind(t, h, backend.Fair, untagged(stepCases, woken))
+	runKind(t, h, backend.Read, tagged(stepCases, forReaders))
+	runKind(t, h, backend.Permits, tagged(stepCases, forPermits))
 }
 
 // runKind runs cases for another kind of lock than Exclusive, if the store declares it.
 func runKind(t *testing.T, h Harness, k backend.Kind, cases []testCase) {
-	t.Run("as "+k.String(), func(t *testing.T) {
-		h.kind, h.lacking = k, new(bool)
+	t.Run(as(k), func(t *testing.T) {
+		h.kind, h.lacking, h.again = k, new(bool), true
 		for _, c := range cases {
 			if *h.lacking { // which the first case has found
 				t.Skipf("the store of this harness has no %v locks", k)
@@ -48,44 +48,8 @@ func (e *env) need(kinds ...backend.Kind) {
 	}
 }
 
-// pick returns the cases of these names.
-func pick(cases []testCase, names ...string) []testCase {
-	var picked []testCase
-	for _, name := range names {
-		i := slices.IndexFunc(cases, func(c testCase) bool { return c.name == name })
-		if i < 0 {
-			panic("contract: there is no case " + name)
-		}
-		picked = append(picked, cases[i])
-	}
-	return picked
-}
-
-// soleReaderCases are those in which one at a time has a lock, and once: a reader is no other then.
-var soleReaderCases = pick(stepCases,
-	"acquire/free", "acquire/lease", "release/free", "renew/free", "renew/another's", "force/free", "look/nobody", "look/unchanged",
-	"lease/kept", "lease/of its own", "context/ended", "context/ends meanwhile",
-	"fragile/acquire", "fragile/last release", "fragile/renew", "fragile/batch", "fragile/force",
-	"notifier/release", "notifier/force", "notifier/at once", "notifier/closed", "notifier/waiting", "notifier/again",
-	"notifier/closed and again", "notifier/names", "notifier/broken", "notifier/broken and released",
-	"batch/many", "batch/duplicates", "batch/names", "batch/concurrent", "batch/context over", "close/notifier", "wipe/notifier",
-)
-
-// unannouncedCases are those in which nobody has to be woken: a Fair lock is given to those who wait, and a store that gives it
-// needn't say that it is free.
-var unannouncedCases = slices.DeleteFunc(slices.Clone(stepCases), func(c testCase) bool { return strings.Contains(c.name, "notifier") })
-
-// soleWorkerCases are those in which one at a time has a lock, and once: a permit is such a lock if it is the only one.
-//
-// A store may have but one count for names that differ in braces alone, as Redisson does: so not all odd names are used at once.
-var soleWorkerCases = slices.Concat(
-	slices.DeleteFunc(slices.Clone(soleReaderCases), func(c testCase) bool { return c.name == "batch/names" }),
-	pick(stepCases, "lease/runs out", "concurrency/one wins", "concurrency/exclusion"),
-	without(keepCases, "keep/inspect"),
-)
-
 // kindCases are the cases about what sets kinds apart, and what a name holds that is used for several.
-var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, fairCases, conflictCases, inspectCases, listCases, keepKindCases, latchCases)
+var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, tag(InLine, fairCases), conflictCases, inspectCases, listCases, keepKindCases, latchCases)
 
 // steps calls each step once, for the lock of this name, and returns their errors. Those that are no error must be
 // of steps that found nothing.
@@ -558,7 +522,7 @@ var readCases = []testCase{
 		}},
 	{name: "read/and write at once",
 		rule: "Readers never see a writer at work, nor two writers each other, with steps of all " +
-			"kinds going on",
+			"kinds going on", tags: Exclusion,
 		run: func(e *env) {
 			const parties, rounds = 8, 12
 			lease := e.longLease()

@@ -16,6 +16,7 @@ import (
 var notifierCases = []testCase{
 	{name: "notifier/release",
 		rule: "After Subscribe has returned, a release of the lock calls Wake, by whatever session",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
@@ -37,6 +38,7 @@ var notifierCases = []testCase{
 			subC.Close()
 		}},
 	{name: "notifier/force", rule: "A forced release of a held lock calls Wake",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b := e.party("a"), e.party("b")
@@ -51,6 +53,7 @@ var notifierCases = []testCase{
 		}},
 	{name: "notifier/last hold",
 		rule: "The release that frees the lock calls Wake, after others that left holds",
+		tags: woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -66,6 +69,7 @@ var notifierCases = []testCase{
 			rung.waits(e, "the last release")
 		}},
 	{name: "notifier/free when woken", rule: "Wake is called when the lock is free, not before",
+		tags: woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -89,6 +93,7 @@ var notifierCases = []testCase{
 		}},
 	{name: "notifier/at once",
 		rule: "A release that happens right after Subscribe has returned calls Wake",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -117,6 +122,7 @@ var notifierCases = []testCase{
 		}},
 	{name: "notifier/closed",
 		rule: "After Subscription.Close has returned, Wake is called at most once more",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
@@ -143,7 +149,7 @@ var notifierCases = []testCase{
 		}},
 	{name: "notifier/waiting",
 		rule: "Release says, if it is asked and says anything, how many sessions other than its own " +
-			"are subscribed",
+			"are subscribed", tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
@@ -196,6 +202,7 @@ var notifierCases = []testCase{
 			})
 		}},
 	{name: "notifier/context", rule: "A subscription outlives the context of the call that made it",
+		tags: woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -216,6 +223,7 @@ var notifierCases = []testCase{
 		}},
 	{name: "notifier/again",
 		rule: "A name may be subscribed to again as soon as its last subscription is closed",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -235,6 +243,7 @@ var notifierCases = []testCase{
 		}},
 	{name: "notifier/closed and again",
 		rule: "Closing and making subscriptions of many names at once loses none",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -266,7 +275,7 @@ var notifierCases = []testCase{
 				}
 			}
 		}},
-	{name: "notifier/many names", rule: "One session can be subscribed to many names",
+	{name: "notifier/many names", rule: "One session can be subscribed to many names", tags: woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -291,6 +300,7 @@ var notifierCases = []testCase{
 			}
 		}},
 	{name: "notifier/names", rule: "Any name can be subscribed to",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -305,7 +315,7 @@ var notifierCases = []testCase{
 		}},
 	{name: "notifier/context over",
 		rule: "Subscribe with a context that is over doesn't hang, and the session can subscribe " +
-			"afterwards",
+			"afterwards", tags: woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -328,7 +338,7 @@ var notifierCases = []testCase{
 		}},
 	{name: "notifier/broken",
 		rule: "When a broken subscription stands again Wake is called, and later releases call it " +
-			"again",
+			"again", tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
@@ -368,6 +378,7 @@ var notifierCases = []testCase{
 		}},
 	{name: "notifier/broken and released",
 		rule: "A release while the subscription is broken leads to a Wake",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
@@ -463,6 +474,7 @@ var batchCases = []testCase{
 			b.seesFree("free")
 		}},
 	{name: "batch/many", rule: "RenewBatch answers each of many requests exactly once",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			e.needBatchRenewer()
 			const n = 1000
@@ -490,6 +502,7 @@ var batchCases = []testCase{
 		}},
 	{name: "batch/duplicates",
 		rule: "RenewBatch answers requests for one hold each; and a batch of none, or of one",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
@@ -510,6 +523,7 @@ var batchCases = []testCase{
 			a.has("lock", 1)
 		}},
 	{name: "batch/names", rule: "RenewBatch keeps names and owners apart, whatever they contain",
+		tags: forReaders,
 		run: func(e *env) {
 			e.needBatchRenewer()
 			s, lease := e.session(), e.longLease()
@@ -533,6 +547,7 @@ var batchCases = []testCase{
 			}
 		}},
 	{name: "batch/concurrent", rule: "Several batches at once don't disturb each other",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
@@ -563,7 +578,7 @@ var batchCases = []testCase{
 		}},
 	{name: "batch/context over",
 		rule: "RenewBatch answers each request exactly once though its context is over, and tells " +
-			"the truth",
+			"the truth", tags: forReaders | forPermits,
 		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
@@ -651,7 +666,7 @@ var closeCases = []testCase{
 		}},
 	{name: "close/notifier",
 		rule: "Session.Close ends the session's subscriptions, and no others; its releases still " +
-			"call Wake",
+			"call Wake", tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			back := e.store.Backend()
@@ -806,6 +821,7 @@ var mishapCases = []testCase{
 		}},
 	{name: "wipe/notifier",
 		rule: "After the store has lost its data releases call Wake again, with no new subscription",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.Wipe != nil, "Wipe")

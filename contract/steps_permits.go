@@ -387,7 +387,7 @@ var permitsCases = []testCase{
 		}},
 	{name: "permits/at once",
 		rule: "There are never more permits out than there are, and never less for long, with steps " +
-			"of all kinds going on",
+			"of all kinds going on", tags: Exclusion,
 		run: func(e *env) {
 			const parties, rounds, limit = 8, 12, 5
 			lease := e.longLease()

@@ -150,7 +150,7 @@ var togetherCases = []testCase{
 			allAtOnce(e, e.ctx, "ReleaseBatch", b.ReleaseBatch, nil)
 		}},
 	{name: "together/notifier",
-		rule: "ReleaseBatch wakes those who wait for each lock that it frees",
+		rule: "ReleaseBatch wakes those who wait for each lock that it frees", tags: woken,
 		run: func(e *env) {
 			e.needNotifier()
 			b, a, lease := e.needBatcher(), e.party("a"), e.longLease()

@@ -3,7 +3,7 @@ package etcdbackend_test
 import (
 	"context"
 	"net"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -22,8 +22,8 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	cases := depth.Of(wiretest.Essential, nil, nil)
-	wiretest.Suite(t, 12, cases, func() contract.Harness {
+	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
+	wiretest.Suite(t, 12, choice, func() contract.Harness {
 		server := testservers.Etcd(t)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store { return store(t, server.Addr) }}
 	})
@@ -58,33 +58,41 @@ func store(t *testing.T, addr string) contract.Store {
 func TestContractWithParts(t *testing.T) {
 	depth.Needs(t, depth.Night)
 	members := testservers.EtcdCluster(t, 3)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		if !strings.Contains(t.Name(), "_part_hangs") {
-			t.SkipNow()
-		}
-		store := contract.Store{Backend: func() backend.Backend {
-			return etcdbackend.New(connectAll(t, addrs(members), keepingAlive))
-		}}
-		leads := -1
-		if strings.Contains(t.Name(), "/a_hold_") {
-			// A leader that goes on after longer than a lease may end holds that are in order: see
-			// the package's documentation.
-			var single []*clientv3.Client
-			for _, m := range members {
-				single = append(single, connect(t, m.Addr))
-			}
-			testservers.Until(t, "there is a leader", func() bool {
-				leads = leader(t, single)
-				return leads >= 0
-			})
-		}
-		for i, m := range members {
-			if i != leads {
-				store.Parts = append(store.Parts, func() func() { m.Stop(); return m.Cont })
-			}
-		}
-		return store
-	}})
+	run := func(what string, chosen func(contract.Case) bool, parts func(t *testing.T) []*testservers.Server) {
+		t.Run(what, func(t *testing.T) {
+			contract.Run(t, contract.Harness{Choose: chosen, NewStore: func(t *testing.T) contract.Store {
+				store := contract.Store{Backend: func() backend.Backend {
+					return etcdbackend.New(connectAll(t, addrs(members), keepingAlive))
+				}}
+				for _, m := range parts(t) {
+					store.Parts = append(store.Parts, func() func() { m.Stop(); return m.Cont })
+				}
+				return store
+			}})
+		})
+	}
+	run("any", func(c contract.Case) bool {
+		return c.Tags.Has(contract.PartHangs) && !c.Tags.Has(contract.HoldStays)
+	}, func(*testing.T) []*testservers.Server { return members })
+	// A leader that goes on after longer than a lease may end holds that are in order: see the package's
+	// documentation.
+	run("followers", func(c contract.Case) bool { return c.Tags.Has(contract.HoldStays) },
+		func(t *testing.T) []*testservers.Server { return followers(t, members) })
+}
+
+// followers returns the members that don't lead.
+func followers(t *testing.T, members []*testservers.Server) []*testservers.Server {
+	t.Helper()
+	var single []*clientv3.Client
+	for _, m := range members {
+		single = append(single, connect(t, m.Addr))
+	}
+	leads := -1
+	testservers.Until(t, "there is a leader", func() bool {
+		leads = leader(t, single)
+		return leads >= 0
+	})
+	return slices.Delete(slices.Clone(members), leads, leads+1)
 }
 
 // keepingAlive lets a client leave a member that hangs, as soon as gRPC allows.

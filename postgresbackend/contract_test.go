@@ -18,8 +18,8 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	cases := depth.Of(wiretest.Essential, nil, nil)
-	wiretest.Suite(t, depth.Of(3, 6, 6), cases, func() contract.Harness {
+	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
+	wiretest.Suite(t, depth.Of(3, 6, 6), choice, func() contract.Harness {
 		server := testservers.Postgres(t)
 		migrate(t, connect(t, server.Addr))
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store { return store(t, server.Addr) }}

@@ -34,8 +34,7 @@ func TestMain(m *testing.M) {
 
 // On three stores in memory all of the suite is run: time costs nothing there.
 func TestContract(t *testing.T) {
-	contract.Run(t, contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
-		notForced(t)
+	contract.Run(t, contract.Harness{Virtual: true, Choose: notForced, NewStore: func(t *testing.T) contract.Store {
 		b := quorumbackend.New(membackend.New(), membackend.New(), membackend.New())
 		return contract.Store{
 			Backend:     func() backend.Backend { return b },
@@ -44,23 +43,18 @@ func TestContract(t *testing.T) {
 	}})
 }
 
-// notForced skips the histories in which locks are freed by force at any moment. In several stores that isn't one step: whoever is
-// just getting the lock, or waits to write, may be refused though in the end nobody has it, or lose his note. No two have the lock for
-// that; TestForceWhileCounting sees to it.
-func notForced(t *testing.T) {
-	t.Helper()
-	if strings.Contains(t.Name(), "/histories/") && strings.Contains(t.Name(), "/forced") {
-		t.Skip("a forced release isn't one step in several stores")
-	}
-}
+// notForced leaves out the histories in which locks are freed by force at any moment. In several stores
+// that isn't one step: an owner that is just getting the lock, or waits to write, may be refused though
+// in the end nobody has it, or lose its note. No two have the lock for that; TestForceWhileCounting sees
+// to it.
+func notForced(c contract.Case) bool { return !c.Tags.Has(contract.Forced) }
 
 // With one of three stores down nearly all of the suite is run, too: that one which would be asked first.
 func TestContractWithAStoreInMemoryDown(t *testing.T) {
-	cases := wiretest.Cases{"steps/", "model", "locker/", "histories/"}
-	cases = depth.Of(cases[:2], cases, cases)
-	wiretest.Suite(t, 1, cases, func() contract.Harness {
+	nearly := func(c contract.Case) bool { return notForced(c) && c.Part != "locker without hand-over" }
+	choice := depth.Of[wiretest.Choice](wiretest.StepsAndModel, nearly, nearly)
+	wiretest.Suite(t, 1, choice, func() contract.Harness {
 		return contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
-			notForced(t)
 			stores, b := illStores()
 			stores[0].fail(&backend.Error{Kind: backend.Retry, Err: errors.New("no connection")})
 			return contract.Store{Backend: func() backend.Backend { return b }, OwnersApart: true}
@@ -70,10 +64,7 @@ func TestContractWithAStoreInMemoryDown(t *testing.T) {
 
 // With any of three stores hanging the suite asks for progress, and that nothing is lost.
 func TestContractWithParts(t *testing.T) {
-	contract.Run(t, contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
-		if !strings.Contains(t.Name(), "_part_hangs") {
-			t.SkipNow()
-		}
+	contract.Run(t, contract.Harness{Virtual: true, Choose: wiretest.PartHangs, NewStore: func(t *testing.T) contract.Store {
 		stores, b := illStores()
 		store := contract.Store{Backend: func() backend.Backend { return b }, OwnersApart: true}
 		for _, s := range stores {
@@ -165,8 +156,8 @@ func storeOf(t *testing.T, servers []*testservers.Server, open func() backend.Ba
 }
 
 func TestContractOnRedis(t *testing.T) {
-	quick, all := wiretest.Cases{"steps/", "-steps/as_", "model"}, wiretest.StepsAndModel
-	wiretest.Suite(t, 2, depth.Of(quick, all, all), func() contract.Harness {
+	choice := depth.Of[wiretest.Choice](wiretest.PlainStepsAndModel, wiretest.StepsAndModel, wiretest.StepsAndModel)
+	wiretest.Suite(t, 2, choice, func() contract.Harness {
 		servers := redises(t)
 		makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
@@ -177,13 +168,13 @@ func TestContractOnRedis(t *testing.T) {
 
 // Of three makes. What they count in adds up: leases of whole seconds, from 2 s.
 func TestContractOnAMix(t *testing.T) {
-	cases := wiretest.Cases{
+	choice := wiretest.Named(t,
 		"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/names",
 		"steps/concurrency/counts", "steps/concurrency/ex", "steps/limits", "steps/notifier/re",
 		"steps/notifier/force", "steps/notifier/names", "steps/batch", "steps/close", "steps/read/sh",
-		"steps/read/ex", "steps/write", "steps/as_write/acquire", "model",
-	}
-	wiretest.Suite(t, 2, cases, func() contract.Harness {
+		"steps/read/ex", "steps/write", "steps/as write/acquire", "model",
+	)
+	wiretest.Suite(t, 2, choice, func() contract.Harness {
 		servers := []*testservers.Server{testservers.Redis(t), testservers.Valkey(t)}
 		etcd := testservers.Etcd(t)
 		makers := []maker{onRedis(servers[0].Addr), onValkey(servers[1].Addr), onEtcd(etcd.Addr)}
@@ -216,7 +207,7 @@ func testWithOne(t *testing.T, parts []string, open func(*testing.T, []maker) ba
 }
 
 func testWith(t *testing.T, ill int, parts []string, open func(*testing.T, []maker) backend.Backend, harm func(t *testing.T, server *testservers.Server, p *faults.Proxy)) {
-	wiretest.Suite(t, 1, parts, func() contract.Harness {
+	wiretest.Suite(t, 1, wiretest.Named(t, parts...), func() contract.Harness {
 		servers := redises(t)
 		p := wiretest.NewProxy(t, servers[ill].Addr, faults.RESP)
 		var makers []maker
@@ -240,7 +231,7 @@ func testWith(t *testing.T, ill int, parts []string, open func(*testing.T, []mak
 // and is lost with it.
 var mostSteps = []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/lease/cut", "steps/lease/prol",
 	"steps/concurrency/counts", "steps/concurrency/exclusion", "steps/notifier/release", "steps/notifier/force", "steps/notifier/context", "steps/batch/mixed", "steps/batch/many", "steps/close/release", "steps/close/notifier", "steps/wipe",
-	"steps/read", "steps/write", "steps/as_write/acquire", "steps/as_write/release"}
+	"steps/read", "steps/write", "steps/as write/acquire", "steps/as write/release"}
 
 func TestContractWithAStoreDown(t *testing.T) {
 	testWithOne(t, mostSteps, over, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
@@ -268,7 +259,7 @@ func TestContractWithASlowStore(t *testing.T) {
 // others, so where it is asked first a lock changes hands only among those who wait for it.
 func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
 	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew/held", "steps/renew/another",
-		"locker/a_second_Lock", "locker/a_counter", "locker/waiters_cancelled"}, over, comesAndGoes)
+		"locker/a second Lock", "locker/a counter", "locker/waiters cancelled"}, over, comesAndGoes)
 }
 
 func TestContractWithALaterStoreThatComesAndGoes(t *testing.T) {

@@ -3,9 +3,7 @@ package redisbackend_test
 import (
 	"fmt"
 	"os/exec"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -35,23 +33,21 @@ func TestContractOnRedis(t *testing.T) {
 	})
 }
 
-// endsMidway matches the cases whose scripts may be under way as a lease ends.
-var endsMidway = regexp.MustCompile(`/inspect/over$|/model$|/(as_)?fair(/|$)`)
-
 func TestContractOnMiniredis(t *testing.T) {
-	cases := depth.Of(wiretest.Essential, nil, nil)
-	_, missing := exec.LookPath("redis-server")
-	if missing == nil {
+	const panics = "list/bytes" // its SCAN does, when it is given a pattern that is no UTF-8
+	choice := func(c contract.Case) bool {
+		return c.Name != panics && (depth.Now() > depth.Quick || wiretest.Essential(c))
+	}
+	if _, missing := exec.LookPath("redis-server"); missing == nil {
 		depth.Needs(t, depth.Change)
-		cases = wiretest.StepsAndModel // the others are run on that
+		// The other parts are run on that, and so are those steps that may be under way as a lease ends:
+		// keys of miniredis may end in the middle of a script, which no server lets happen.
+		choice = func(c contract.Case) bool {
+			midway := c.Tags.Has(contract.InLine) || c.Name == "inspect/over"
+			return c.Part == "steps" && !midway && c.Name != panics
+		}
 	}
 	newStore := func(t *testing.T) contract.Store {
-		if strings.HasSuffix(t.Name(), "/list/bytes") {
-			t.Skip("it panics when SCAN is given a pattern that is no UTF-8")
-		}
-		if missing == nil && endsMidway.MatchString(t.Name()) {
-			t.Skip("its keys may end in the middle of a script, which no server lets happen: run on other stores")
-		}
 		s := miniredis.NewMiniRedis()
 		s.ClockTTL(true)
 		if err := s.StartAddr("127.0.0.1:0"); err != nil {
@@ -72,12 +68,12 @@ func TestContractOnMiniredis(t *testing.T) {
 			}),
 		}
 	}
-	wiretest.Suite(t, 3, cases, func() contract.Harness { return contract.Harness{NewStore: newStore} })
+	wiretest.Suite(t, 3, choice, func() contract.Harness { return contract.Harness{NewStore: newStore} })
 }
 
 func TestContractOnCluster(t *testing.T) {
-	cases := depth.Of(wiretest.Essential, nil, nil)
-	wiretest.Suite(t, depth.Of(2, 4, 4), cases, func() contract.Harness {
+	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
+	wiretest.Suite(t, depth.Of(2, 4, 4), choice, func() contract.Harness {
 		nodes := testservers.RedisCluster(t, 3)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
 			return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
@@ -93,10 +89,7 @@ func TestContractOnCluster(t *testing.T) {
 func TestContractOnClusterWithParts(t *testing.T) {
 	depth.Needs(t, depth.Night)
 	nodes := testservers.RedisCluster(t, 4)
-	contract.Run(t, contract.Harness{NewStore: func(t *testing.T) contract.Store {
-		if !strings.Contains(t.Name(), "_part_hangs") {
-			t.SkipNow()
-		}
+	contract.Run(t, contract.Harness{Choose: wiretest.PartHangs, NewStore: func(t *testing.T) contract.Store {
 		store := wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
 			return this.Cluster(t, nodes, wiretest.Options{})
 		})

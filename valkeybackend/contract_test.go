@@ -16,8 +16,8 @@ import (
 )
 
 func TestContractOnValkey(t *testing.T) {
-	cases := depth.Of(wiretest.Essential, nil, nil)
-	wiretest.Suite(t, depth.Of(2, 5, 5), cases, func() contract.Harness {
+	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
+	wiretest.Suite(t, depth.Of(2, 5, 5), choice, func() contract.Harness {
 		server := testservers.Valkey(t)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
 			store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {

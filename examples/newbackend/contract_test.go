@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 // In a project of its own, a store calls contract.Run with this harness. Here, with many stores, the
 // suite is divided among processes that wait side by side, and often only some of it is run.
 func TestContract(t *testing.T) {
-	cases := depth.Of(wiretest.Essential, nil, nil)
-	wiretest.Suite(t, depth.Of(2, 4, 4), cases, func() contract.Harness {
+	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
+	wiretest.Suite(t, depth.Of(2, 4, 4), choice, func() contract.Harness {
 		return contract.Harness{NewStore: newStore}
 	})
 }

@@ -88,11 +88,7 @@ func Apart(t *testing.T, processes int) bool {
 }
 
 // Mine says whether what has this name is for this process, of those that [Apart] has started.
-// What is run again, and has a number for that, stays where it was.
 func Mine(name string) bool { return isOf(os.Getenv(inProcess), name) }
-
-// again is what the testing package puts behind a name that another subtest has had.
-var again = regexp.MustCompile(`#\d+$`)
 
 // isOf says whether a name is in a share, as in "2/3".
 func isOf(share, name string) bool {
@@ -105,7 +101,7 @@ func isOf(share, name string) bool {
 	if err1 != nil || err2 != nil || k < 1 || k > n {
 		panic(inProcess + "=" + share)
 	}
-	sum := crc32.ChecksumIEEE([]byte(again.ReplaceAllString(name, "")))
+	sum := crc32.ChecksumIEEE([]byte(name))
 	return int(sum%uint32(n)) == k-1
 }
 
