@@ -31,7 +31,7 @@ func TestAFailedAttemptInADoWhoseTimeIsOver(t *testing.T) {
 			if req.Name == "y" {
 				c.mu.Lock()
 				if h := heldOf(c, "x"); h != nil {
-					h.claim.Gone(1) // and no timer has run
+					h.claim.Gone(0) // and no timer has run
 				}
 				c.mu.Unlock()
 				return backend.AcquireResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("no connection")}

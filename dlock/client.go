@@ -230,19 +230,30 @@ func (c *Client) holdsLocked() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
 		for _, table := range c.objects {
 			for _, o := range table {
-				if o.alone != nil && !yield(o.alone) {
-					return
-				}
-				for _, h := range o.readers() {
+				for h := range o.holds() {
 					if !yield(h) {
 						return
 					}
 				}
-				for h := range o.permitted() {
-					if !yield(h) {
-						return
-					}
-				}
+			}
+		}
+	}
+}
+
+// holds returns what anybody has of a lock.
+func (o *object) holds() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		if o.alone != nil && !yield(o.alone) {
+			return
+		}
+		for _, h := range o.readers() {
+			if !yield(h) {
+				return
+			}
+		}
+		for h := range o.permitted() {
+			if !yield(h) {
+				return
 			}
 		}
 	}
@@ -294,9 +305,15 @@ func (c *Client) backgroundLocked(f func()) {
 	}
 }
 
+// afterEvent, in tests, looks at the tables each time that a mutex is given back.
+var afterEvent func(*Client)
+
 // unlock unlocks c.mu and does what had to wait for that: first whoever is told that something is
 // over, all of them, then whoever looks on, then what is to be logged.
 func (c *Client) unlock() {
+	if afterEvent != nil {
+		afterEvent(c)
+	}
 	ends, tales, records := c.ends, c.tales, c.records
 	c.ends, c.tales, c.records = nil, nil, nil
 	c.mu.Unlock()

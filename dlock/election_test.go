@@ -407,7 +407,7 @@ func loseUnnoticed(c *Client, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h := heldOf(c, name); h != nil {
-		h.claim.Gone(1)
+		h.claim.Gone(0)
 	}
 }
 

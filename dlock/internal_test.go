@@ -186,7 +186,7 @@ func TestErrOfDoContextLooksAtTheClock(t *testing.T) {
 		}
 		// As after a pause of the process: the deadline has passed, and no timer has run yet.
 		c.mu.Lock()
-		heldOf(c, "x").claim.Gone(1)
+		heldOf(c, "x").claim.Gone(0)
 		c.mu.Unlock()
 		if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrLost) {
 			t.Errorf("after the deadline: Err() = %v, cause %v", ctx.Err(), context.Cause(ctx))
@@ -210,7 +210,7 @@ func TestARenewalThatIsAnsweredAfterItsLease(t *testing.T) {
 	must(t, err)
 	c.mu.Lock()
 	cl := heldOf(c, "x").claim
-	cl.Gone(1)
+	cl.Gone(0)
 	cl.RenewalSent(c.now(), cl.Lease(), cl.Lease())
 	c.mu.Unlock()
 	c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{Held: true}, nil)

@@ -41,6 +41,9 @@ func TestALateRenewalOfWhatStaysTaken(t *testing.T) {
 		time.Sleep(time.Second)
 		c.keepFromNow(h.hold, time.Hour)
 		sent := c.now()
+		c.mu.Lock()
+		cl.RenewalSent(sent, time.Hour, time.Hour)
+		c.mu.Unlock()
 		c.renewed(cl, cl.kind, sent, time.Hour, backend.RenewResult{Held: true}, nil)
 		if left := time.Until(h.Until()); left > DefaultLease {
 			t.Errorf("believed in for %v, though a renewal for %v may come late", left, DefaultLease)

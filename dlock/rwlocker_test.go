@@ -1166,7 +1166,7 @@ func TestAReaderUnlocksWithAnyContext(t *testing.T) {
 	y, err := c.Locker("y").Acquire(t.Context())
 	must(t, err)
 	c.mu.Lock()
-	heldOf(c, "y").claim.Gone(1) // and no timer has run
+	heldOf(c, "y").claim.Gone(0) // and no timer has run
 	c.mu.Unlock()
 	r, err := c.RWLocker("x").Reader().Acquire(t.Context())
 	must(t, err)
