@@ -100,7 +100,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 	if q == nil {
 		q = c.newQueueLocked(o, a.kind)
 	}
-	a.joined = false
+	a.joined, a.trying = false, false
 	a.alarm.task = a
 	if a.seen == 0 {
 		a.seen = c.attempts
