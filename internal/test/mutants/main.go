@@ -1,0 +1,195 @@
+// Command mutants changes lines of the product one at a time, and says which changes no test
+// notices.
+//
+//	go run ./internal/test/mutants                   # all: about an hour
+//	go run ./internal/test/mutants -only dlock/      # those whose file and words match
+//	DISTSYNC_TESTS=change go run ./internal/test/mutants
+//
+// The changes stand in mutants.txt. Each is tried with the tests of the package that it is in. No
+// file is touched: the go command is given the changed text by an overlay. The exit status is 1 if
+// a change went unnoticed.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+//go:embed mutants.txt
+var list string
+
+// A mutant is a change that a test has to notice.
+type mutant struct {
+	file     string // from the root of the repository, with slashes
+	words    string // what is wrong with it
+	old, new string // whole lines
+}
+
+// parse reads a list of mutants. A line with a file and words begins one; the lines of old and new
+// text that follow begin with - and +.
+func parse(list string) ([]mutant, error) {
+	var all []mutant
+	for i, line := range strings.Split(list, "\n") {
+		var m *mutant
+		if len(all) > 0 {
+			m = &all[len(all)-1]
+		}
+		switch {
+		case line == "" || line[0] == '#':
+		case line[0] == '-' && m != nil && m.new == "":
+			m.old += line[1:] + "\n"
+		case line[0] == '+' && m != nil && m.old != "":
+			m.new += line[1:] + "\n"
+		default:
+			file, words, ok := strings.Cut(line, ": ")
+			if !ok || line[0] == '-' || line[0] == '+' {
+				return nil, fmt.Errorf("line %d is out of place: %s", i+1, line)
+			}
+			all = append(all, mutant{file: file, words: words})
+		}
+	}
+	return all, nil
+}
+
+// apply returns the text of the file with the change, if what is changed is there once.
+func (m mutant) apply(text string) (string, error) {
+	switch n := strings.Count(text, m.old); {
+	case m.old == "":
+		return "", errors.New("it changes nothing")
+	case n != 1:
+		return "", fmt.Errorf("its lines are there %d times", n)
+	}
+	return strings.Replace(text, m.old, m.new, 1), nil
+}
+
+// run says whether a test of the package notices a mutant. Without one it says whether they pass.
+func run(ctx context.Context, root, pkg string, m *mutant) (noticed bool, err error) {
+	args := []string{"test", "-count=1", "-failfast", "-vet=off"}
+	if m != nil {
+		folder, err := os.MkdirTemp("", "mutant")
+		if err != nil {
+			return false, err
+		}
+		defer os.RemoveAll(folder)
+		overlay, err := m.overlay(root, folder)
+		if err != nil {
+			return false, err
+		}
+		args = append(args, "-overlay="+overlay)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...)
+	cmd.Dir = root
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case err == nil:
+		return false, nil
+	case errors.As(err, &exit) && !strings.Contains(string(out), "[build failed]") &&
+		!strings.Contains(string(out), "[setup failed]"):
+		return true, nil
+	default:
+		return false, fmt.Errorf("%w\n%s", err, out)
+	}
+}
+
+// overlay writes the changed file, and for the go command where it is, into the folder.
+func (m mutant) overlay(root, folder string) (string, error) {
+	file := filepath.Join(root, filepath.FromSlash(m.file))
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	changed, err := m.apply(string(text))
+	if err != nil {
+		return "", fmt.Errorf("%s: %s: %w", m.file, m.words, err)
+	}
+	instead := filepath.Join(folder, filepath.Base(file))
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {file: instead}})
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(folder, "overlay.json")
+	return name, errors.Join(
+		os.WriteFile(instead, []byte(changed), 0o600), os.WriteFile(name, overlay, 0o600))
+}
+
+func main() {
+	only := flag.String("only", "", "a regular expression for the files and words of those to be tried")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	survivors, err := try(ctx, *only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	if survivors > 0 {
+		os.Exit(1)
+	}
+}
+
+// try tries the mutants that are asked for, prints what became of each, and counts those that no
+// test noticed.
+func try(ctx context.Context, only string) (survivors int, err error) {
+	wanted, err := regexp.Compile(only)
+	if err != nil {
+		return 0, err
+	}
+	all, err := parse(list)
+	if err != nil {
+		return 0, err
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return 0, err
+	}
+	type count struct{ tried, noticed int }
+	counts := make(map[string]*count)
+	for _, m := range all {
+		if !wanted.MatchString(m.file + ": " + m.words) {
+			continue
+		}
+		pkg := path.Dir(m.file)
+		if counts[pkg] == nil { // what fails without a change can't show that one is noticed
+			if failed, err := run(ctx, root, pkg, nil); err != nil || failed {
+				return 0, errors.Join(fmt.Errorf("the tests of %s fail as it is", pkg), err)
+			}
+			counts[pkg] = new(count)
+		}
+		began := time.Now()
+		noticed, err := run(ctx, root, pkg, &m)
+		if err != nil {
+			return 0, err
+		}
+		counts[pkg].tried++
+		word := "SURVIVED"
+		if noticed {
+			counts[pkg].noticed++
+			word = "noticed "
+		}
+		fmt.Printf("%s %4.0f s  %s: %s\n", word, time.Since(began).Seconds(), m.file, m.words)
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(counts)) {
+		n := counts[pkg]
+		fmt.Printf("%s: %d of %d noticed\n", pkg, n.noticed, n.tried)
+		survivors += n.tried - n.noticed
+	}
+	return survivors, nil
+}
