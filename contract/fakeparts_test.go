@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/membackend"
@@ -17,6 +19,7 @@ var partFaults = []storeFault{
 	{"attempts wait for all parts", "contenders while a part hangs", false},
 	{"a release wakes by the part that hangs", "a waiter while a part hangs", false},
 	{"a release leaves what hangs", "a release while a part hangs", false},
+	{"releases wait for all parts", "a release while a part hangs", false},
 }
 
 // A partedStore is one of two parts which both have all that there is: while one hangs it is as
@@ -26,13 +29,18 @@ type partedStore struct {
 	fault string
 	mu    sync.Mutex
 	hangs chan struct{} // closed when the part that hangs is back; nil if none does
+	since time.Time     // it hangs
 }
+
+// choice is how long a store with the fault "a leader is chosen" answers nothing once a part hangs:
+// longer than an unlock waits. It is no fault in real time.
+const choice = 7 * time.Second
 
 func (st *partedStore) store() Store {
 	part := func() (resume func()) {
 		st.mu.Lock()
 		defer st.mu.Unlock()
-		st.hangs = make(chan struct{})
+		st.hangs, st.since = make(chan struct{}), time.Now()
 		return func() {
 			st.mu.Lock()
 			defer st.mu.Unlock()
@@ -53,6 +61,16 @@ func (st *partedStore) hit(fault string) chan struct{} {
 	return st.hangs
 }
 
+// leader returns what to wait for until there is a leader; nil if there is one.
+func (st *partedStore) leader() <-chan time.Time {
+	if st.hit("a leader is chosen") == nil {
+		return nil
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return time.After(time.Until(st.since.Add(choice)))
+}
+
 func (st *partedStore) Open() backend.Session { return &partedSession{st.Backend.Open(), st} }
 
 type partedSession struct {
@@ -60,14 +78,17 @@ type partedSession struct {
 	st *partedStore
 }
 
-// await waits for the part that hangs, if a fault has it do that.
+// await waits for the part that hangs, if a fault has it do that, or for a leader.
 func (s *partedSession) await(ctx context.Context, fault string) error {
 	back := s.st.hit(fault)
-	if back == nil {
+	leader := s.st.leader()
+	if back == nil && leader == nil {
 		return nil
 	}
 	select {
 	case <-back:
+		return nil
+	case <-leader:
 		return nil
 	case <-ctx.Done():
 		return &backend.Error{Kind: backend.Retry, Err: ctx.Err()}
@@ -91,6 +112,9 @@ func (s *partedSession) Renew(ctx context.Context, req backend.RenewRequest) (ba
 func (s *partedSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	if s.st.hit("a release leaves what hangs") != nil {
 		return backend.ReleaseResult{Outcome: backend.Freed}, nil
+	}
+	if err := s.await(ctx, "releases wait for all parts"); err != nil {
+		return backend.ReleaseResult{}, err
 	}
 	return s.Session.Release(ctx, req)
 }
@@ -116,4 +140,20 @@ func runParts(t *testing.T, fault string) {
 		return (&partedStore{Backend: membackend.New(), fault: fault}).store()
 	}
 	runCases(t, Harness{Virtual: true, NewStore: newStore}, cases)
+}
+
+// In real time a store may take longer to choose another leader than an unlock waits for it.
+func TestPartsThatChooseALeader(t *testing.T) {
+	for _, c := range partCases {
+		if c.name == "a hold while a part hangs" {
+			continue // with the lease that it has there the hold would be lost
+		}
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := &partedStore{Backend: membackend.New(), fault: "a leader is chosen"}
+				h := Harness{NewStore: func(*testing.T) Store { return st.store() }}
+				c.run(newEnv(t, h, c.rule))
+			})
+		})
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock"
 )
 
 // A hangingEtcd has one key, and does not answer the first transactions that write it.
@@ -131,6 +132,28 @@ func TestRepeatedAcquisition(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An unlock is answered by the third member that it asks, well before it waits no longer. Two that say
+// nothing may be a leader that hangs, and a follower that has passed a request on to it.
+func TestReleaseWhileTwoMembersAreSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := &hangingEtcd{}
+		c := dlock.New(&Backend{store: &store{kv: etcd, lease: etcd}})
+		defer c.Close()
+		l := c.Locker("n")
+		if err := l.LockContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		etcd.silent = etcd.sent + 2
+		begin := time.Now()
+		if err := l.UnlockContext(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took > 5*releasePatience/2 {
+			t.Errorf("took %v", took)
+		}
+	})
 }
 
 // lateContext is one whose timer runs a moment after its deadline.

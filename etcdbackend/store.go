@@ -113,10 +113,12 @@ func insist[Req, Res any](ctx context.Context, patience time.Duration, do func(c
 }
 
 // once sends a transaction that changes something. If the member says nothing for a while, whether that was
-// done is unknown. Each time in a row that nobody had an answer it waits for longer: then it may be
-// that all are slow.
+// done is unknown. From the second time in a row that there was no answer on, each time doubles how long
+// the next waits: it may be that all members are slow. Before, it may be one of them that hangs, and
+// another that has passed a request on to it.
 func (st *store) once(ctx context.Context, patience time.Duration, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	limited, cancel := context.WithTimeout(ctx, patience<<min(st.silences.Load(), maxSilences))
+	slow := min(max(st.silences.Load()-1, 0), maxDoublings)
+	limited, cancel := context.WithTimeout(ctx, patience<<slow)
 	defer cancel()
 	res, err := send(limited, st.kv.Txn, req)
 	switch {
@@ -129,7 +131,7 @@ func (st *store) once(ctx context.Context, patience time.Duration, req *pb.TxnRe
 	return res, err
 }
 
-const maxSilences = 5
+const maxDoublings = 5 // of the patience
 
 // patience is how long a member may say nothing to a request about a lock with a lease of so many
 // seconds, or about any if that is 0, before another is asked: a twelfth of it.
