@@ -134,8 +134,8 @@ func TestRepeatedAcquisition(t *testing.T) {
 	}
 }
 
-// An unlock is answered by the third member that it asks, well before it waits no longer. Two that say
-// nothing may be a leader that hangs, and a follower that has passed a request on to it.
+// An unlock is answered by the third member that it asks, well before it waits no longer. Two that
+// say nothing may be a leader that hangs, and a follower that has passed a request on to it.
 func TestReleaseWhileTwoMembersAreSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := &hangingEtcd{}
