@@ -170,6 +170,11 @@ BEGIN
 			END IF;
 		END IF;
 		t := clock_timestamp();
+		IF l.owner <> p_owner AND l.expires > t AND l.kind = 1 THEN -- it has come first
+			status := 0; remaining := {s}distsync_v1_left(l.expires, t); noted := l.asked > t;
+			PERFORM set_config('synchronous_commit', 'off', true); -- only the row was locked
+			RETURN;
+		END IF;
 		CONTINUE WHEN NOT FOUND OR l.kind > 3 OR l.owner IS NOT NULL AND l.expires > t;
 		IF l.kind <> 1 THEN
 			PERFORM pg_advisory_xact_lock({s}distsync_v1_key(p_name)); -- readers under way
@@ -468,18 +473,18 @@ CREATE OR REPLACE FUNCTION {s}distsync_v1_read(p_name text, p_owner text, p_leas
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms' AS $f$
 DECLARE
 	l record;
-	t timestamptz;
+	t timestamptz := clock_timestamp();
+	began timestamptz := t - p_waited * interval '1 millisecond'; -- to wait
 	lease interval := p_lease * interval '1 millisecond';
 	own boolean;
+	short boolean;
+	reads boolean;
+	behind timestamptz;
+	first bigint;
 BEGIN
 {begin}
 	FOR try IN 1 .. 2 LOOP
-		SELECT k.kind, k.owner, k.kept, k.shared, k.expires, k.asked,
-				(SELECT max(p.expires) FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 2
-					AND p.expires > clock_timestamp()
-					AND p.since < clock_timestamp() - p_waited * interval '1 millisecond') AS behind,
-				EXISTS (SELECT FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 1
-					AND p.owner = p_owner AND p.expires > clock_timestamp()) AS reads
+		SELECT k.kind, k.owner, k.kept, k.shared, k.expires, k.asked
 			INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name; -- locks nothing
 		EXIT WHEN FOUND;
 		IF try = 2 THEN
@@ -488,7 +493,31 @@ BEGIN
 		END IF;
 		INSERT INTO {s}distsync_v1_lock (name, kind) VALUES (p_name, 2) ON CONFLICT (name) DO NOTHING;
 	END LOOP;
-	IF l.reads THEN
+	own := coalesce(l.owner = p_owner AND NOT l.kept AND l.expires > t, false);
+	short := l.kind = 2 AND (l.shared OR own);
+	IF short THEN
+		-- The short way: no lock of the row, which would make multixacts and let writers starve, but one in memory that
+		-- is shared, and that those who take the row over wait for. It doesn't go on to want the row: two that did
+		-- would wait for each other.
+		noted := pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name)) IS NULL; -- faster than PERFORM
+		INSERT INTO {s}distsync_v1_part AS p (name, role, owner, expires) -- a new snapshot
+			SELECT p_name, 1, p_owner, clock_timestamp() + lease FROM {s}distsync_v1_lock k
+			WHERE k.name = p_name AND k.kind = 2
+				AND (k.owner = p_owner AND NOT k.kept AND k.expires > clock_timestamp()
+					OR k.shared AND (k.owner IS NULL OR k.expires <= clock_timestamp())
+						AND NOT EXISTS (SELECT FROM {s}distsync_v1_part w WHERE w.name = p_name AND w.role = 2
+							AND w.expires > clock_timestamp() AND w.since < began))
+			ON CONFLICT (name, role, owner) DO UPDATE SET expires = greatest(p.expires, excluded.expires);
+		IF FOUND THEN
+			status := 1;
+			RETURN;
+		END IF;
+	END IF;
+	SELECT max(p.expires) INTO behind FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 2
+		AND p.expires > clock_timestamp() AND p.since < began;
+	reads := EXISTS (SELECT FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 1
+		AND p.owner = p_owner AND p.expires > clock_timestamp());
+	IF reads THEN
 		UPDATE {s}distsync_v1_part p SET expires = greatest(p.expires, clock_timestamp() + lease)
 			WHERE p.name = p_name AND p.role = 1 AND p.owner = p_owner AND p.expires > clock_timestamp();
 		IF FOUND THEN
@@ -508,30 +537,28 @@ BEGIN
 			status := 0; remaining := {s}distsync_v1_left(l.expires, t);
 			RETURN;
 		END IF;
-		IF l.behind > t THEN
-			status := 0; remaining := {s}distsync_v1_left(l.behind, t);
+		IF behind > t THEN
+			status := 0; remaining := {s}distsync_v1_left(behind, t);
 			RETURN;
 		END IF;
 	END IF;
-	IF l.kind = 2 AND (l.shared OR own) THEN
-		-- The short way: no lock of the row, which would make multixacts and let writers starve, but one in memory that
-		-- is shared, and that those who take the row over wait for. It doesn't go on to want the row: two that did
-		-- would wait for each other.
-		own := pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name)) IS NULL; -- faster than PERFORM
-		INSERT INTO {s}distsync_v1_part AS p (name, role, owner, expires) -- a new snapshot
-			SELECT p_name, 1, p_owner, clock_timestamp() + lease FROM {s}distsync_v1_lock k
-			WHERE k.name = p_name AND k.kind = 2
-				AND (k.owner = p_owner AND NOT k.kept AND k.expires > clock_timestamp()
-					OR k.shared AND (k.owner IS NULL OR k.expires <= clock_timestamp()))
-			ON CONFLICT (name, role, owner) DO UPDATE SET expires = greatest(p.expires, excluded.expires);
-		status := CASE WHEN FOUND THEN 1 ELSE 9 END;
+	IF short THEN -- things have changed since
+		status := 9;
 		RETURN;
 	ELSE
-		-- The first reader after somebody who was alone takes the lock over, and waits for that one's guards.
+		-- The first reader after somebody who was alone takes the lock over, and waits for that one's guards. Those who
+		-- come with it wait for it, all at once, and not in line for the row: then they go the short way.
+		first := hashtextextended('distsync_v1 ' || p_name, 7406); -- which is no name's key
+		IF NOT pg_try_advisory_xact_lock(first) THEN
+			PERFORM pg_advisory_xact_lock_shared(first);
+			status := 9;
+			RETURN;
+		END IF;
 		SELECT k.kind, k.owner, k.shared, k.expires INTO l FROM {s}distsync_v1_lock k
 			WHERE k.name = p_name FOR UPDATE;
 		IF NOT FOUND OR l.shared AND l.kind = 2 OR l.owner IS NOT NULL AND l.expires > clock_timestamp() OR l.kind > 3 THEN
 			status := 9;
+			PERFORM set_config('synchronous_commit', 'off', true); -- only the row was locked
 			RETURN;
 		END IF;
 		IF l.kind <> 2 THEN
@@ -559,6 +586,7 @@ DECLARE
 	l {s}distsync_v1_lock;
 	t timestamptz;
 	u timestamptz;
+	began timestamptz := clock_timestamp() - p_waited * interval '1 millisecond'; -- to wait
 	lease interval := p_lease * interval '1 millisecond';
 	created boolean := false;
 BEGIN
@@ -592,6 +620,7 @@ BEGIN
 		SELECT * INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name FOR UPDATE; -- waits for guards of a Write
 		IF NOT FOUND OR l.kind > 3 OR l.owner IS NOT NULL AND l.expires > clock_timestamp() THEN
 			status := 9;
+			PERFORM set_config('synchronous_commit', 'off', true); -- only the row was locked, or made
 			RETURN;
 		END IF;
 		PERFORM pg_advisory_xact_lock({s}distsync_v1_key(p_name)); -- readers under way; those who come later stand behind
@@ -612,7 +641,7 @@ BEGIN
 	IF p_place > 0 AND NOT coalesce(l.kept AND l.owner = p_owner AND l.expires > t, false) THEN
 		t := clock_timestamp();
 		INSERT INTO {s}distsync_v1_part AS p (name, role, owner, since, expires)
-			VALUES (p_name, 2, p_owner, t - p_waited * interval '1 millisecond', t + p_place * interval '1 millisecond')
+			VALUES (p_name, 2, p_owner, began, t + p_place * interval '1 millisecond')
 			ON CONFLICT (name, role, owner) DO UPDATE SET expires = excluded.expires, -- one that is over is none
 				since = CASE WHEN p.expires > t THEN least(p.since, excluded.since) ELSE excluded.since END;
 	END IF;

@@ -73,7 +73,11 @@ func (s *session) acquireAlone(ctx context.Context, req backend.AcquireRequest) 
 	default:
 		c = s.acquiring(req, name, &a, true)
 	}
+	began := time.Now()
 	for n := 1; ; n++ {
+		if req.Kind == backend.Read || req.Kind == backend.Write {
+			c.args[3] = ms(req.Waited + time.Since(began)) // also for one that is sent again
+		}
 		err := s.do(ctx, s.b.pool, c)
 		switch {
 		case isCode(err, lockTimeout) && req.Reentry && n < mostRepeats:
