@@ -193,10 +193,14 @@ func BenchmarkReaders(b *testing.B) {
 		})
 	})
 	b.Run("read", func(b *testing.B) {
-		s := open(b, pool)
+		sessions := make(map[string]backend.Session)
+		for i := range clients {
+			sessions[fmt.Sprint("client ", i)] = open(b, pool)
+		}
 		execute(b, pool, `CHECKPOINT`)
 		before := members(b, pool)
 		each(b, func(owner string) {
+			s := sessions[owner]
 			acquire := backend.AcquireRequest{Kind: backend.Read, Name: "n", Owner: owner, Lease: lease}
 			if res, err := s.Acquire(b.Context(), acquire); err != nil || !res.Acquired {
 				b.Error(res, err)
@@ -222,10 +226,13 @@ func BenchmarkWriterBesideReaders(b *testing.B) {
 		return c
 	}
 	ctx, stop := context.WithCancel(b.Context())
-	var all sync.WaitGroup
+	var all, connected sync.WaitGroup
+	connected.Add(readers)
 	for range readers {
 		l := client().RWLocker("n").Reader()
 		all.Go(func() {
+			_ = l.Do(ctx, func(context.Context) error { return nil }) // all read it in the end
+			connected.Done()
 			for ctx.Err() == nil {
 				_ = l.Do(ctx, func(context.Context) error { // its context ends
 					time.Sleep(20 * time.Millisecond)
@@ -234,7 +241,11 @@ func BenchmarkWriterBesideReaders(b *testing.B) {
 			}
 		})
 	}
+	connected.Wait()
 	w := client().RWLocker("n").Writer()
+	if err := w.Do(ctx, func(context.Context) error { return nil }); err != nil { // connects
+		b.Fatal(err)
+	}
 	var longest time.Duration
 	for b.Loop() {
 		began := time.Now()
