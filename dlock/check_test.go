@@ -58,6 +58,11 @@ func (c *Client) check(now instant) error {
 	if c.closed {
 		return nil // who has something may give it back, and that is all
 	}
+	for cl := range c.troubles {
+		if cl.dead {
+			return fmt.Errorf("%q: a claim of %s is in trouble, and over", cl.object.name, cl.owner)
+		}
+	}
 	for f, table := range c.objects {
 		for name, o := range table {
 			if o.name != name || o.family != family(f) || !o.listed {
