@@ -110,7 +110,7 @@ func TestOperations(t *testing.T) {
 }
 
 // TestAlarms compares the alarms of the page with the rules for Prometheus, whose own test looks at them
-// closer: they ask for the same metrics.
+// closer: they have the same names, and ask for the same metrics.
 func TestAlarms(t *testing.T) {
 	page, err := os.ReadFile(document)
 	if err != nil {
@@ -122,6 +122,18 @@ func TestAlarms(t *testing.T) {
 	}
 	_, table, _ := strings.Cut(string(page), "## Alarms worth having")
 	table, _, _ = strings.Cut(table, "\n### ")
+	var explained, ruled []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(table, -1) {
+		explained = append(explained, "Distsync"+row[1])
+	}
+	for _, rule := range regexp.MustCompile(`(?m)- alert: (\w+)$`).FindAllStringSubmatch(string(rules), -1) {
+		ruled = append(ruled, rule[1])
+	}
+	slices.Sort(explained)
+	slices.Sort(ruled)
+	if len(ruled) < 10 || !slices.Equal(explained, ruled) {
+		t.Errorf("the page explains the alarms %q, the rules are %q", explained, ruled)
+	}
 	metric := regexp.MustCompile(`\bdistsync_\w+\b`)
 	label := regexp.MustCompile(`^distsync_(kind|name|outcome|via|reason|step|set)$`)
 	metrics := func(text string) []string {
