@@ -65,7 +65,7 @@ func wipe(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	defer unlock()
-	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	files, err := filepath.Glob(filepath.Join(dir, "*.json*")) // and the tokens
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -20,7 +21,8 @@ import (
 
 // DirBackend keeps locks in a directory, for the processes of one user on one machine. A lock that is
 // held is a file; a lock that is free has none or, if its holder died, one that says when its lease
-// ended, until somebody takes the lock again.
+// ended, until somebody takes the lock again. A fenced lock has a second file beside it, with the last
+// token, which stays.
 //
 // Each step opens the file .guard, waits for the exclusive flock on it, reads the lock's file,
 // decides, and writes or removes it. Nobody else, in this process or another, reads or writes a
@@ -61,8 +63,10 @@ func NewDirBackend(dir string) (*DirBackend, error) {
 // Open returns a session. It has nothing of its own: what a process knows is in the directory.
 func (b *DirBackend) Open() backend.Session { return dirSession{b.dir} }
 
-// Limits returns the zero value: any lease of whole milliseconds will do.
-func (b *DirBackend) Limits() backend.Limits { return backend.Limits{} }
+// Limits says which kinds of lock there are beside plain ones. Any lease of whole milliseconds will do.
+func (b *DirBackend) Limits() backend.Limits {
+	return backend.Limits{Kinds: backend.KindsOf(backend.Fenced)}
+}
 
 // lockPath returns the file of a lock. A name may contain slashes, be "..", be too long for a file,
 // or differ from another in case only, which a Mac takes for the same. A hash does none of that.
@@ -76,6 +80,7 @@ type lockFile struct {
 	Owner   []byte    // a string may lose bytes in JSON, and owners must stay distinct
 	Count   int       // how often the owner has it
 	Expires time.Time // by the wall clock
+	Token   uint64    // of a fenced lock: the number of this hold
 }
 
 func (l *lockFile) heldBy(owner string) bool { return l.Count > 0 && string(l.Owner) == owner }
@@ -86,75 +91,99 @@ type dirSession struct {
 
 func (s dirSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	var res backend.AcquireResult
-	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) change {
-		if l.Count > 0 && !l.heldBy(req.Owner) {
+	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) (change, error) {
+		switch {
+		case l.Count > 0 && !l.heldBy(req.Owner):
 			res.Remaining = l.Expires.Sub(now)
-			return unchanged
+			return unchanged, nil
+		case l.Count == 0 && req.Kind == backend.Fenced:
+			var err error
+			if l.Token, err = s.nextToken(req.Name); err != nil {
+				return unchanged, err
+			}
 		}
 		l.Owner = []byte(req.Owner)
 		l.Count++
 		l.Expires = now.Add(req.Lease)
-		res.Acquired, res.Count = true, l.Count
-		return changed
+		res.Acquired, res.Count, res.Token = true, l.Count, l.Token
+		return changed, nil
 	})
 	return res, err
 }
 
+// nextToken counts one more for a name. It is written before the lock is: a process that dies in
+// between leaves out a number, and none is given twice.
+func (s dirSession) nextToken(name string) (uint64, error) {
+	path := lockPath(s.dir, name) + ".token"
+	var last uint64
+	text, err := os.ReadFile(path)
+	if err == nil {
+		last, err = strconv.ParseUint(string(text), 10, 64)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, notDone(err)
+	}
+	if err := s.replace(path, strconv.AppendUint(nil, last+1, 10), true); err != nil {
+		return 0, notDone(err)
+	}
+	return last + 1, nil
+}
+
 func (s dirSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
 	var res backend.ReleaseResult
-	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) change {
+	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) (change, error) {
 		switch {
 		case !l.heldBy(req.Owner):
 			res.Outcome = backend.NotHeld
-			return unchanged
+			return unchanged, nil
 		case l.Count == 1:
 			res.Outcome = backend.Freed
-			return freed
+			return freed, nil
 		}
 		l.Count--
 		l.Expires = now.Add(req.Lease)
 		res.Outcome = backend.Left
-		return changed
+		return changed, nil
 	})
 	return res, err
 }
 
 func (s dirSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
 	var res backend.RenewResult
-	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) change {
+	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) (change, error) {
 		if !l.heldBy(req.Owner) {
-			return unchanged
+			return unchanged, nil
 		}
 		l.Expires = now.Add(req.Lease)
 		res.Held = true
-		return changed
+		return changed, nil
 	})
 	return res, err
 }
 
 func (s dirSession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
 	var res backend.ForceReleaseResult
-	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) change {
+	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) (change, error) {
 		if l.Count == 0 {
-			return unchanged
+			return unchanged, nil
 		}
 		res.Released = true
-		return freed
+		return freed, nil
 	})
 	return res, err
 }
 
 func (s dirSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	var res backend.LookResult
-	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) change {
+	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) (change, error) {
 		if l.Count == 0 {
-			return unchanged
+			return unchanged, nil
 		}
 		res.Held, res.Remaining = true, l.Expires.Sub(now)
 		if l.heldBy(req.Owner) {
 			res.Count = l.Count
 		}
-		return unchanged
+		return unchanged, nil
 	})
 	return res, err
 }
@@ -176,8 +205,11 @@ const (
 // The kinds of error say what the core may assume. Retry: nothing has happened and nothing will.
 // Refused: nor would it next time. Unknown, which all other errors are: perhaps it has happened.
 // There is no retrying here and no logging; the core does both.
-func (s dirSession) step(ctx context.Context, kind backend.Kind, name string, do func(l *lockFile, now time.Time) change) error {
-	if kind != backend.Exclusive {
+func (s dirSession) step(
+	ctx context.Context, kind backend.Kind, name string,
+	do func(l *lockFile, now time.Time) (change, error),
+) error {
+	if kind != backend.Exclusive && kind != backend.Fenced {
 		return backend.UnknownKind("a directory", kind)
 	}
 	unlock, err := s.guard()
@@ -197,10 +229,13 @@ func (s dirSession) step(ctx context.Context, kind backend.Kind, name string, do
 		return err
 	}
 	l.Name = name
-	switch do(&l, now) {
-	case changed:
+	what, err := do(&l, now)
+	switch {
+	case err != nil:
+		return err
+	case what == changed:
 		return s.write(path, l)
-	case freed:
+	case what == freed:
 		return os.Remove(path) // Unknown, should it fail
 	default:
 		return nil
@@ -276,20 +311,41 @@ func read(path string, now time.Time) (lockFile, error) {
 	return l, nil
 }
 
-// write replaces the file of a lock. A process that dies in here has replaced it or not: rename is
-// atomic. The temporary file has always the same name, which only the one with the guard uses, so
-// that those who die leave no more than one. There is no fsync, which costs milliseconds: what
-// a power failure undoes was promised to processes that it ended.
+// write replaces the file of a lock. There is no fsync, which costs milliseconds: what a power failure
+// undoes was promised to processes that it ended.
 func (s dirSession) write(path string, l lockFile) error {
 	text, err := json.Marshal(l)
 	if err != nil {
 		return notDone(err)
 	}
+	return s.replace(path, text, false)
+}
+
+// replace replaces a file. A process that dies in here has replaced it or not: rename is atomic. The
+// temporary file has always the same name, which only the one with the guard uses, so that those who
+// die leave no more than one. What is durable survives a power failure, as a token must: those who have
+// seen it may be on other machines.
+func (s dirSession) replace(path string, text []byte, durable bool) error {
 	temp := filepath.Join(s.dir, ".new")
-	if err := os.WriteFile(temp, text, 0o600); err != nil {
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return notDone(err)
+	}
+	_, err = f.Write(text)
+	if err == nil && durable {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
 		return notDone(err) // a disk that is full, for example
 	}
-	return os.Rename(temp, path) // Unknown, should it fail
+	if err := os.Rename(temp, path); err != nil || !durable {
+		return err // Unknown, should it fail
+	}
+	dir, err := os.Open(s.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // notDone returns the error of a step that has changed nothing.
