@@ -27,6 +27,7 @@ var snippets = map[string][]string{
 	"guide.md":               {"guide_test.go", "../dlocktest/guarantees_test.go"},
 	"porting.md":             {"porting/*.go", "porting/*.java"},
 	"recipes.md":             {"recipes/*.go"},
+	"stores.md":              {"../examples/newbackend/*.go", "../examples/sqlite/*.go"},
 }
 
 var (

@@ -1,0 +1,353 @@
+// Package sqlite keeps locks in a SQLite file, for the processes of one machine: plain and fenced
+// locks, and the permits of semaphores. It was written by docs/stores.md and passes the contract suite.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// schema has the owners of each name; the last token of each name, which stays for ever; and how many
+// permits a semaphore has, as its clients said last. Names and owners are bytes of any kind.
+const schema = `
+CREATE TABLE IF NOT EXISTS holds (
+	name BLOB, owner BLOB, semaphore INTEGER, count INTEGER, expires INTEGER, token INTEGER,
+	PRIMARY KEY (name, owner)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tokens (name BLOB PRIMARY KEY, last INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS totals (name BLOB PRIMARY KEY, permits INTEGER) WITHOUT ROWID;`
+
+// synchronous has a commit survive a power failure as soon as it has returned: a token that somebody
+// elsewhere has seen must not come twice.
+var synchronous = "FULL"
+
+// Backend keeps locks in a SQLite file. Leases go by the clock of the machine: processes on two
+// machines must not share the file, and when the clock is set forward locks are lost.
+type Backend struct{ db *sql.DB }
+
+// New returns a backend on a file, which is made if there is none.
+func New(file string) (*Backend, error) {
+	// A transaction that is going to write begins with the lock on the file: two that began by reading
+	// would stop each other.
+	options := url.Values{
+		"_txlock": {"immediate"},
+		"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(" + synchronous + ")"},
+	}
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: file}).EscapedPath()+"?"+options.Encode())
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1) // steps of one process wait for each other here, and not by polling the file
+	if _, err := db.Exec(schema); err != nil {
+		return nil, errors.Join(fmt.Errorf("locks in %s: %w", file, err), db.Close())
+	}
+	return &Backend{db}, nil
+}
+
+// Close closes the file. Call it after Client.Close.
+func (b *Backend) Close() error { return b.db.Close() }
+
+// Open returns a session. It has nothing of its own: all is in the file.
+func (b *Backend) Open() backend.Session { return session{b.db} }
+
+// Limits says which kinds there are beside plain locks.
+func (b *Backend) Limits() backend.Limits {
+	return backend.Limits{Kinds: backend.KindsOf(backend.Fenced, backend.Permits)}
+}
+
+// String is what errors call the store.
+func (b *Backend) String() string { return "SQLite" }
+
+type session struct{ db *sql.DB }
+
+// Close has nothing to end.
+func (s session) Close() error { return nil }
+
+// A hold is a row of holds.
+type hold struct {
+	owner     string
+	semaphore bool
+	count     int
+	expires   int64 // in nanoseconds, by the machine's clock
+	token     uint64
+}
+
+// A step is one step of a session inside its transaction.
+type step struct {
+	context.Context
+	*sql.Tx
+	name  []byte
+	now   int64
+	holds []hold // of the name, those whose leases aren't over
+}
+
+// remaining returns how long the first of the holds lasts.
+func (st *step) remaining() time.Duration {
+	if len(st.holds) == 0 {
+		return 0
+	}
+	first := st.holds[0].expires
+	for _, h := range st.holds[1:] {
+		first = min(first, h.expires)
+	}
+	return time.Duration(first - st.now)
+}
+
+// of returns what an owner has, a hold with a count of 0 if nothing.
+func (st *step) of(owner string) hold {
+	for _, h := range st.holds {
+		if h.owner == owner {
+			return h
+		}
+	}
+	return hold{owner: owner}
+}
+
+// do runs a step on a name in a transaction, which is what makes it atomic.
+func (s session) do(
+	ctx context.Context, kind backend.Kind, name string, f func(st *step) error,
+) error {
+	if kind != backend.Exclusive && kind != backend.Fenced && kind != backend.Permits {
+		return backend.UnknownKind("SQLite", kind)
+	}
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return notDone(err)
+	}
+	defer tx.Rollback() // does nothing after Commit
+	// The clock is read when the file is locked: a step that waited for that would judge by an old time.
+	st := &step{ctx, tx, []byte(name), time.Now().UnixNano(), nil}
+	if err := st.load(kind); err != nil {
+		return notDone(err)
+	}
+	if err := f(st); err != nil {
+		return notDone(err)
+	}
+	return tx.Commit() // Unknown, should it fail
+}
+
+// load reads the holds of the step's name. It is a conflict if they are of another lock than the kind.
+func (st *step) load(kind backend.Kind) error {
+	rows, err := st.QueryContext(st, `SELECT owner, semaphore, count, expires, token FROM holds
+		WHERE name = ? AND expires > ?`, st.name, st.now)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var h hold
+		var owner []byte
+		if err := rows.Scan(&owner, &h.semaphore, &h.count, &h.expires, &h.token); err != nil {
+			return fmt.Errorf("%w: %w", backend.ErrConflict, err)
+		}
+		if h.semaphore != (kind == backend.Permits) {
+			return backend.ErrConflict
+		}
+		h.owner = string(owner)
+		st.holds = append(st.holds, h)
+	}
+	return rows.Err()
+}
+
+// put writes a hold, or removes it if its count is 0.
+func (st *step) put(h hold) error {
+	if h.count == 0 {
+		_, err := st.ExecContext(st, `DELETE FROM holds WHERE name = ? AND owner = ?`,
+			st.name, []byte(h.owner))
+		return err
+	}
+	_, err := st.ExecContext(st, `INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?)`,
+		st.name, []byte(h.owner), h.semaphore, h.count, h.expires, int64(h.token))
+	return err
+}
+
+// sweep removes the holds of the name whose leases are over, so that the dead leave nothing behind.
+func (st *step) sweep() error {
+	_, err := st.ExecContext(st, `DELETE FROM holds WHERE name = ? AND expires <= ?`, st.name, st.now)
+	return err
+}
+
+func (s session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
+	err = s.do(ctx, req.Kind, req.Name, func(st *step) error {
+		if req.Kind == backend.Permits {
+			return st.acquirePermits(req, &res)
+		}
+		h := st.of(req.Owner)
+		switch {
+		case len(st.holds) > 0 && h.count == 0:
+			res.Remaining = st.remaining()
+			return nil
+		case h.count == 0:
+			if err := st.sweep(); err != nil {
+				return err
+			}
+			if req.Kind == backend.Fenced {
+				if h.token, err = st.nextToken(); err != nil {
+					return err
+				}
+			}
+		}
+		h.count++
+		h.expires = st.now + int64(req.Lease)
+		res = backend.AcquireResult{Acquired: true, Count: h.count, Token: h.token}
+		return st.put(h)
+	})
+	return res, err
+}
+
+// nextToken counts one more for the step's name.
+func (st *step) nextToken() (token uint64, err error) {
+	err = st.QueryRowContext(st, `INSERT INTO tokens VALUES (?, 1)
+		ON CONFLICT (name) DO UPDATE SET last = last + 1 RETURNING last`, st.name).Scan(&token)
+	return token, err
+}
+
+// acquirePermits is Acquire for permits.
+func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireResult) error {
+	limit, err := st.limit(req.Permits, req.Limit)
+	if err != nil {
+		return err
+	}
+	h, out := st.of(req.Owner), 0
+	for _, other := range st.holds {
+		if other.owner != req.Owner {
+			out += other.count
+		}
+	}
+	if h.count != req.Permits && out+req.Permits > limit {
+		res.Remaining = st.remaining()
+		return st.put(hold{owner: req.Owner}) // what it has is another number
+	}
+	if err := st.sweep(); err != nil {
+		return err
+	}
+	if _, err := st.ExecContext(st, `INSERT OR REPLACE INTO totals VALUES (?, ?)`,
+		st.name, limit); err != nil {
+		return err
+	}
+	*res = backend.AcquireResult{Acquired: true, Count: req.Permits}
+	return st.put(hold{
+		owner: req.Owner, semaphore: true, count: req.Permits, expires: st.now + int64(req.Lease),
+	})
+}
+
+// limit returns how many permits there are: as many as the request says, or else as many as the store
+// was told last. It knows none when none are out.
+func (st *step) limit(permits, limit int) (int, error) {
+	if limit == 0 && len(st.holds) > 0 {
+		err := st.QueryRowContext(st, `SELECT permits FROM totals WHERE name = ?`, st.name).Scan(&limit)
+		if err != nil {
+			return 0, err
+		}
+	}
+	switch {
+	case limit == 0:
+		return 0, backend.ErrNoLimit
+	case permits > limit:
+		return 0, backend.ErrTooMany
+	}
+	return limit, nil
+}
+
+// mine returns the hold that a request is about. Permits of another number than it names are given
+// back.
+func (st *step) mine(kind backend.Kind, owner string, permits int) (hold, error) {
+	h := st.of(owner)
+	if kind == backend.Permits && h.count != permits {
+		h = hold{owner: owner}
+		return h, st.put(h)
+	}
+	return h, nil
+}
+
+func (s session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
+	err = s.do(ctx, req.Kind, req.Name, func(st *step) error {
+		h, err := st.mine(req.Kind, req.Owner, req.Permits)
+		if err != nil || h.count == 0 {
+			return err
+		}
+		if h.semaphore || h.count == 1 {
+			h.count, res.Outcome = 0, backend.Freed
+		} else {
+			h.count, res.Outcome = h.count-1, backend.Left
+			h.expires = st.now + int64(req.Lease)
+		}
+		return st.put(h)
+	})
+	return res, err
+}
+
+func (s session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (res backend.RenewResult, err error) {
+	err = s.do(ctx, req.Kind, req.Name, func(st *step) error {
+		h, err := st.mine(req.Kind, req.Owner, req.Permits)
+		if err != nil || h.count == 0 {
+			return err
+		}
+		res.Held = true
+		h.expires = st.now + int64(req.Lease)
+		return st.put(h)
+	})
+	return res, err
+}
+
+func (s session) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (res backend.ForceReleaseResult, err error) {
+	err = s.do(ctx, req.Kind, req.Name, func(st *step) error {
+		res.Released = len(st.holds) > 0
+		_, err := st.ExecContext(st, `DELETE FROM holds WHERE name = ?`, st.name)
+		return err
+	})
+	return res, err
+}
+
+func (s session) Look(
+	ctx context.Context, req backend.LookRequest,
+) (res backend.LookResult, err error) {
+	err = s.do(ctx, req.Kind, req.Name, func(st *step) error {
+		out := 0
+		for _, h := range st.holds {
+			res.Remaining = max(res.Remaining, time.Duration(h.expires-st.now)) // until all are free
+			out += h.count
+		}
+		res.Held, res.Count = out > 0, st.of(req.Owner).count
+		if req.Kind != backend.Permits {
+			return nil
+		}
+		limit, err := st.limit(0, req.Limit)
+		res.Available = max(limit-out, 0)
+		return err
+	})
+	return res, err
+}
+
+// notDone returns the error of a step that has changed nothing, since its transaction isn't committed.
+func notDone(err error) error {
+	if errors.Is(err, backend.ErrConflict) || errors.Is(err, backend.ErrNoLimit) ||
+		errors.Is(err, backend.ErrTooMany) {
+		return &backend.Error{Kind: backend.Refused, Err: err}
+	}
+	kind := backend.Retry
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		switch e.Code() & 0xff {
+		case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN,
+			sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
+			kind = backend.Refused // it takes a person to put that right
+		}
+	}
+	return &backend.Error{Kind: kind, Err: err}
+}
