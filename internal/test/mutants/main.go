@@ -104,6 +104,8 @@ func run(ctx context.Context, root, pkg string, m *mutant) (noticed bool, err er
 	case errors.As(err, &exit) && !strings.Contains(string(out), "[build failed]") &&
 		!strings.Contains(string(out), "[setup failed]"):
 		return true, nil
+	case m != nil:
+		return false, fmt.Errorf("%s: %s: %w\n%s", m.file, m.words, err, out)
 	default:
 		return false, fmt.Errorf("%w\n%s", err, out)
 	}
@@ -162,6 +164,7 @@ func try(ctx context.Context, only string) (survivors int, err error) {
 	}
 	type count struct{ tried, noticed int }
 	counts := make(map[string]*count)
+	var errs []error
 	for _, m := range all {
 		if !wanted.MatchString(m.file + ": " + m.words) {
 			continue
@@ -175,8 +178,12 @@ func try(ctx context.Context, only string) (survivors int, err error) {
 		}
 		began := time.Now()
 		noticed, err := run(ctx, root, pkg, &m)
-		if err != nil {
-			return 0, err
+		switch {
+		case ctx.Err() != nil:
+			return 0, ctx.Err()
+		case err != nil: // it doesn't compile
+			errs = append(errs, err)
+			continue
 		}
 		counts[pkg].tried++
 		word := "SURVIVED"
@@ -191,5 +198,5 @@ func try(ctx context.Context, only string) (survivors int, err error) {
 		fmt.Printf("%s: %d of %d noticed\n", pkg, n.noticed, n.tried)
 		survivors += n.tried - n.noticed
 	}
-	return survivors, nil
+	return survivors, errors.Join(errs...)
 }
