@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
@@ -59,22 +60,70 @@ func TestLoad(t *testing.T) {
 	needVersions(t, of)
 	for _, name := range places {
 		for _, version := range of {
-			if name == "cluster" && version == "3.27.2" {
-				continue // it publishes mostly with PUBLISH there, which those who use SSUBSCRIBE don't hear
-			}
 			t.Run(name+"/"+version, func(t *testing.T) {
-				var p *place
-				if name == "redis" {
-					p = unwatched(t, testservers.Redis(t))
-					p.backend = byRedis(p)
-				} else {
-					p = unwatchedCluster(t, "")
-					p.sharded, p.backend = true, byCluster(p)
-				}
-				load(t, p, version, sizes, long)
+				load(t, loadPlace(t, name, version), version, sizes, long)
 			})
 		}
 	}
+}
+
+// TestLoadBesideUndecided is TestLoad in a cluster where neither Redisson nor clients in Go use
+// sharded channels, as docs/redisson.md has it.
+func TestLoadBesideUndecided(t *testing.T) {
+	depth.Needs(t, depth.Night)
+	needVersions(t, []string{undecided})
+	load(t, loadPlace(t, "cluster", undecided), undecided, [][2]int{{2, 2}}, briefLoad)
+}
+
+// loadPlace starts one server, or a cluster with clients in Go that publish as such a Redisson does.
+func loadPlace(t *testing.T, name, version string) *place {
+	if name == "redis" {
+		p := unwatched(t, testservers.Redis(t))
+		p.backend = byRedis(p)
+		return p
+	}
+	p := unwatchedCluster(t, "")
+	if version == undecided {
+		p.backend = byUnshardedCluster(p)
+	} else {
+		p.sharded, p.backend = true, byCluster(p)
+	}
+	return p
+}
+
+// startLoader starts a process of Java's which listens where clients in Go publish. A Redisson that
+// decides by the answer of one node may listen elsewhere: then another is started.
+func (p *place) startLoader(t *testing.T, version string) *peer {
+	t.Helper()
+	elsewhere := *p
+	elsewhere.sharded = !p.sharded
+	for range 20 {
+		java := startPeer(t, version, p.config, loadLease)
+		if version != undecided {
+			return java
+		}
+		name := fmt.Sprint("listens:", java.cmd.Process.Pid)
+		holder, waiter := java.thread(t), java.thread(t)
+		holder.want("locked", "lock", name)
+		locked := waiter.start("lock", name)
+		here := false
+		testservers.Until(t, "Java listens", func() bool {
+			here = p.listeners(t, channel(name)) > 0
+			return here || elsewhere.listeners(t, channel(name)) > 0
+		})
+		if !here {
+			java.kill()
+			continue
+		}
+		holder.want("unlocked", "unlock", name)
+		if got := receive(t, "the next thread has the lock", locked); got != "locked" {
+			t.Fatal(got)
+		}
+		waiter.want("unlocked", "unlock", name)
+		return java
+	}
+	t.Fatal("no process of Java's listens to the channels of clients in Go")
+	return nil
 }
 
 func load(t *testing.T, p *place, version string, sizes [][2]int, long time.Duration) {
@@ -85,7 +134,7 @@ func load(t *testing.T, p *place, version string, sizes [][2]int, long time.Dura
 			clients = append(clients, p.client(t, dlock.WithLease(loadLease)))
 		}
 		for len(peers) < size[1] {
-			peers = append(peers, startPeer(t, version, p.config, loadLease))
+			peers = append(peers, p.startLoader(t, version))
 		}
 	}
 	for i, k := range loads {

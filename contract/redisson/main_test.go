@@ -216,8 +216,14 @@ func clusterByValkeyPlace(t *testing.T) *place {
 // unshardedPlace is a cluster where Redisson is told not to use them.
 func unshardedPlace(t *testing.T) *place {
 	p := cluster(t, "OFF")
-	p.backend = func(t *testing.T) backend.Backend { return redisbackend.New(connectCluster(t, p.servers)) }
+	p.backend = byUnshardedCluster(p)
 	return p
+}
+
+func byUnshardedCluster(p *place) func(t *testing.T) backend.Backend {
+	return func(t *testing.T) backend.Backend {
+		return redisbackend.New(connectCluster(t, p.servers))
+	}
 }
 
 func cluster(t *testing.T, sharded string) *place {
