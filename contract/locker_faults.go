@@ -202,8 +202,8 @@ func (r *rule) hits() int {
 	return r.hit
 }
 
-// faultyBackend is a backend that hands on what a client asks for, records it, and makes faults. It has the optional
-// interfaces that the store has, unless they are hidden. It also looks whether the client keeps its side of the
+// faultyBackend is a backend that hands on what a client asks for, records it, and makes faults. It can
+// do what the store can, unless that is hidden. It also looks whether the client keeps its side of the
 // contract in package backend.
 type faultyBackend struct {
 	inner       backend.Backend
@@ -441,53 +441,50 @@ func through[Req, Res any](ctx context.Context, f *faultyBackend, s *sentStep, r
 
 // Open implements [backend.Backend].
 func (f *faultyBackend) Open() backend.Session {
-	inner := f.inner.Open()
+	inner, can := backend.Open(f.inner)
 	f.opened = inner
-	s := &faultySession{f, inner}
-	n := backend.CapabilitiesOf(inner).Notifier
-	notifies := n != nil
-	b := backend.CapabilitiesOf(inner).BatchRenewer
-	renews := b != nil
-	several := backend.CapabilitiesOf(inner).Batcher
-	batches := several != nil
-	notifies = notifies && !f.hideNotify
-	renews = renews && !f.hideBatches
-	switch {
-	case notifies && renews && batches:
-		return struct {
-			*faultySession
-			faultyNotifier
-			faultyRenewer
-			faultyBatcher
-		}{s, faultyNotifier{f, n}, faultyRenewer{f, s, b}, faultyBatcher{f, s, several}}
-	case notifies && renews:
-		return struct {
-			*faultySession
-			faultyNotifier
-			faultyRenewer
-		}{s, faultyNotifier{f, n}, faultyRenewer{f, s, b}}
-	case notifies:
-		return struct {
-			*faultySession
-			faultyNotifier
-		}{s, faultyNotifier{f, n}}
-	case renews:
-		return struct {
-			*faultySession
-			faultyRenewer
-		}{s, faultyRenewer{f, s, b}}
-	default:
-		return s
+	s := &faultySession{f: f, inner: inner, bare: can, can: can}
+	if can.Notifier != nil {
+		s.can.Notifier = faultyNotifier{f, can.Notifier}
 	}
+	if can.BatchRenewer != nil {
+		s.can.BatchRenewer = s
+	}
+	if can.Batcher != nil {
+		s.can.Batcher = s
+	}
+	if can.Inspector != nil {
+		s.can.Inspector = s
+	}
+	if can.Lister != nil {
+		s.can.Lister = s
+	}
+	if can.Liner != nil {
+		s.can.Liner = s
+	}
+	if f.hideNotify {
+		s.can.Notifier = nil
+	}
+	if f.hideBatches {
+		s.can.BatchRenewer, s.can.Batcher = nil, nil
+	}
+	s.can.Steps = backend.StepsMayHang // whatever the store's do: faults of them hang
+	return s
 }
 
 // Limits implements [backend.Backend].
 func (f *faultyBackend) Limits() backend.Limits { return f.inner.Limits() }
 
+// A faultySession is a session of a faultyBackend. It has the methods of most of what a store can do
+// beside its steps, and hands on those that the store has.
 type faultySession struct {
-	f     *faultyBackend
-	inner backend.Session
+	f         *faultyBackend
+	inner     backend.Session
+	bare, can backend.Capabilities // of inner, and its own
 }
+
+// Capabilities implements [backend.Capable].
+func (s *faultySession) Capabilities() backend.Capabilities { return s.can }
 
 func (s *faultySession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
 	return through(ctx, s.f, acquisition(req), req, s.inner.Acquire)
@@ -529,47 +526,23 @@ func (s *faultySession) Look(ctx context.Context, req backend.LookRequest) (back
 	return through(ctx, s.f, step, req, s.inner.Look)
 }
 
-// KeepPlaces implements [backend.Liner] for the stores that do.
+// KeepPlaces implements [backend.Liner].
 func (s *faultySession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	line := backend.CapabilitiesOf(s.inner).Liner
-	if line == nil {
-		return backend.PlacesResult{}, backend.UnknownKind("a store that is no Liner", req.Kind)
-	}
 	step := &sentStep{kind: keepStep, name: req.Name, owners: slices.Clone(req.Owners), lease: req.Place}
-	return through(ctx, s.f, step, req, line.KeepPlaces)
+	return through(ctx, s.f, step, req, s.bare.Liner.KeepPlaces)
 }
 
-// errNoInspector is what sessions of this package that hand on what they are asked say for those that can't answer.
-var errNoInspector = &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("the store of this case can't say that: %w", errors.ErrUnsupported)}
-
-// Inspect implements [backend.Inspector] for the stores that do.
+// Inspect implements [backend.Inspector].
 func (s *faultySession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	i := backend.CapabilitiesOf(s.inner).Inspector
-	if i == nil {
-		return backend.Inspection{}, errNoInspector
-	}
-	return through(ctx, s.f, &sentStep{kind: inspectStep, name: req.Name}, req, i.Inspect)
+	return through(ctx, s.f, &sentStep{kind: inspectStep, name: req.Name}, req, s.bare.Inspector.Inspect)
 }
 
-// Latch implements [backend.Latcher] for the stores that do.
-func (s *faultySession) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
-	l := backend.CapabilitiesOf(s.inner).Latcher
-	if l == nil {
-		return backend.LatchResult{}, errNoInspector
-	}
-	return l.Latch(ctx, req)
-}
-
-// List implements [backend.Lister] for the stores that do.
+// List implements [backend.Lister].
 func (s *faultySession) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
-	l := backend.CapabilitiesOf(s.inner).Lister
-	if l == nil {
-		return backend.ListResult{}, errNoInspector
-	}
 	if s.f.page > 0 {
 		req.Limit = min(req.Limit, s.f.page)
 	}
-	return through(ctx, s.f, &sentStep{kind: listStep}, req, l.List)
+	return through(ctx, s.f, &sentStep{kind: listStep}, req, s.bare.Lister.List)
 }
 
 func (s *faultySession) Close() error {
@@ -654,33 +627,27 @@ func (s *faultySubscription) Close() {
 	s.f.subscribed(s.name, -1)
 }
 
-type faultyRenewer struct {
-	f       *faultyBackend
-	session *faultySession
-	inner   backend.BatchRenewer
-}
-
 // RenewBatch hands on the requests that no fault is made of in one batch, and the others one by one.
-func (r faultyRenewer) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
-	r.f.mu.Lock()
-	r.f.batches = append(r.f.batches, len(reqs))
-	r.f.mu.Unlock()
-	throughTogether(ctx, r.f, reqs, renewal, r.session.inner.Renew, r.inner.RenewBatch, answer)
-}
-
-type faultyBatcher struct {
-	f       *faultyBackend
-	session *faultySession
-	inner   backend.Batcher
+func (s *faultySession) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
+) {
+	s.f.mu.Lock()
+	s.f.batches = append(s.f.batches, len(reqs))
+	s.f.mu.Unlock()
+	throughTogether(ctx, s.f, reqs, renewal, s.inner.Renew, s.bare.BatchRenewer.RenewBatch, answer)
 }
 
 // AcquireBatch and ReleaseBatch do the same.
-func (b faultyBatcher) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
-	throughTogether(ctx, b.f, reqs, acquisition, b.session.inner.Acquire, b.inner.AcquireBatch, answer)
+func (s *faultySession) AcquireBatch(
+	ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error),
+) {
+	throughTogether(ctx, s.f, reqs, acquisition, s.inner.Acquire, s.bare.Batcher.AcquireBatch, answer)
 }
 
-func (b faultyBatcher) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
-	throughTogether(ctx, b.f, reqs, release, b.session.inner.Release, b.inner.ReleaseBatch, answer)
+func (s *faultySession) ReleaseBatch(
+	ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error),
+) {
+	throughTogether(ctx, s.f, reqs, release, s.inner.Release, s.bare.Batcher.ReleaseBatch, answer)
 }
 
 // throughTogether sends steps of a batch on their way.

@@ -22,53 +22,67 @@ func (st Store) withOnePermit() Store {
 
 type onePermitBackend struct{ backend.Backend }
 
-// Open returns a session that implements the optional interfaces which the cases know, if the store's own does.
 func (b onePermitBackend) Open() backend.Session {
-	s := onePermit{b.Backend.Open()}
-	n := backend.CapabilitiesOf(s.Session).Notifier
-	notifies := n != nil
-	r := backend.CapabilitiesOf(s.Session).BatchRenewer
-	batches := r != nil
-	switch {
-	case notifies && batches:
-		return struct {
-			onePermit
-			backend.Notifier
-			onePermitBatch
-		}{s, n, onePermitBatch{r}}
-	case notifies:
-		return struct {
-			onePermit
-			backend.Notifier
-		}{s, n}
-	case batches:
-		return struct {
-			onePermit
-			onePermitBatch
-		}{s, onePermitBatch{r}}
-	default:
-		return s
-	}
+	s, can := backend.Open(b.Backend)
+	return onePermit{s, can}
 }
 
 // onePermit is a session that fills in the numbers where there are none.
-type onePermit struct{ backend.Session }
+type onePermit struct {
+	backend.Session
+	bare backend.Capabilities
+}
 
-func (s onePermit) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// Capabilities implements [backend.Capable].
+func (s onePermit) Capabilities() backend.Capabilities {
+	can := s.bare
+	if can.BatchRenewer != nil {
+		can.BatchRenewer = s
+	}
+	if can.Batcher != nil {
+		can.Batcher = s
+	}
+	return can
+}
+
+// The numbers of requests that name none.
+
+func acquiresOne(req backend.AcquireRequest) backend.AcquireRequest {
 	if req.Permits == 0 {
 		req.Permits, req.Limit = 1, 1
 	}
-	return s.Session.Acquire(ctx, req)
+	return req
+}
+
+func releasesOne(req backend.ReleaseRequest) backend.ReleaseRequest {
+	req.Permits = max(req.Permits, 1)
+	return req
+}
+
+func renewsOne(req backend.RenewRequest) backend.RenewRequest {
+	req.Permits = max(req.Permits, 1)
+	return req
+}
+
+// each returns what a function makes of each of the requests.
+func each[Req any](reqs []Req, f func(Req) Req) []Req {
+	filled := make([]Req, len(reqs))
+	for i, req := range reqs {
+		filled[i] = f(req)
+	}
+	return filled
+}
+
+func (s onePermit) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+	return s.Session.Acquire(ctx, acquiresOne(req))
 }
 
 func (s onePermit) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	req.Permits = max(req.Permits, 1)
-	return s.Session.Release(ctx, req)
+	return s.Session.Release(ctx, releasesOne(req))
 }
 
 func (s onePermit) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	req.Permits = max(req.Permits, 1)
-	return s.Session.Renew(ctx, req)
+	return s.Session.Renew(ctx, renewsOne(req))
 }
 
 func (s onePermit) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
@@ -78,13 +92,20 @@ func (s onePermit) Look(ctx context.Context, req backend.LookRequest) (backend.L
 	return s.Session.Look(ctx, req)
 }
 
-type onePermitBatch struct{ r backend.BatchRenewer }
+func (s onePermit) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
+) {
+	s.bare.BatchRenewer.RenewBatch(ctx, each(reqs, renewsOne), answer)
+}
 
-func (b onePermitBatch) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(i int, res backend.RenewResult, err error)) {
-	filled := make([]backend.RenewRequest, len(reqs))
-	for i, req := range reqs {
-		req.Permits = max(req.Permits, 1)
-		filled[i] = req
-	}
-	b.r.RenewBatch(ctx, filled, answer)
+func (s onePermit) AcquireBatch(
+	ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error),
+) {
+	s.bare.Batcher.AcquireBatch(ctx, each(reqs, acquiresOne), answer)
+}
+
+func (s onePermit) ReleaseBatch(
+	ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error),
+) {
+	s.bare.Batcher.ReleaseBatch(ctx, each(reqs, releasesOne), answer)
 }

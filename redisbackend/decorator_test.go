@@ -28,8 +28,9 @@ func (d decoratedSession) Capabilities() backend.Capabilities {
 	return backend.CapabilitiesOf(d.Session)
 }
 
-// A Redis that is wrapped sends what the bare one does, as many commands at a time: locks that are
-// taken together, renewed together, asked for, waited for and given back.
+// A Redis that is wrapped sends what the bare one does, as many commands at a time, where locks are
+// taken together, asked about and given back. That waiters are woken and leases renewed through a
+// decorator, too, is seen in each case of the contract suite, whose faults are one.
 func TestADecoratorIsAsTheBareStore(t *testing.T) {
 	server := testservers.Redis(t)
 	var bare, wrapped []string

@@ -2,7 +2,6 @@ package history
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -61,48 +60,34 @@ type watched struct {
 // Limits implements [backend.Backend].
 func (w *watched) Limits() backend.Limits { return w.inner.Limits() }
 
-// Open implements [backend.Backend]. The session has the optional interfaces that b's sessions have.
+// Open implements [backend.Backend]. The session can do what b's sessions can.
 func (w *watched) Open() backend.Session {
-	inner := w.inner.Open()
-	s := &session{inner, w.r}
-	n := backend.CapabilitiesOf(inner).Notifier
-	notifies := n != nil
-	b := backend.CapabilitiesOf(inner).BatchRenewer
-	renews := b != nil
-	several := backend.CapabilitiesOf(inner).Batcher
-	batches := several != nil
-	switch {
-	case notifies && renews && batches:
-		return struct {
-			*session
-			notifier
-			renewer
-			batcher
-		}{s, notifier{w.r, n}, renewer{w.r, b}, batcher{w.r, several}}
-	case notifies && renews:
-		return struct {
-			*session
-			notifier
-			renewer
-		}{s, notifier{w.r, n}, renewer{w.r, b}}
-	case notifies:
-		return struct {
-			*session
-			notifier
-		}{s, notifier{w.r, n}}
-	case renews:
-		return struct {
-			*session
-			renewer
-		}{s, renewer{w.r, b}}
-	default:
-		return s
-	}
+	inner, can := backend.Open(w.inner)
+	return &session{inner, w.r, can}
 }
 
 type session struct {
 	backend.Session
-	r *Recorder
+	r    *Recorder
+	bare backend.Capabilities
+}
+
+// Capabilities implements [backend.Capable]. What changes no lock isn't noted, and passes by.
+func (s *session) Capabilities() backend.Capabilities {
+	can := s.bare
+	if can.Notifier != nil {
+		can.Notifier = s
+	}
+	if can.BatchRenewer != nil {
+		can.BatchRenewer = s
+	}
+	if can.Batcher != nil {
+		can.Batcher = s
+	}
+	if can.Liner != nil {
+		can.Liner = s
+	}
+	return can
 }
 
 func (r *Recorder) stepStarted(s *step) *step {
@@ -200,96 +185,64 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	return res, err
 }
 
-// KeepPlaces implements [backend.Liner], if the session watched does. It is noted as a step for each owner.
+// KeepPlaces implements [backend.Liner]. It is noted as a step for each owner.
 func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	l := backend.CapabilitiesOf(s.Session).Liner
-	if l == nil {
-		return backend.PlacesResult{}, backend.UnknownKind("what is watched", req.Kind)
-	}
 	steps := make([]*step, len(req.Owners))
 	for i, owner := range req.Owners {
 		steps[i] = s.r.stepStarted(&step{kind: placesStep, side: req.Kind, name: req.Name, owner: owner, place: req.Place})
 	}
-	res, err := l.KeepPlaces(ctx, req)
+	res, err := s.bare.Liner.KeepPlaces(ctx, req)
 	for i, owner := range req.Owners {
 		s.r.stepEnded(steps[i], orRefused(owner == res.Holder, granted), err)
 	}
 	return res, err
 }
 
-// Inspect implements [backend.Inspector], if the session watched does. It changes nothing, and isn't noted.
-func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	i := backend.CapabilitiesOf(s.Session).Inspector
-	if i == nil {
-		return backend.Inspection{}, &backend.Error{Kind: backend.Refused, Err: errors.ErrUnsupported}
-	}
-	return i.Inspect(ctx, req)
-}
-
-// List implements [backend.Lister], as Inspect does.
-func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
-	l := backend.CapabilitiesOf(s.Session).Lister
-	if l == nil {
-		return backend.ListResult{}, &backend.Error{Kind: backend.Refused, Err: errors.ErrUnsupported}
-	}
-	return l.List(ctx, req)
-}
-
-type notifier struct {
-	r     *Recorder
-	inner backend.Notifier
-}
-
 // Subscribe implements [backend.Notifier].
-func (n notifier) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
 	if tell := req.Granted; tell != nil {
 		req.Granted = func(g backend.Grant) {
-			n.r.stepEnded(n.r.stepStarted(&step{kind: grantStep, side: req.Kind, name: req.Name, owner: g.Owner, lease: g.Lease}), orRefused(g.Lease > 0, granted), nil)
+			st := s.r.stepStarted(&step{
+				kind: grantStep, side: req.Kind, name: req.Name, owner: g.Owner, lease: g.Lease,
+			})
+			s.r.stepEnded(st, orRefused(g.Lease > 0, granted), nil)
 			tell(g)
 		}
 	}
-	return n.inner.Subscribe(ctx, req)
+	return s.bare.Notifier.Subscribe(ctx, req)
 }
 
-type renewer struct {
-	r     *Recorder
-	inner backend.BatchRenewer
-}
-
-func (b renewer) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+// RenewBatch implements [backend.BatchRenewer].
+func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
 	steps := make([]*step, len(reqs))
 	for i, req := range reqs {
-		steps[i] = b.r.stepStarted(renewal(req))
+		steps[i] = s.r.stepStarted(renewal(req))
 	}
-	b.inner.RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
-		b.r.stepEnded(steps[i], orRefused(res.Held, granted), err)
+	s.bare.BatchRenewer.RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
+		s.r.stepEnded(steps[i], orRefused(res.Held, granted), err)
 		answer(i, res, err)
 	})
 }
 
-type batcher struct {
-	r     *Recorder
-	inner backend.Batcher
-}
-
-func (b batcher) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
+// AcquireBatch and ReleaseBatch implement [backend.Batcher].
+func (s *session) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
 	steps := make([]*step, len(reqs))
 	for i, req := range reqs {
-		steps[i] = b.r.stepStarted(acquisition(ctx, req))
+		steps[i] = s.r.stepStarted(acquisition(ctx, req))
 	}
-	b.inner.AcquireBatch(ctx, reqs, func(i int, res backend.AcquireResult, err error) {
-		b.r.acquired(steps[i], res, err)
+	s.bare.Batcher.AcquireBatch(ctx, reqs, func(i int, res backend.AcquireResult, err error) {
+		s.r.acquired(steps[i], res, err)
 		answer(i, res, err)
 	})
 }
 
-func (b batcher) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
+func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
 	steps := make([]*step, len(reqs))
 	for i, req := range reqs {
-		steps[i] = b.r.stepStarted(release(ctx, req))
+		steps[i] = s.r.stepStarted(release(ctx, req))
 	}
-	b.inner.ReleaseBatch(ctx, reqs, func(i int, res backend.ReleaseResult, err error) {
-		b.r.released(steps[i], res, err)
+	s.bare.Batcher.ReleaseBatch(ctx, reqs, func(i int, res backend.ReleaseResult, err error) {
+		s.r.released(steps[i], res, err)
 		answer(i, res, err)
 	})
 }
