@@ -54,7 +54,7 @@ func (x *ledger) trace() dlock.Option {
 			x.note(func() {
 				x.losses = append(x.losses, l)
 				x.count(l.Name, l.Holder, -1)
-				if l.Held < 0 || l.Renewed < 0 || l.Paused < 0 || l.At.IsZero() || l.Reason == dlock.LossTaken && l.By == "" {
+				if l.Held < 0 || l.Unconfirmed < 0 || l.Paused < 0 || l.At.IsZero() || l.Reason == dlock.LossTaken && l.TakenBy == "" {
 					x.wrong = append(x.wrong, fmt.Sprintf("told of a loss: %+v", *l))
 				}
 			})

@@ -422,11 +422,11 @@ func (l *lab) mourn(p *process, told *ledger, h *dlock.Hold, d doom, began time.
 		l.Errorf("%s: lost, %v: %v; want %v", name, loss.Reason, loss, d.reasons)
 	}
 	took := time.Since(began)
-	if loss.Name != name || loss.Kind != l.kind || loss.Holder != h.HolderID() || loss.Held < 0 || loss.Held > took || loss.Renewed < 0 || loss.Renewed > took || loss.At.Before(began) || loss.At.After(time.Now()) {
+	if loss.Name != name || loss.Kind != l.kind || loss.Holder != h.HolderID() || loss.Held < 0 || loss.Held > took || loss.Unconfirmed < 0 || loss.Unconfirmed > took || loss.At.Before(began) || loss.At.After(time.Now()) {
 		l.Errorf("%s: %+v, which isn't true of %q, %v after all began", name, *loss, h.HolderID(), took)
 	}
-	if loss.Reason == dlock.LossTaken && loss.By != d.by || loss.Reason != dlock.LossTaken && loss.By != "" {
-		l.Errorf("%s: lost to %q; want %q", name, loss.By, d.by)
+	if loss.Reason == dlock.LossTaken && loss.TakenBy != d.by || loss.Reason != dlock.LossTaken && loss.TakenBy != "" {
+		l.Errorf("%s: lost to %q; want %q", name, loss.TakenBy, d.by)
 	}
 	if d.err != nil && !errors.Is(loss.Err, d.err) || d.err == nil && loss.Err != nil && loss.Reason != dlock.LossExpired {
 		l.Errorf("%s: the store said %v; want %v", name, loss.Err, d.err)

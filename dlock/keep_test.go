@@ -977,7 +977,7 @@ func TestLossOfAHoldThatIsToStayTaken(t *testing.T) {
 		must(t, h.Err())
 		<-h.Lost()
 		l, ok := errors.AsType[*Loss](h.Err())
-		if !ok || l.Reason != LossExpired || l.Renewed < 85*time.Second || l.Renewed > 100*time.Second || l.Held < 95*time.Second {
+		if !ok || l.Reason != LossExpired || l.Unconfirmed < 85*time.Second || l.Unconfirmed > 100*time.Second || l.Held < 95*time.Second {
 			t.Errorf("lost: %+v", l)
 		}
 	})

@@ -69,11 +69,11 @@ func (l *Loss) LogValue() slog.Value {
 func (l *Loss) attrs() []slog.Attr {
 	attrs := []slog.Attr{
 		slog.String("kind", l.Kind.String()), slog.String("holder", l.Holder), slog.String("reason", l.Reason.String()),
-		slog.Duration("held", l.Held), slog.Duration("renewed", l.Renewed),
+		slog.Duration("held", l.Held), slog.Duration("renewed", l.unconfirmed()),
 	}
 	switch {
-	case l.By != "":
-		attrs = append(attrs, slog.String("by", l.By))
+	case l.takenBy() != "":
+		attrs = append(attrs, slog.String("by", l.takenBy()))
 	case l.Paused > 0:
 		attrs = append(attrs, slog.Duration("paused", l.Paused))
 	case l.Err != nil:

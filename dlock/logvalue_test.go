@@ -39,6 +39,11 @@ func TestWhatIsLogged(t *testing.T) {
 		c.number = 0 // so that holders are known
 		began := time.Now()
 		loss := &Loss{Name: "x", Kind: backend.Fenced, Holder: "me:1", Reason: LossTaken, Held: time.Second, Renewed: time.Millisecond, By: "you:2"}
+		renamed := *loss // with the new names, and nothing else
+		renamed.Unconfirmed, renamed.TakenBy, renamed.Renewed, renamed.By = loss.Renewed, loss.By, 0, ""
+		if was, is := fmt.Sprint(loss.LogValue()), fmt.Sprint(renamed.LogValue()); was != is {
+			t.Errorf("a loss with the old names is %s, and with the new %s", was, is)
+		}
 		late := &Loss{Name: "x", Holder: "me:1", Err: &Error{Op: "renew", Name: "x", Err: errors.New("no route")}}
 		l := c.FencedLocker("x")
 		h, err := l.Acquire(ctx)

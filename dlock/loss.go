@@ -22,15 +22,27 @@ type Loss struct {
 	Reason LossReason
 
 	// At is when the loss was found, and Held for how long the lock was held until then or, if that was over
-	// before, until the lease ended. Renewed is for how long, at the loss, the store had not confirmed the
-	// hold.
-	At            time.Time
-	Held, Renewed time.Duration
+	// before, until the lease ended. Unconfirmed is for how long, at the loss, the store had not confirmed
+	// the hold.
+	At                time.Time
+	Held, Unconfirmed time.Duration
 
-	By     string        // of LossTaken: what the store knows the new holder by
-	Paused time.Duration // of LossPaused: for how long the process stood still, at least
-	Err    error         // of LossExpired: the store's last error
+	TakenBy string        // of LossTaken: what the store knows the new holder by
+	Paused  time.Duration // of LossPaused: for how long the process stood still, at least
+	Err     error         // of LossExpired: the store's last error
+
+	// Deprecated: Renewed is Unconfirmed, whose name says what it is.
+	Renewed time.Duration
+
+	// Deprecated: By is TakenBy. The By of a [HoldInfo] is a caller in this process.
+	By string
 }
+
+// A Loss that a program has made itself, for a test say, may have the old names only.
+
+func (l *Loss) unconfirmed() time.Duration { return cmp.Or(l.Unconfirmed, l.Renewed) }
+
+func (l *Loss) takenBy() string { return cmp.Or(l.TakenBy, l.By) }
 
 // LossReason is why a lock was lost.
 type LossReason uint8
@@ -71,14 +83,14 @@ func (l *Loss) Error() string {
 	fmt.Fprintf(&b, "%v after %v: ", ErrLost, ms(l.Held))
 	switch l.Reason {
 	case LossExpired:
-		fmt.Fprintf(&b, "the lease ran out: not renewed for %v", ms(l.Renewed))
+		fmt.Fprintf(&b, "the lease ran out: not renewed for %v", ms(l.unconfirmed()))
 		if l.Err != nil {
 			fmt.Fprintf(&b, ": %v", l.Err)
 		}
 	case LossGone:
-		fmt.Fprintf(&b, "the store has it no more, and had it %v ago", ms(l.Renewed))
+		fmt.Fprintf(&b, "the store has it no more, and had it %v ago", ms(l.unconfirmed()))
 	case LossTaken:
-		fmt.Fprintf(&b, "another has it: %q", l.By)
+		fmt.Fprintf(&b, "another has it: %q", l.takenBy())
 	case LossForced:
 		b.WriteString("this client has forced it")
 	case LossPaused:
@@ -212,11 +224,13 @@ func (c *Client) whoHas(ctx context.Context, cl *claim) why {
 // lossLocked describes the loss of a hold.
 func (c *Client) lossLocked(h *hold, w why) *Loss {
 	cl, now := h.claim, c.now()
+	unconfirmed := now - cmp.Or(w.had, cl.Confirmed(cl.began))
 	return &Loss{
-		Name: cl.object.name, Kind: h.kind, Holder: cl.owner, Reason: w.reason, By: w.by, Paused: w.paused, Err: w.err,
-		At:      c.epoch.Add(now),
-		Held:    max(min(now, max(cl.Until(), h.since()))-h.since(), 0),
-		Renewed: now - cmp.Or(w.had, cl.Confirmed(cl.began)),
+		Name: cl.object.name, Kind: h.kind, Holder: cl.owner, Reason: w.reason, Paused: w.paused, Err: w.err,
+		At:          c.epoch.Add(now),
+		Held:        max(min(now, max(cl.Until(), h.since()))-h.since(), 0),
+		Unconfirmed: unconfirmed, Renewed: unconfirmed,
+		TakenBy: w.by, By: w.by,
 	}
 }
 
@@ -244,10 +258,10 @@ func (c *Client) reportLossLocked(l *Loss) {
 	if l.Reason == LossLease {
 		level = slog.LevelInfo
 	}
-	args := []any{"name", l.Name, "kind", l.Kind.String(), "holder", l.Holder, "reason", l.Reason.String(), "held", l.Held, "renewed", l.Renewed}
+	args := []any{"name", l.Name, "kind", l.Kind.String(), "holder", l.Holder, "reason", l.Reason.String(), "held", l.Held, "renewed", l.unconfirmed()}
 	switch {
-	case l.By != "":
-		args = append(args, "by", l.By)
+	case l.takenBy() != "":
+		args = append(args, "by", l.takenBy())
 	case l.Paused > 0:
 		args = append(args, "paused", l.Paused)
 	case l.Err != nil:

@@ -54,12 +54,12 @@ func TestLossReasons(t *testing.T) {
 	}{
 		"expired": {
 			lose: func(t *testing.T, store *severed, c, other *Client) { store.cut.Store(true) },
-			want: Loss{Reason: LossExpired, Held: 40 * time.Second, Renewed: protocol.Promised(DefaultLease), Err: errSevered},
+			want: Loss{Reason: LossExpired, Held: 40 * time.Second, Unconfirmed: protocol.Promised(DefaultLease), Err: errSevered},
 			text: `connection refused`,
 		},
 		"gone": {
 			lose: func(t *testing.T, store *severed, c, other *Client) { other.Locker("x").ForceUnlock(t.Context()) },
-			want: Loss{Reason: LossGone, Held: 20 * time.Second, Renewed: 10 * time.Second},
+			want: Loss{Reason: LossGone, Held: 20 * time.Second, Unconfirmed: 10 * time.Second},
 			text: `the store has it no more, and had it 9.375s ago`,
 		},
 		"taken": {
@@ -67,12 +67,12 @@ func TestLossReasons(t *testing.T) {
 				other.Locker("x").ForceUnlock(t.Context())
 				other.Locker("x").Lock()
 			},
-			want: Loss{Reason: LossTaken, Held: 20 * time.Second, Renewed: 10 * time.Second, By: "other:1"},
+			want: Loss{Reason: LossTaken, Held: 20 * time.Second, Unconfirmed: 10 * time.Second, TakenBy: "other:1"},
 			text: `another has it: "other:1"`,
 		},
 		"forced": {
 			lose: func(t *testing.T, store *severed, c, other *Client) { c.Locker("x").ForceUnlock(t.Context()) },
-			want: Loss{Reason: LossForced, Held: 15 * time.Second, Renewed: 5 * time.Second},
+			want: Loss{Reason: LossForced, Held: 15 * time.Second, Unconfirmed: 5 * time.Second},
 			text: `this client has forced it`,
 		},
 		"paused": {
@@ -82,12 +82,12 @@ func TestLossReasons(t *testing.T) {
 				c.timer.Stop() // nothing runs until the end of the pause
 				time.AfterFunc(time.Minute, c.ring)
 			},
-			want: Loss{Reason: LossPaused, Held: 40 * time.Second, Renewed: time.Minute + 5*time.Second, Paused: 55 * time.Second},
+			want: Loss{Reason: LossPaused, Held: 40 * time.Second, Unconfirmed: time.Minute + 5*time.Second, Paused: 55 * time.Second},
 			text: `the lease ran out while this process stood still for 55s`,
 		},
 		"lease": {
 			lose: func(t *testing.T, store *severed, c, other *Client) {},
-			want: Loss{Reason: LossLease, Held: protocol.Promised(20 * time.Second), Renewed: protocol.Promised(20 * time.Second)},
+			want: Loss{Reason: LossLease, Held: protocol.Promised(20 * time.Second), Unconfirmed: protocol.Promised(20 * time.Second)},
 			text: `its fixed lease ran out`,
 			opts: []AcquireOption{FixedLease(20 * time.Second)},
 		},
@@ -124,9 +124,10 @@ func TestLossReasons(t *testing.T) {
 				want := test.want
 				want.Name, want.Holder, want.At = "x", h.HolderID(), got.At
 				// Renewals are made a little early, so that they are made together.
-				if late := 2 * time.Second; (got.Held-want.Held).Abs() < late && (got.Renewed-want.Renewed).Abs() < late && (got.Paused-want.Paused).Abs() < 6*time.Second {
-					want.Held, want.Renewed, want.Paused = got.Held, got.Renewed, got.Paused
+				if late := 2 * time.Second; (got.Held-want.Held).Abs() < late && (got.Unconfirmed-want.Unconfirmed).Abs() < late && (got.Paused-want.Paused).Abs() < 6*time.Second {
+					want.Held, want.Unconfirmed, want.Paused = got.Held, got.Unconfirmed, got.Paused
 				}
+				want.Renewed, want.By = want.Unconfirmed, want.TakenBy // the old names
 				if *got != want {
 					t.Errorf("lost: %+v, want %+v", *got, want)
 				}
@@ -163,7 +164,7 @@ func TestReleaseFindsALoss(t *testing.T) {
 		theirs, err := other.Locker("x").Acquire(t.Context())
 		must(t, err)
 		err = h.Release(t.Context())
-		if got, ok := errors.AsType[*Loss](err); !ok || got.Reason != LossTaken || got.By != theirs.HolderID() {
+		if got, ok := errors.AsType[*Loss](err); !ok || got.Reason != LossTaken || got.TakenBy != theirs.HolderID() {
 			t.Errorf("Release = %v", err)
 		}
 		l.want(t, "lock exclusive acquired store", "lost exclusive taken", "unlock exclusive lost")
@@ -302,7 +303,7 @@ func TestWhatIsGoneIsGone(t *testing.T) {
 		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, errSevered)
 		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, nil)
 		<-ctx.Done()
-		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone || l.Renewed > DefaultLease/2 {
+		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone || l.Unconfirmed > DefaultLease/2 {
 			t.Errorf("the cause is %+v", l)
 		}
 	})

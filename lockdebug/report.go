@@ -157,7 +157,7 @@ func (h *handler) report() *report {
 }
 
 func newLoss(s subject, l dlock.Loss, now time.Time) loss {
-	row := loss{subject: s, Holder: l.Holder, Reason: l.Reason.String(), At: l.At, Held: seconds(l.Held), Renewed: seconds(l.Renewed), By: l.By, Paused: seconds(l.Paused), ago: since(l.At, now)}
+	row := loss{subject: s, Holder: l.Holder, Reason: l.Reason.String(), At: l.At, Held: seconds(l.Held), Renewed: seconds(l.Unconfirmed), By: l.TakenBy, Paused: seconds(l.Paused), ago: since(l.At, now)}
 	if l.Err != nil {
 		row.Error = l.Err.Error()
 	}
