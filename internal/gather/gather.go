@@ -25,6 +25,9 @@ const (
 	// patience is how long nothing may land before what is under way isn't counted any more. Some
 	// connections may hang while others are fine.
 	patience = 50 * time.Millisecond
+
+	// maxYields is how often others run before the only flight goes on although more comes.
+	maxYields = 8
 )
 
 // A Sender sends commands C for many goroutines, each of which waits for its own results R only, and
@@ -266,10 +269,25 @@ func (s *Sender[C, R]) yield(b *batch[C, R]) {
 	runtime.Gosched()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.most == 1 && len(b.parcels) > 1 {
+		s.letCome()
+	}
 	s.yielding--
 	if s.waiting == nil {
 		clear(b.parcels)
 		s.waiting = b.parcels[:0] // its room is used again
+	}
+}
+
+// letCome lets others run while more comes, but not for long. Where there is one flight at a time,
+// what comes just after it has begun waits for all of it, and the next is as much smaller. s.mu is
+// held, but not all the time.
+func (s *Sender[C, R]) letCome() {
+	for n, before := 0, -1; n < maxYields && len(s.waiting) > before; n++ {
+		before = len(s.waiting)
+		s.mu.Unlock()
+		runtime.Gosched()
+		s.mu.Lock()
 	}
 }
 

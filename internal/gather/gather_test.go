@@ -3,6 +3,7 @@ package gather
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -463,6 +464,43 @@ func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Where there is one flight at a time, callers that come back soon, though not at once, go together
+// again.
+func TestCallersThatComeBackGoTogether(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // each runs in its turn then
+	const many, times = 8, 5
+	var sizes []int
+	var begun, all sync.WaitGroup
+	begun.Add(many)
+	s := New(func(_ context.Context, commands []int) []int {
+		if len(sizes) == 0 {
+			begun.Wait()
+		}
+		for range many {
+			runtime.Gosched() // all have asked
+		}
+		sizes = append(sizes, len(commands))
+		return commands
+	}, nil).Limit(1)
+	for i := range many {
+		all.Go(func() {
+			begun.Done()
+			for range times {
+				if _, err := s.Send(t.Context(), i); err != nil {
+					t.Error(err)
+				}
+				runtime.Gosched() // what a caller does
+			}
+		})
+	}
+	all.Wait()
+	s.Settle()
+	// The first go before the others have come.
+	if len(sizes) > times+2 {
+		t.Errorf("sent in batches of %v", sizes)
+	}
 }
 
 func TestLimit(t *testing.T) {
