@@ -1,6 +1,7 @@
 package postgresbackend_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
@@ -192,6 +194,119 @@ func TestStepsTogetherBreak(t *testing.T) {
 			wiretest.WantKind(t, err, backend.Unknown)
 		case <-time.After(testservers.Patience):
 			t.Fatal("no answer")
+		}
+	}
+}
+
+// insertRow has a transaction of its own create the row of a lock. Steps that would, wait for it.
+func insertRow(t *testing.T, pool *pgxpool.Pool, name string) pgx.Tx {
+	t.Helper()
+	tx := wiretest.Must[pgx.Tx](t)(pool.Begin(t.Context()))
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	_, err := tx.Exec(t.Context(), `INSERT INTO sound.distsync_v1_lock (name) VALUES ($1)`, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// acquireTogether acquires plain locks together, and sends what came of each.
+func acquireTogether(t *testing.T, s backend.Session, results chan<- backend.AcquireResult,
+	owner string, names ...string) {
+	var reqs []backend.AcquireRequest
+	for _, name := range names {
+		reqs = append(reqs, exclusively(name, owner))
+	}
+	go s.(backend.Batcher).AcquireBatch(t.Context(), reqs,
+		func(i int, res backend.AcquireResult, err error) {
+			if err != nil {
+				t.Errorf("%s: %v", names[i], err)
+			}
+			results <- res
+		})
+}
+
+// next returns the next value, for which a test has patience.
+func next[T any](t *testing.T, values <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-values:
+	case <-time.After(testservers.Patience):
+		t.Fatal("no answer")
+	}
+	return v
+}
+
+// A session that asks to be told of several locks takes them in the order of their names. Steps
+// that go together take those first that have a row: so they may wait for each other. It is the
+// steps that give way soon, and each is carried out by itself. The server would take longer to
+// notice; here it doesn't at all.
+func TestStepsTogetherGiveWay(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, testservers.Postgres(t, "deadlock_timeout=1h").Addr)
+	text := strings.NewReplacer(`"distsync"`, "sound", `'distsync'`, "'sound'",
+		"SET lock_timeout = '250ms'", "SET lock_timeout = '3s'", // long enough for what follows
+	).Replace(postgresbackend.Schema(postgresbackend.DefaultSchema))
+	execute(t, pool, text, pgx.QueryExecModeSimpleProtocol)
+	ctx, s := t.Context(), open(t, pool, postgresbackend.WithSchema("sound"))
+	execute(t, pool, `INSERT INTO sound.distsync_v1_lock (name) VALUES ('z')`)
+	other := insertRow(t, pool, "a")
+	results, asked := make(chan backend.AcquireResult), make(chan error)
+	acquireTogether(t, s, results, alice, "a", "m", "z")
+	testservers.Until(t, "the steps have z, and wait for a", func() bool {
+		return waiting(t, pool, "%") == 1
+	})
+	go func() {
+		_, err := pool.Exec(ctx, `SELECT sound.distsync_v1_ask('{m,z}', '{1,1}', $1)`,
+			strings.Repeat("s", 26))
+		asked <- err
+	}()
+	testservers.Until(t, "the session that asks has m, and waits for z", func() bool {
+		return waiting(t, pool, "%") == 2
+	})
+	if err := other.Rollback(ctx); err != nil { // from here on the steps wait for m
+		t.Fatal(err)
+	}
+	for range 3 {
+		if res := next(t, results); !res.Acquired {
+			t.Errorf("%+v; want that each is acquired in the end", res)
+		}
+	}
+	if err := next(t, asked); err != nil {
+		t.Errorf("to ask: %v", err)
+	}
+}
+
+// Steps that go together create rows in the order of their names, whatever the order of the steps:
+// so those of two sessions never wait for each other.
+func TestStepsTogetherCreateRowsInOrder(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, testservers.Postgres(t, "deadlock_timeout=1h").Addr)
+	b := install(t, pool, nil) // in which steps wait for long
+	one, two := b.Open(), b.Open()
+	defer one.Close()
+	defer two.Close()
+	other := insertRow(t, pool, "x")
+	results, refused := make(chan backend.AcquireResult), make(chan backend.AcquireResult)
+	acquireTogether(t, one, results, alice, "b", "x", "a")
+	testservers.Until(t, "the first steps wait for x", func() bool {
+		return waiting(t, pool, "%") == 1
+	})
+	acquireTogether(t, two, refused, bob, "a", "b")
+	testservers.Until(t, "the second steps wait for the first", func() bool {
+		return waiting(t, pool, "%") == 2
+	})
+	if err := other.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if res := next(t, results); !res.Acquired {
+			t.Errorf("%+v; want that the first steps acquire", res)
+		}
+	}
+	for range 2 {
+		if res := next(t, refused); res.Acquired {
+			t.Errorf("%+v; want that the second find the locks held", res)
 		}
 	}
 }
