@@ -172,3 +172,41 @@ func TestSweep(t *testing.T) {
 		t.Errorf("%d more rows are deleted", gone)
 	}
 }
+
+// Locks and unlocks, renewals too, write new versions of rows in the same page, and into no index:
+// else the table would grow, and need autovacuum more often than it comes.
+func TestUpdatesStayInTheirPages(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	const owners, pairs = 8, 200
+	s := open(t, pool)
+	var all sync.WaitGroup
+	for i := range owners {
+		req := wiretest.Acquire(alice)
+		req.Name = fmt.Sprint(i)
+		all.Go(func() {
+			for range pairs {
+				wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
+				wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(),
+					backend.RenewRequest{Name: req.Name, Owner: alice, Lease: lease}))
+				wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(),
+					backend.ReleaseRequest{Name: req.Name, Owner: alice, Lease: lease}))
+			}
+		})
+	}
+	all.Wait()
+	s.Close() // what a process of the server counts is known when it ends
+	backend.CapabilitiesOf(s).Settle()
+	pool.Reset()
+	const least = (3*pairs - 1) * owners // the first acquisition of each makes its row
+	testservers.Until(t, "all is counted", func() bool {
+		return query[int](t, pool, `SELECT n_tup_upd FROM pg_stat_all_tables
+			WHERE relid = '`+lockTable+`'::regclass`) >= least
+	})
+	hot := query[float64](t, pool, `SELECT 100.0 * n_tup_hot_upd / n_tup_upd
+		FROM pg_stat_all_tables WHERE relid = '`+lockTable+`'::regclass`)
+	if hot < 99 {
+		t.Errorf("%.1f %% of updates stayed in their pages", hot)
+	}
+}
