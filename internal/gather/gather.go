@@ -27,7 +27,7 @@ const (
 	patience = 50 * time.Millisecond
 
 	// maxYields is how often others run before the only flight goes on although more comes.
-	maxYields = 8
+	maxYields = 4
 )
 
 // A Sender sends commands C for many goroutines, each of which waits for its own results R only, and
