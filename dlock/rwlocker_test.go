@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -1059,6 +1060,38 @@ func TestADowngradeThatIsAnsweredLate(t *testing.T) {
 		if held := time.Since(began); held > DefaultLease+DefaultHandover {
 			t.Errorf("it was relied on for %v after the store was asked for a lease of %v", held, DefaultLease)
 		}
+	})
+}
+
+// A downgrade is answered when what it has asked for is over, and the write was renewed meanwhile. The
+// readers lose nothing, and it is asked for again.
+func TestADowngradeThatIsAnsweredAfterItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{Backend: membackend.New()}
+		var asked atomic.Int32
+		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			if req.Kind != backend.Read || asked.Add(1) > 1 {
+				return do()
+			}
+			res, err := do()
+			time.Sleep(protocol.Promised(DefaultLease) + time.Millisecond)
+			return res, err
+		}
+		_, h := lending(t, b)
+		other := New(b.Backend, quiet())
+		defer other.Close()
+		time.Sleep(3 * DefaultLease)
+		if err := h.Err(); err != nil {
+			t.Errorf("it was renewed all the time: %v", err)
+		}
+		if n := asked.Load(); n < 2 {
+			t.Errorf("the store was asked %d times", n)
+		}
+		beside := other.RWLocker("x").Reader()
+		mustTry(t, beside)
+		must(t, beside.UnlockContext(t.Context()))
+		must(t, h.Release(t.Context()))
+		wantFree(t, other, "x")
 	})
 }
 
