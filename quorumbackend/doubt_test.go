@@ -134,6 +134,40 @@ func TestRenewalBehindAShorterOne(t *testing.T) {
 	}
 }
 
+// A store has renewed a hold, and lost it, as a later renewal was told. The answer to the first one,
+// which comes after that, is no vote: another may have got the lock with that store by then.
+func TestLateAnswerOfAStruckStore(t *testing.T) {
+	for name, renew := range map[string]func(tester, context.Context, time.Duration) (bool, error){
+		"one":   tester.renewOne,
+		"batch": tester.renewBatch,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores, b := illStores()
+				a := open(t, b)
+				a.acquires(alice, true)
+				stores[1].fail(errDown)
+				answer, first := make(chan struct{}), make(chan bool)
+				stores[2].then(func(string) { <-answer })
+				go func() {
+					held, err := renew(a, t.Context(), lease)
+					first <- held && err == nil
+				}()
+				synctest.Wait()
+				stores[2].wipe(t)
+				stores[2].then(func(string) { stores[2].fail(errDown) }) // it isn't repaired
+				if held, err := renew(a, t.Context(), lease); held || err == nil {
+					t.Errorf("one of three stores has it: held %v, %v", held, err)
+				}
+				close(answer)
+				if <-first {
+					t.Error("it is held, by the word of a store that has lost it")
+				}
+			})
+		})
+	}
+}
+
 func (x tester) renewOne(ctx context.Context, lease time.Duration) (bool, error) {
 	res, err := x.s.Renew(ctx, backend.RenewRequest{Name: "n", Owner: alice, Lease: lease})
 	return res.Held, err
