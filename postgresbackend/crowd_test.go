@@ -129,7 +129,7 @@ func TestAnAttemptThatComesSecondIsNotFlushed(t *testing.T) {
 				t.Fatal(err)
 			}
 			var commit string
-			err := second.QueryRow(ctx, `SELECT current_setting('synchronous_commit')`).Scan(&commit)
+			err := second.QueryRow(ctx, `SHOW synchronous_commit`).Scan(&commit)
 			if err != nil || (commit == "off") == free || (status == 1) != free {
 				t.Errorf("%s, free %v: status %d, synchronous_commit %s; %v",
 					name, free, status, commit, err)

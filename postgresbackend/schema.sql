@@ -496,25 +496,28 @@ BEGIN
 	own := coalesce(l.owner = p_owner AND NOT l.kept AND l.expires > t, false);
 	short := l.kind = 2 AND (l.shared OR own);
 	IF short THEN
-		-- The short way: no lock of the row, which would make multixacts and let writers starve, but one in memory that
-		-- is shared, and that those who take the row over wait for. It doesn't go on to want the row: two that did
-		-- would wait for each other.
-		noted := pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name)) IS NULL; -- faster than PERFORM
+		-- The short way: no lock of the row, which would make multixacts and let writers starve,
+		-- but one in memory that is shared, and that those who take the row over wait for. It
+		-- doesn't go on to want the row: two that did would wait for each other.
+		-- An assignment is faster than PERFORM.
+		noted := pg_advisory_xact_lock_shared({s}distsync_v1_key(p_name)) IS NULL;
 		INSERT INTO {s}distsync_v1_part AS p (name, role, owner, expires) -- a new snapshot
 			SELECT p_name, 1, p_owner, clock_timestamp() + lease FROM {s}distsync_v1_lock k
 			WHERE k.name = p_name AND k.kind = 2
 				AND (k.owner = p_owner AND NOT k.kept AND k.expires > clock_timestamp()
 					OR k.shared AND (k.owner IS NULL OR k.expires <= clock_timestamp())
-						AND NOT EXISTS (SELECT FROM {s}distsync_v1_part w WHERE w.name = p_name AND w.role = 2
-							AND w.expires > clock_timestamp() AND w.since < began))
-			ON CONFLICT (name, role, owner) DO UPDATE SET expires = greatest(p.expires, excluded.expires);
+						AND NOT EXISTS (SELECT FROM {s}distsync_v1_part w
+							WHERE w.name = p_name AND w.role = 2
+								AND w.expires > clock_timestamp() AND w.since < began))
+			ON CONFLICT (name, role, owner)
+				DO UPDATE SET expires = greatest(p.expires, excluded.expires);
 		IF FOUND THEN
 			status := 1;
 			RETURN;
 		END IF;
 	END IF;
-	SELECT max(p.expires) INTO behind FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 2
-		AND p.expires > clock_timestamp() AND p.since < began;
+	SELECT max(p.expires) INTO behind FROM {s}distsync_v1_part p
+		WHERE p.name = p_name AND p.role = 2 AND p.expires > clock_timestamp() AND p.since < began;
 	reads := EXISTS (SELECT FROM {s}distsync_v1_part p WHERE p.name = p_name AND p.role = 1
 		AND p.owner = p_owner AND p.expires > clock_timestamp());
 	IF reads THEN
@@ -546,8 +549,9 @@ BEGIN
 		status := 9;
 		RETURN;
 	ELSE
-		-- The first reader after somebody who was alone takes the lock over, and waits for that one's guards. Those who
-		-- come with it wait for it, all at once, and not in line for the row: then they go the short way.
+		-- The first reader after somebody who was alone takes the lock over, and waits for that
+		-- one's guards. Others that come with it wait for it, all at once, and not in line for the
+		-- row: then they go the short way.
 		first := hashtextextended('distsync_v1 ' || p_name, 7406); -- which is no name's key
 		IF NOT pg_try_advisory_xact_lock(first) THEN
 			PERFORM pg_advisory_xact_lock_shared(first);
@@ -620,7 +624,7 @@ BEGIN
 		SELECT * INTO l FROM {s}distsync_v1_lock k WHERE k.name = p_name FOR UPDATE; -- waits for guards of a Write
 		IF NOT FOUND OR l.kind > 3 OR l.owner IS NOT NULL AND l.expires > clock_timestamp() THEN
 			status := 9;
-			PERFORM set_config('synchronous_commit', 'off', true); -- only the row was locked, or made
+			PERFORM set_config('synchronous_commit', 'off', true); -- the row was locked, or made
 			RETURN;
 		END IF;
 		PERFORM pg_advisory_xact_lock({s}distsync_v1_key(p_name)); -- readers under way; those who come later stand behind
