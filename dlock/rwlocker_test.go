@@ -1063,8 +1063,8 @@ func TestADowngradeThatIsAnsweredLate(t *testing.T) {
 	})
 }
 
-// A downgrade is answered when what it has asked for is over, and the write was renewed meanwhile. The
-// readers lose nothing, and it is asked for again.
+// A downgrade is answered when what it has asked for is over, and the write was renewed meanwhile.
+// The readers lose nothing, and it is asked for again.
 func TestADowngradeThatIsAnsweredAfterItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &scripted{Backend: membackend.New()}

@@ -158,8 +158,8 @@
 //
 // Answers contain all keys of a lock: with 30,000 permits taken, or as many readers, each call gets
 // 5 MB. The client's MaxCallRecvMsgSize doesn't apply. A force deletes all keys at once, and then
-// revokes a lease for each, eight at a time. With so many that can take longer than the call waits: its
-// error says then that the store has not answered, and the lock is free.
+// revokes a lease for each, eight at a time. With so many that can take longer than the call waits:
+// its error says then that the store has not answered, and the lock is free.
 //
 // Standing in line for a fair lock takes a request, and the release another; nobody else sends anything.
 // A lock that is held for longer than a second takes a third, its first renewal. A client's first waiter

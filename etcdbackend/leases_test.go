@@ -50,7 +50,9 @@ func (g *granter) LeaseGrant(ctx context.Context, req *pb.LeaseGrantRequest, opt
 	return &pb.LeaseGrantResponse{ID: req.ID, TTL: max(req.TTL, 2)}, ctx.Err()
 }
 
-func (g *granter) LeaseRevoke(ctx context.Context, req *pb.LeaseRevokeRequest, _ ...grpc.CallOption) (*pb.LeaseRevokeResponse, error) {
+func (g *granter) LeaseRevoke(
+	ctx context.Context, req *pb.LeaseRevokeRequest, _ ...grpc.CallOption,
+) (*pb.LeaseRevokeResponse, error) {
 	select {
 	case <-time.After(g.slow):
 	case <-ctx.Done():

@@ -114,8 +114,8 @@ func insist[Req, Res any](ctx context.Context, patience time.Duration, do func(c
 
 // once sends a transaction that changes something. If the member says nothing for a while, whether that was
 // done is unknown. From the second time in a row that there was no answer on, each time doubles how
-// long the next waits: it may be that all members are slow. Before, it may be one of them that hangs,
-// and another that has passed a request on to it.
+// long the next waits: it may be that all members are slow. Before, it may be one of them that
+// hangs, and another that has passed a request on to it.
 func (st *store) once(ctx context.Context, patience time.Duration, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	slow := min(max(st.silences.Load()-1, 0), maxDoublings)
 	limited, cancel := context.WithTimeout(ctx, patience<<slow)

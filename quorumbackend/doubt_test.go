@@ -134,8 +134,8 @@ func TestRenewalBehindAShorterOne(t *testing.T) {
 	}
 }
 
-// A store has renewed a hold, and lost it, as a later renewal was told. The answer to the first one,
-// which comes after that, is no vote: another may have got the lock with that store by then.
+// A store has renewed a hold, and lost it, as a later renewal was told. The answer to the first
+// renewal comes after that, and is no vote: another may have got the lock with that store by then.
 func TestLateAnswerOfAStruckStore(t *testing.T) {
 	for name, renew := range map[string]func(tester, context.Context, time.Duration) (bool, error){
 		"one":   tester.renewOne,

@@ -75,7 +75,7 @@ func TestLoadBesideUndecided(t *testing.T) {
 	load(t, loadPlace(t, "cluster", undecided), undecided, [][2]int{{2, 2}}, briefLoad)
 }
 
-// loadPlace starts one server, or a cluster with clients in Go that publish as such a Redisson does.
+// loadPlace starts one server, or a cluster where clients in Go publish as such a Redisson does.
 func loadPlace(t *testing.T, name, version string) *place {
 	if name == "redis" {
 		p := unwatched(t, testservers.Redis(t))
