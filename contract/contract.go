@@ -214,8 +214,7 @@ type env struct {
 	pulse   *pulse
 	excused *atomic.Bool // set when the machine was the excuse for what went wrong; nil: it is none
 
-	attempts int // see env.inTime
-	clients  []*faultyBackend
+	clients []*faultyBackend
 
 	limits func() backend.Limits
 }

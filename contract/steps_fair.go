@@ -142,13 +142,16 @@ func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 	return held
 }
 
-// inTime repeats what must be done while somebody has the lock for a short time, each time with another name, until the
-// machine was fast enough.
+// attempts counts what env.inTime has tried.
+var attempts atomic.Int64
+
+// inTime repeats what must be done while somebody has the lock for a short time, until the machine
+// was fast enough. Each time the name is another, and no other case has it: in a cluster what one
+// case was told may come when the next listens.
 func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Helper()
 	for range 20 {
-		e.attempts++
-		if attempt(fmt.Sprint("lock", e.attempts)) {
+		if attempt(fmt.Sprint("lock", attempts.Add(1))) {
 			return
 		}
 	}

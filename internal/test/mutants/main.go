@@ -78,7 +78,7 @@ func (m mutant) apply(text string) (string, error) {
 
 // run says whether a test of the package notices a mutant. Without one it says whether they pass.
 func run(ctx context.Context, root, pkg string, m *mutant) (noticed bool, err error) {
-	args := []string{"test", "-count=1", "-failfast", "-vet=off"}
+	args := []string{"test", "-count=1", "-failfast", "-vet=off", "-timeout=5m"} // some wait for ever
 	if m != nil {
 		folder, err := os.MkdirTemp("", "mutant")
 		if err != nil {
