@@ -144,8 +144,13 @@ func limits(ops []*op) {
 	}
 	for _, o := range ops {
 		o.least, o.most = o.limit, o.limit
-		if o.limit == 0 {
+		switch {
+		case o.limit == 0:
 			o.least, o.most = all[o.name].least, all[o.name].most
+		case o.kind == acquire && o.granter == nil:
+			// It was handed what was within its limit when that was acquired. Calls with a larger
+			// limit may have had more since then.
+			o.most = all[o.name].most
 		}
 	}
 }

@@ -57,6 +57,10 @@ var permitPasts = []judged{
 	{"permits are handed on, and another has them, too", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, of(2, 2)).add(unlock, 0, 3*sec, 4*sec, yes, of(2, 2)).
 		add(acquire, 1, 3*sec, 5*sec, yes, of(2, 2), handed).add(acquire, 2, 6*sec, 7*sec, yes, of(1, 2)), "no order"},
+	{"permits are handed on while another has more, by its larger limit", calm, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, one).add(acquire, 2, 3*sec, 4*sec, yes, of(1, 2)).
+		add(unlock, 0, 5*sec, 6*sec, yes, one).add(acquire, 1, 5*sec, 7*sec, yes, one, handed).
+		add(check, 1, 8*sec, 9*sec, yes, one).add(check, 2, 8*sec, 9*sec, yes, of(1, 2)), ""},
 	{"permits are handed on to two", calm, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, one).add(unlock, 0, 3*sec, 4*sec, yes, one).
 		add(acquire, 1, 3*sec, 5*sec, yes, one, handed).add(acquire, 1, 6*sec, 7*sec, yes, one, handed, second), "no order"},
