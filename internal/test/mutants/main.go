@@ -76,7 +76,8 @@ func (m mutant) apply(text string) (string, error) {
 	return strings.Replace(text, m.old, m.new, 1), nil
 }
 
-// run says whether a test of the package notices a mutant. Without one it says whether they pass.
+// run says whether a test of the package notices a mutant. Without one it returns an error unless
+// all pass.
 func run(ctx context.Context, root, pkg string, m *mutant) (noticed bool, err error) {
 	args := []string{"test", "-count=1", "-failfast", "-vet=off", "-timeout=5m"} // some wait for ever
 	if m != nil {
@@ -101,13 +102,13 @@ func run(ctx context.Context, root, pkg string, m *mutant) (noticed bool, err er
 		return false, ctx.Err()
 	case err == nil:
 		return false, nil
+	case m == nil:
+		return false, fmt.Errorf("%w\n%s", err, out)
 	case errors.As(err, &exit) && !strings.Contains(string(out), "[build failed]") &&
 		!strings.Contains(string(out), "[setup failed]"):
 		return true, nil
-	case m != nil:
-		return false, fmt.Errorf("%s: %s: %w\n%s", m.file, m.words, err, out)
 	default:
-		return false, fmt.Errorf("%w\n%s", err, out)
+		return false, fmt.Errorf("%s: %s: %w\n%s", m.file, m.words, err, out)
 	}
 }
 
@@ -171,8 +172,8 @@ func try(ctx context.Context, only string) (survivors int, err error) {
 		}
 		pkg := path.Dir(m.file)
 		if counts[pkg] == nil { // what fails without a change can't show that one is noticed
-			if failed, err := run(ctx, root, pkg, nil); err != nil || failed {
-				return 0, errors.Join(fmt.Errorf("the tests of %s fail as it is", pkg), err)
+			if _, err := run(ctx, root, pkg, nil); err != nil {
+				return 0, fmt.Errorf("the tests of %s fail as it is: %w", pkg, err)
 			}
 			counts[pkg] = new(count)
 		}
