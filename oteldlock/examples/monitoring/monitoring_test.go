@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -284,24 +283,6 @@ func TestExpressions(t *testing.T) {
 			for _, target := range p.Targets {
 				known.check(t, p.Title, strings.NewReplacer(replace...).Replace(target.Expr))
 			}
-		}
-	})
-	t.Run("docs", func(t *testing.T) {
-		pages, err := filepath.Glob("../../../docs/*.md")
-		must(t, err)
-		// The first column of the table of alarms, and blocks of code.
-		alarm := regexp.MustCompile("(?m)^\\| `([^`]*distsync_[^`]* [<>] [^`]*)`|(?s:```promql\n(.*?)```)")
-		found := 0
-		for _, page := range pages {
-			text, err := os.ReadFile(page)
-			must(t, err)
-			for _, m := range alarm.FindAllStringSubmatch(string(text), -1) {
-				found++
-				known.check(t, filepath.Base(page), strings.ReplaceAll(m[1]+m[2], `\|`, "|"))
-			}
-		}
-		if found < 10 {
-			t.Errorf("in docs there are %d alarms", found)
 		}
 	})
 }
